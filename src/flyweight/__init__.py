@@ -1,0 +1,1 @@
+"""flyweight: LLM inference in Python over native kernels."""

@@ -1,0 +1,168 @@
+"""What a backend may do: the only vocabulary models are written in.
+
+Invariant: an op writes only what its row in docs/ops.md says; its output row depends only on that row's inputs, bit for
+bit.  Arrays are NumPy on CPU.  Activations between ops are float32 arrays or an opaque `Acts` that only `linear` reads.
+Legend: T tokens, S sequences, R logits rows, H hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
+
+Array = NDArray[Any]
+ACTIVATIONS = ("f32", "bf16", "int8")
+KV_DTYPES = ("f16", "bf16", "f32")
+
+
+class Weight(Protocol):
+    """A packed matrix or a plain vector; only ops look inside.  `nbytes` is what it really holds in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def kind(self) -> str: ...  # "f32" | "f16" | "bf16" | "q8" | "q4" | "q6" ... of the codes
+
+
+class Acts(Protocol):
+    """Activations in whatever form the backend's `linear` reads best; [T, K] in meaning."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """cos and sin of every token's rope angles, scaled by the attention factor: [T, dim/2] each, float32.  Half-split
+    convention: element i pairs with i + dim/2; elements from `dim` on are left as they are.
+    """
+
+    cos: F32
+    sin: F32
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """Per-head RMS norm of q and k before the rotation (Qwen3): float32 [D] weights."""
+
+    q: F32
+    k: F32
+    eps: float
+
+
+class KVLayer(Protocol):
+    """One layer's K and V in the backend's own layout, addressed by slot."""
+
+    @property
+    def group(self) -> KVGroup: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Comm(Protocol):
+    """Ranks that share a model.  Alone, all_reduce and all_gather are identities."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def all_reduce(self, x: Array) -> Array: ...
+    def all_gather(self, x: Array) -> Array: ...
+
+
+class Ops(Protocol):
+    """The op table.  `activations` is what `linear` multiplies with: f32, bf16, or int8 codes per 32 along K."""
+
+    @property
+    def activations(self) -> str: ...
+
+    # --- weights ---
+    def pack(self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None) -> Weight:
+        """Packs row ranges, in order, into one weight [N, K].  Parts are canonical: `GroupedWeight`, or a dense array of
+        dtype float32 / float16, or uint16 holding bfloat16 bits.  All parts of one weight are of one kind; every part
+        but the last of a run has a row count divisible by 16.  Raises `CheckpointError` on mixed kinds or wrong rows.
+        """
+        ...
+
+    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+        """Bytes `pack` will hold for a weight of this shape and kind, exactly (for the memory plan)."""
+        ...
+
+    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer: ...
+
+    # --- step bounds ---
+    def begin(self, batch: Batch) -> None: ...
+    def end(self) -> None: ...
+
+    # --- compute ---
+    def embed(self, table: Weight, ids: I32) -> F32:
+        """[T] -> [T,H]; dequantises only the rows asked for."""
+        ...
+
+    def norm(self, x: F32, w: F32, eps: float) -> Acts | F32:
+        """RMS norm, [T,H] -> [T,H]."""
+        ...
+
+    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> Acts | F32:
+        """residual += x in place, then RMS norm of it: [T,H] -> [T,H]."""
+        ...
+
+    def linear(self, x: Acts | F32, w: Weight) -> F32:
+        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one."""
+        ...
+
+    def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
+        """Angles are float32(position) * inv_freq in float32, as transformers computes them."""
+        ...
+
+    def rope_store(
+        self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
+    ) -> F32:
+        """qkv [T,(Hq+2Hk)*D] -> q [T,Hq,D]: splits, norms heads, rotates, writes K and V at batch.slots."""
+        ...
+
+    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> Acts | F32:
+        """[T,Hq,D] -> [T,Hq*D]; causal by position, any mix of prefill chunks and decodes; reads K/V only from `kv`."""
+        ...
+
+    def act(self, x: F32, kind: str) -> Acts | F32:
+        """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" | "gelu_tanh"."""
+        ...
+
+    def add(self, x: F32, residual: F32) -> None:
+        """residual += x in place: [T,H]."""
+        ...
+
+    def take(self, x: F32, rows: I32) -> F32:
+        """[T,H] -> [R,H]."""
+        ...
+
+    def sample(self, logits: F32, s: SampleBatch) -> Sampled:
+        """[R,V] -> tokens and raw log-probabilities; the draw depends only on (seed, choice, position)."""
+        ...
+
+    def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
+        """Copies K and V from slots src to slots dst (copy-on-write)."""
+        ...
+
+
+def bf16_bits(x: F32) -> NDArray[np.uint16]:
+    """Rounds float32 to bfloat16, nearest even; returns the bits.  NaN stays NaN."""
+    u = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), (u >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bf16_bits(bits: NDArray[np.uint16]) -> F32:
+    """bfloat16 bits to float32, exactly."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

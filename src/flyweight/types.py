@@ -1,0 +1,168 @@
+"""The messages of the engine: what a caller asks and what comes back.  Frozen data, standard library only.
+
+Invariant: a `SamplingParams` that exists is valid; a `Request` holds tokens, never text.  This module does not know
+models, arrays, or tokenizers.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from flyweight.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+
+
+def _require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
+    if not ok:
+        hint = "" if near is None else f"; nearest valid: {near}"
+        raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
+
+
+def _number(name: str, value: object) -> float:
+    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    _require(real, name, value, "a finite number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _whole(name: str, value: object, low: int, high: int | None, *, none: bool = False) -> None:
+    if value is None and none:
+        return
+    top = "" if high is None else f" to {high}"
+    allowed = f"a whole number, {low}{top or ' or more'}" + (", or none" if none else "")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole, name, value, allowed)
+    assert isinstance(value, int)
+    ok = value >= low and (high is None or value <= high)
+    _require(ok, name, value, allowed, low if value < low else high)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens; names and meanings are vLLM's.  Raises `RequestError` when out of range.
+
+    `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the request.  `logprobs` n
+    asks for the n best raw log-probabilities beside the chosen token's.  `stop` strings are cut from the text unless
+    `include_stop_str_in_output`.  `max_tokens` None means up to the context's end.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self._settle("stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
+        self._settle("stop_token_ids", tuple(self.stop_token_ids or ()))
+        self._settle("logit_bias", dict(self.logit_bias or {}))
+        self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            self._settle(name, _number(name, getattr(self, name)))
+        self._check_ranges()
+        self._check_lists()
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_ranges(self) -> None:
+        t, p = self.temperature, self.top_p
+        _require(t >= 0, "temperature", t, "0 (greedy) or more", 0.0)
+        _require(0 < p <= 1, "top_p", p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0))
+        r = self.repetition_penalty
+        _require(0 < r <= 10, "repetition_penalty", r, "above 0, up to 10", 10.0 if r > 10 else 1.0)
+        for name in ("presence_penalty", "frequency_penalty"):
+            v = getattr(self, name)
+            _require(-2 <= v <= 2, name, v, "-2 to 2", min(max(v, -2.0), 2.0))
+        _whole("n", self.n, 1, MAX_CHOICES)
+        _whole("top_k", self.top_k, 0, None)
+        _whole("seed", self.seed, -(2**63), 2**64 - 1, none=True)
+        _whole("max_tokens", self.max_tokens, 1, None, none=True)
+        _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS, none=True)
+
+    def _check_lists(self) -> None:
+        for s in self.stop:
+            _require(isinstance(s, str) and s != "", "stop", s, "non-empty strings")
+        for i in self.stop_token_ids:
+            _whole("stop_token_ids", i, 0, None)
+        for i, bias in self.logit_bias.items():
+            _whole("logit_bias", i, 0, None)
+            b = _number("logit_bias", bias)
+            _require(-100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0))
+
+
+class Finish(Enum):
+    """Why a sequence ended; the values are OpenAI's words where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids` is the resolved union
+    of the model's end-of-sequence ids (empty when `ignore_eos`) and `params.stop_token_ids`.  Lower `priority` goes first.
+    """
+
+    id: str
+    tokens: tuple[int, ...]
+    params: SamplingParams
+    stop_ids: frozenset[int] = frozenset()
+    max_tokens: int = 16
+    seed: int = 0
+    priority: int = 0
+    arrival: float = 0.0
+    salt: str = ""
+    adapter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Monotonic seconds: `arrival`, `scheduled` (first step), `first` (first token), `last` (newest token)."""
+
+    arrival: float
+    scheduled: float
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best few."""
+
+    chosen: float
+    rank: int
+    top_ids: tuple[int, ...] = ()
+    top: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on the last one."""
+
+    id: str
+    index: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: Finish | None = None
+    stop_token: int | None = None
+    cached: int = 0
+    timings: Timings | None = None

@@ -1,0 +1,72 @@
+"""The flat arrays that cross every boundary: scheduler to model, rank 0 to other ranks, target to draft model.
+
+Invariant: plain integer and float arrays, C-contiguous, laid end to end by sequence; no live object travels.
+T tokens, S sequences, R rows that need logits, M blocks of the longest table.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Sampling options as columns, one row per logits row.  History and bias are CSR over rows.
+
+    Order of application: bias, min-tokens ban, repetition / presence / frequency penalties, temperature, top-k, top-p,
+    min-p, draw.  `logprobs` are raw (before all of it).  The draw at a row depends only on (seed, choice, position).
+    """
+
+    temperature: F32  # [R] 0 = greedy
+    top_p: F32  # [R]
+    top_k: I32  # [R] 0 = all
+    min_p: F32  # [R]
+    seed: U64  # [R]
+    choice: I32  # [R]
+    position: I32  # [R] index in the sequence of the token to be drawn
+    penalties: F32  # [R,3] repetition, presence, frequency
+    prompt: I32  # [R] how many of the row's history tokens are prompt (no presence / frequency penalty for those)
+    history: I32  # [sum] tokens so far, row after row; empty rows where no penalty is asked
+    history_starts: I32  # [R+1]
+    bias_ids: I32  # [sum]
+    bias_values: F32  # [sum]
+    bias_starts: I32  # [R+1]
+    banned_ids: I32  # [sum] ids that may not be drawn (min_tokens not reached)
+    banned_starts: I32  # [R+1]
+    logprobs: I32  # [R] how many best log-probabilities to return, -1 = none wanted at all
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work.  Sequence s owns tokens starts[s]:starts[s+1] and sees contexts[s] positions of K/V in all,
+    those tokens included, through tables[s].  `rows` index tokens whose logits are wanted.
+    """
+
+    tokens: I32  # [T]
+    positions: I32  # [T]
+    slots: I32  # [T] where each token's K/V is written: block * B + offset
+    starts: I32  # [S+1]
+    contexts: I32  # [S]
+    tables: I32  # [S,M] block numbers, padded with 0
+    rows: I32  # [R]
+    sampling: SampleBatch
+    adapters: I32 | None = None  # [S]
+    ancestors: U64 | None = None  # [T] tree drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What `sample` returns.  top_ids / top_logprobs are padded with -1 / nan to the largest count asked for."""
+
+    tokens: I32  # [R]
+    logprobs: F32  # [R] raw log-probability of the token drawn
+    ranks: I32  # [R] 1 = the most likely
+    top_ids: I32  # [R,n]
+    top_logprobs: F32  # [R,n]
