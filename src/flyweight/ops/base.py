@@ -1,7 +1,7 @@
 """What a backend may do: the only vocabulary models are written in.
 
 Invariant: an op writes only what its row in docs/ops.md says; its output row depends only on that row's inputs, bit for
-bit.  Arrays are NumPy on CPU.  Activations between ops are float32 arrays or an opaque `Acts` that only `linear` reads.
+bit.  Arrays are NumPy on CPU.  Activations between ops are float32; `linear` alone rounds them to what it multiplies with.
 Legend: T tokens, S sequences, R logits rows, H hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
@@ -30,13 +30,6 @@ class Weight(Protocol):
     def nbytes(self) -> int: ...
     @property
     def kind(self) -> str: ...  # "f32" | "f16" | "bf16" | "q8" | "q4" | "q6" ... of the codes
-
-
-class Acts(Protocol):
-    """Activations in whatever form the backend's `linear` reads best; [T, K] in meaning."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +82,8 @@ class Ops(Protocol):
     # --- weights ---
     def pack(self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None) -> Weight:
         """Packs row ranges, in order, into one weight [N, K].  Parts are canonical: `GroupedWeight`, or a dense array of
-        dtype float32 / float16, or uint16 holding bfloat16 bits.  All parts of one weight are of one kind; every part
-        but the last of a run has a row count divisible by 16.  Raises `CheckpointError` on mixed kinds or wrong rows.
+        dtype float32 / float16, or uint16 holding bfloat16 bits.  All parts of one weight are of one kind, of any number
+        of rows.  Raises `CheckpointError` on mixed kinds or a wrong row count.
         """
         ...
 
@@ -109,15 +102,15 @@ class Ops(Protocol):
         """[T] -> [T,H]; dequantises only the rows asked for."""
         ...
 
-    def norm(self, x: F32, w: F32, eps: float) -> Acts | F32:
+    def norm(self, x: F32, w: F32, eps: float) -> F32:
         """RMS norm, [T,H] -> [T,H]."""
         ...
 
-    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> Acts | F32:
+    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
         """residual += x in place, then RMS norm of it: [T,H] -> [T,H]."""
         ...
 
-    def linear(self, x: Acts | F32, w: Weight) -> F32:
+    def linear(self, x: F32, w: Weight) -> F32:
         """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one."""
         ...
 
@@ -131,11 +124,11 @@ class Ops(Protocol):
         """qkv [T,(Hq+2Hk)*D] -> q [T,Hq,D]: splits, norms heads, rotates, writes K and V at batch.slots."""
         ...
 
-    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> Acts | F32:
+    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
         """[T,Hq,D] -> [T,Hq*D]; causal by position, any mix of prefill chunks and decodes; reads K/V only from `kv`."""
         ...
 
-    def act(self, x: F32, kind: str) -> Acts | F32:
+    def act(self, x: F32, kind: str) -> F32:
         """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" | "gelu_tanh"."""
         ...
 
