@@ -32,6 +32,9 @@ class Weight(Protocol):
     def kind(self) -> str: ...  # "f32" | "f16" | "bf16" | "q8" | "q4" | "q6" ... of the codes
 
 
+Weights = Weight | tuple[Weight, ...]  # a slot whose sources differ in kind is a tuple, in order along N
+
+
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """cos and sin of every token's rope angles, scaled by the attention factor: [T, dim/2] each, float32.  Half-split
@@ -110,8 +113,8 @@ class Ops(Protocol):
         """residual += x in place, then RMS norm of it: [T,H] -> [T,H]."""
         ...
 
-    def linear(self, x: F32, w: Weight) -> F32:
-        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one."""
+    def linear(self, x: F32, w: Weights) -> F32:
+        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side by side."""
         ...
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
