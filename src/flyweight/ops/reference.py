@@ -1,0 +1,286 @@
+"""The executable specification: every op in plain NumPy, to be checked by eye; it can run a model.
+
+Invariant: each output row is computed from that row's inputs alone, in float64, and rounded to
+float32 once, at the end; this is the truth the kernels are measured against.  Only what is stored
+rounds earlier: quantised activations, K and V in the cache, the residual sum.  Nothing here is
+fast, and nothing here knows threads or tiles.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.errors import CheckpointError, ConfigError, nearest
+from flyweight.ops.base import (
+    ACTIVATIONS,
+    KV_DTYPES,
+    Array,
+    HeadNorm,
+    KVLayer,
+    Rotation,
+    Weight,
+    bf16_bits,
+    from_bf16_bits,
+)
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.reference_sample import sample
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
+
+F64 = NDArray[np.float64]
+GROUP = 32  # elements of an activation row that share one int8 scale
+DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceWeight:
+    """A dequantised matrix, [N,K] float64, that remembers what it was packed from."""
+
+    matrix: F64
+    kind: str
+    bias: F32 | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceKV:
+    """K and V by slot: [N*B, Hk, D] float32, float16, or uint16 holding bfloat16 bits.
+
+    A slot holds NaN until it is written, so reading one that never was cannot pass unnoticed.
+    """
+
+    group: KVGroup
+    block_size: int
+    k: Array
+    v: Array
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.k.nbytes + self.v.nbytes)
+
+
+class ReferenceOps:
+    """`ops.base.Ops` in NumPy; holds no state but the activation mode."""
+
+    def __init__(self, activations: str = "f32") -> None:
+        if activations not in ACTIVATIONS:
+            raise ConfigError(_unknown("activations", activations, ACTIVATIONS))
+        self._activations = activations
+
+    @property
+    def activations(self) -> str:
+        return self._activations
+
+    # --- weights ---
+    def pack(
+        self,
+        shape: tuple[int, int],
+        parts: Iterable[GroupedWeight | Array],
+        bias: F32 | None = None,
+    ) -> ReferenceWeight:
+        pieces = list(parts)
+        kinds = sorted({_kind(part) for part in pieces})
+        if len(kinds) != 1:
+            raise CheckpointError(f"parts of one weight are of kinds {', '.join(kinds)}; need one")
+        matrix = np.concatenate([_floats(part) for part in pieces]).astype(np.float64)
+        if matrix.shape != shape:
+            raise CheckpointError(f"weight of shape {matrix.shape} where {shape} is needed")
+        return ReferenceWeight(matrix, kinds[0], bias)
+
+    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+        return shape[0] * shape[1] * 8
+
+    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> ReferenceKV:
+        if dtype not in KV_DTYPES:
+            raise ConfigError(_unknown("KV dtype", dtype, KV_DTYPES))
+        slots = blocks * block_size
+        never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
+        k = _store(never[..., : group.k_dim], dtype)
+        return ReferenceKV(group, block_size, k, _store(never[..., : group.v_dim], dtype))
+
+    # --- step bounds: nothing to hold between ops ---
+    def begin(self, batch: Batch) -> None: ...
+
+    def end(self) -> None: ...
+
+    # --- compute ---
+    def embed(self, table: Weight, ids: I32) -> F32:
+        assert isinstance(table, ReferenceWeight)
+        return table.matrix[ids].astype(np.float32)
+
+    def norm(self, x: F32, w: F32, eps: float) -> F32:
+        return _rms(x, w, eps).astype(np.float32)
+
+    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
+        self.add(x, residual)
+        return self.norm(residual, w, eps)
+
+    def linear(self, x: F32, w: Weight) -> F32:
+        assert isinstance(w, ReferenceWeight)
+        rounded = _round_rows(x, rounding(self._activations, w.kind))  # [T,K]
+        out = np.empty((len(x), w.shape[0]), np.float32)  # [T,N]
+        for t, row in enumerate(rounded):  # one at a time: T cannot change the order of a sum
+            y = w.matrix @ row
+            out[t] = y if w.bias is None else y + w.bias
+        return out
+
+    def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
+        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]
+        exact = angles.astype(np.float64)
+        cos, sin = np.cos(exact).astype(np.float32), np.sin(exact).astype(np.float32)
+        return Rotation(cos * np.float32(scale), sin * np.float32(scale))
+
+    def rope_store(
+        self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
+    ) -> F32:
+        assert isinstance(kv, ReferenceKV)
+        heads, dim = kv.group.heads, kv.group.k_dim
+        x = qkv.reshape(len(qkv), -1, dim)  # [T, Hq+2Hk, D]
+        q, k, v = x[:, : -2 * heads], x[:, -2 * heads : -heads], x[:, -heads:]
+        if norms is None:
+            q, k = _rotate(q, rope), _rotate(k, rope)
+        else:
+            q = _rotate(_rms(q, norms.q, norms.eps), rope)
+            k = _rotate(_rms(k, norms.k, norms.eps), rope)
+        dtype = DENSE_KINDS[kv.k.dtype.name]
+        kv.k[batch.slots] = _store(k, dtype)
+        kv.v[batch.slots] = _store(v, dtype)
+        return q
+
+    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+        assert isinstance(kv, ReferenceKV) and kv.group.kind == "full" and batch.ancestors is None
+        out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
+        for s, context in enumerate(batch.contexts):
+            block, offset = np.divmod(np.arange(context), kv.block_size)
+            slots = batch.tables[s][block] * kv.block_size + offset
+            k, v = _load(kv.k[slots]), _load(kv.v[slots])  # [context, Hk, D]
+            for t in range(batch.starts[s], batch.starts[s + 1]):
+                seen = batch.positions[t] + 1
+                out[t] = _attend_one(q[t], k[:seen], v[:seen], scale)
+        return out
+
+    def act(self, x: F32, kind: str) -> F32:
+        gate, up = np.split(x.astype(np.float64), 2, axis=1)  # [T,I] each
+        return (_activate(gate, kind) * up).astype(np.float32)
+
+    def add(self, x: F32, residual: F32) -> None:
+        residual += x
+
+    def take(self, x: F32, rows: I32) -> F32:
+        return x[rows]
+
+    def sample(self, logits: F32, s: SampleBatch) -> Sampled:
+        return sample(logits, s)
+
+    def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
+        assert isinstance(kv, ReferenceKV)
+        kv.k[dst] = kv.k[src]
+        kv.v[dst] = kv.v[src]
+
+
+# --- weights and activations ---
+
+
+def _kind(part: GroupedWeight | Array) -> str:
+    return part.kind if isinstance(part, GroupedWeight) else DENSE_KINDS[part.dtype.name]
+
+
+def _floats(part: GroupedWeight | Array) -> F32:
+    if isinstance(part, GroupedWeight):
+        return part.dequantize()
+    return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
+
+
+def rounding(activations: str, kind: str) -> str:
+    """What `linear` rounds its input to, "f32", "bf16" or "int8", for a weight of this kind."""
+    if activations != "int8":
+        return activations
+    return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
+
+
+def _round_rows(x: F32, to: str) -> F64:
+    """[T,K] float64 of the values `linear` multiplies with."""
+    if to == "bf16":
+        return from_bf16_bits(bf16_bits(x)).astype(np.float64)
+    if to == "int8":
+        codes, scales = quantize_rows(x)
+        return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), GROUP, axis=1)
+    return x.astype(np.float64)
+
+
+def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
+    """[T,K] -> int8 codes [T,K], float32 scales [T,K/32]; x ~ code * scale.  Float32 throughout."""
+    groups = x.reshape(len(x), -1, GROUP)
+    amax = np.abs(groups).max(axis=2)  # [T, K/32]
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(127) / amax
+    inverse[np.isinf(inverse)] = 0  # an all-zero group, or one whose inverse is beyond float32
+    scales = np.where(inverse > 0, amax / np.float32(127), np.float32(0))
+    codes = np.rint(groups * inverse[:, :, None]).astype(np.int8)
+    return codes.reshape(x.shape), scales
+
+
+# --- attention, norms, activations ---
+
+
+def _rms(x: F32, w: F32, eps: float) -> F64:
+    wide = x.astype(np.float64)
+    mean = (wide * wide).mean(axis=-1, keepdims=True)
+    normed: F64 = wide / np.sqrt(mean + eps) * w
+    return normed
+
+
+def _rotate(x: F32 | F64, rope: Rotation) -> F32:
+    """[T,heads,D]: turns the pair (x[i], x[i+half]) by angle i; what is beyond 2*half stays."""
+    half = rope.cos.shape[1]
+    cos, sin = rope.cos[:, None, :].astype(np.float64), rope.sin[:, None, :].astype(np.float64)
+    a, b = x[..., :half], x[..., half : 2 * half]
+    turned = [a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]]
+    return np.concatenate(turned, axis=-1).astype(np.float32)
+
+
+def _attend_one(q: F32, k: F64, v: F64, scale: float) -> F64:
+    """q [Hq,D], k and v [n,Hk,D] -> [Hq*D].  Query head h reads KV head h // (Hq/Hk)."""
+    grouped = q.astype(np.float64).reshape(k.shape[1], -1, k.shape[2])  # [Hk,G,D]
+    scores = np.einsum("hgd,nhd->hgn", grouped, k) * scale
+    p = np.exp(scores - scores.max(axis=2, keepdims=True))
+    mixed: F64 = np.einsum("hgn,nhd->hgd", p, v) / p.sum(axis=2, keepdims=True)
+    return mixed.reshape(-1)
+
+
+def _activate(x: F64, kind: str) -> F64:
+    if kind == "silu":
+        with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
+            factor = 1 / (1 + np.exp(-x))
+    elif kind == "gelu":
+        factor = 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(x / -math.sqrt(2))
+    elif kind == "gelu_tanh":
+        factor = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    else:
+        raise ConfigError(_unknown("activation", kind, ("silu", "gelu", "gelu_tanh")))
+    product: F64 = x * factor
+    return product
+
+
+def _store(x: F32, dtype: str) -> Array:
+    if dtype == "bf16":
+        return bf16_bits(x)
+    return x.astype(np.float16 if dtype == "f16" else np.float32)
+
+
+def _load(stored: Array) -> F64:
+    return (from_bf16_bits(stored) if stored.dtype == np.uint16 else stored).astype(np.float64)
+
+
+def _unknown(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    return f"{name} = {value!r}; allowed: {', '.join(allowed)}{nearest(value, allowed)}"
