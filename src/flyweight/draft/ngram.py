@@ -1,0 +1,88 @@
+"""Prompt lookup (Saxena, 2023): guess that the text goes on as it did after the same few tokens.
+
+Invariant: the guess follows the longest earlier match of the text's last `prompt_lookup_max` down
+to `prompt_lookup_min` tokens, the latest such match among equals.  Work per step does not grow with
+the text: each sequence keeps chains of positions that share their last few tokens.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flyweight.draft.drafter import Ask, Draft
+from flyweight.errors import ConfigError
+from flyweight.ops.base import Array
+from flyweight.wire import Batch
+
+WALK = 256  # matches looked at per step; only text that repeats itself more than that is cut short
+
+
+@dataclass(slots=True)
+class Chains:
+    """Where runs of `prompt_lookup_min` tokens ended: the latest end of each, and the one before it."""
+
+    latest: dict[tuple[int, ...], int] = field(default_factory=dict)
+    before: list[int] = field(default_factory=list)  # [known]; 0 ends a chain
+
+
+class NgramDrafter:
+    """A `Drafter` that needs no model.  Raises `ConfigError` when min is below 1 or above max."""
+
+    def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 2) -> None:
+        if not 1 <= prompt_lookup_min <= prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min = {prompt_lookup_min} is out of range; allowed: 1 to "
+                f"prompt_lookup_max = {prompt_lookup_max}; nearest valid: "
+                f"{max(1, min(prompt_lookup_min, prompt_lookup_max))}"
+            )
+        self._max, self._min = prompt_lookup_max, prompt_lookup_min
+        self._chains: dict[Hashable, Chains] = {}
+
+    def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
+        """Nothing to learn: the text is in the asks."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._propose(ask) for ask in asks]
+
+    def forget(self, id: Hashable) -> None:
+        self._chains.pop(id, None)
+
+    def _propose(self, ask: Ask) -> Draft:
+        chains = self._chains.setdefault(ask.id, Chains())
+        self._extend(chains, ask.tokens)
+        end = self._match(chains, ask.tokens)
+        if end == 0:
+            return Draft(())
+        period = len(ask.tokens) - end  # past the text's end the guess goes on from itself
+        return Draft(tuple(ask.tokens[end + i % period] for i in range(ask.limit)))
+
+    def _extend(self, chains: Chains, tokens: Sequence[int]) -> None:
+        """Files every position that has a next token; the last one waits until it has."""
+        for end in range(len(chains.before), len(tokens)):
+            before = 0
+            if end >= self._min:
+                run = tuple(tokens[end - self._min : end])
+                before = chains.latest.get(run, 0)
+                chains.latest[run] = end
+            chains.before.append(before)
+
+    def _match(self, chains: Chains, tokens: Sequence[int]) -> int:
+        """Where the best earlier match of the text's last tokens ends; 0 when there is none."""
+        end = chains.latest.get(tuple(tokens[-self._min :]), 0) if len(tokens) >= self._min else 0
+        best, longest = 0, 0
+        for _ in range(WALK):
+            if end == 0 or longest == self._max:
+                break
+            length = self._common(tokens, end)
+            if length > longest:
+                best, longest = end, length
+            end = chains.before[end]
+        return best
+
+    def _common(self, tokens: Sequence[int], end: int) -> int:
+        """How many tokens before `end` equal the text's last ones, up to max; min are known to."""
+        length, last = self._min, len(tokens)
+        while (
+            length < min(self._max, end) and tokens[end - 1 - length] == tokens[last - 1 - length]
+        ):
+            length += 1
+        return length
