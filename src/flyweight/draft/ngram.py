@@ -18,7 +18,7 @@ WALK = 256  # matches looked at per step; only text that repeats itself more tha
 
 @dataclass(slots=True)
 class Chains:
-    """Where runs of `prompt_lookup_min` tokens ended: the latest end of each, and the one before it."""
+    """Where each run of `prompt_lookup_min` tokens last ended, and before[end]: the time before."""
 
     latest: dict[tuple[int, ...], int] = field(default_factory=dict)
     before: list[int] = field(default_factory=list)  # [known]; 0 ends a chain
