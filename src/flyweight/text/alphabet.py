@@ -1,0 +1,32 @@
+"""How pieces spell what they cannot show: spaces, single bytes, and whole texts of bytes.
+
+SentencePiece shows a space as U+2581 and a byte as <0xHH>.  GPT-2's byte-level alphabet gives every
+byte one character: printable Latin-1 bytes stand for themselves, the other 68 take U+0100 on, in
+byte order.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+SPACE = "\u2581"
+BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def _alphabet() -> dict[str, int]:
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in own]
+    return {chr(byte): byte for byte in own} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
+
+
+BYTE_OF: Mapping[str, int] = MappingProxyType(_alphabet())
+
+
+def piece_bytes(piece: str) -> bytes:
+    """Bytes of a byte-level piece; one with a character outside the alphabet is plain text."""
+    try:
+        return bytes([BYTE_OF[character] for character in piece])
+    except KeyError:
+        return piece.encode()

@@ -1,0 +1,71 @@
+"""The seam of this room: what a vocabulary kind must offer, and the few facts every kind knows
+about itself.
+
+A new kind is one file with a `Codec` and a function that returns `(Codec, Marks)`, plus one line in
+`tokenizer.py`. A codec is immutable after construction and safe to call from several threads; it
+never adds BOS or EOS unasked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Ids with a meaning, and what the vocabulary's publisher says about adding them.
+
+    `eos_ids` holds every id the tokenizer's own configuration calls an end (eos, eot, eom),
+    ascending; `special_ids` are the ids that stand for no text of their own and are skipped when
+    text is shown.
+    """
+
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    add_bos: bool = False
+    add_eos: bool = False
+    special_ids: frozenset[int] = frozenset()
+    chat_template: str | None = None
+
+
+class TextStream(Protocol):
+    """Text of a growing id sequence: the pushes and `finish()` joined equal `Codec.decode` of all
+    ids at once.
+    """
+
+    def push(self, token: int) -> str:
+        """Text that no later id can change; may be empty."""
+        ...
+
+    def finish(self) -> str:
+        """What was held back; unfinished UTF-8 becomes U+FFFD.  Call once, last."""
+        ...
+
+
+class Codec(Protocol):
+    """One vocabulary kind.  Ids outside [0, vocab_size) have no piece, no bytes and no text."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`; `parse_special` reads control tokens written out in it, otherwise they are
+        plain characters.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
+
+    def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
+        """A stream whose text continues that of `context` (a prompt), which is not repeated."""
+        ...
+
+    def token_bytes(self, token: int, special: bool) -> bytes:
+        """Bytes the piece adds inside a text (a leading space kept); b"" for special ids unless
+        `special`.
+        """
+        ...
+
+    def piece(self, token: int) -> str:
+        """The piece as the vocabulary spells it, "" when there is none."""
+        ...

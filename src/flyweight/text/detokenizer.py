@@ -1,0 +1,103 @@
+"""Text of one sequence as it is generated: never a broken character, never a part of a stop string.
+
+Invariant: all `push` results and `finish()` joined equal the full decode of the ids, cut at the
+stop string that is complete first (of several complete at the same character, the longest), however
+the ids were split over pushes. Ids after the stop are ignored.
+"""
+
+from collections.abc import Sequence
+
+from .tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """`prompt_ids` only decide how the text begins (a space, an unfinished character); they are not
+    repeated.
+
+    `stopped` is the stop string found; `stop_token` then counts the ids pushed up to and including
+    the one that completed it, and `stop_index` is where it starts in the full text.
+    """
+
+    __slots__ = (
+        "_held", "_include", "_parts", "_prefixes", "_shown", "_stop", "_stream",
+        "pushed", "stop_index", "stop_token", "stopped",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        skip_special: bool = True,
+        include_stop: bool = False,
+    ) -> None:
+        assert all(stop), "an empty stop string"
+        self._stream = tokenizer.stream(prompt_ids, skip_special)
+        self._stop = tuple(stop)
+        self._prefixes = frozenset(word[:i] for word in stop for i in range(1, len(word)))
+        self._include = include_stop
+        self._held = ""  # settled text that may be the start of a stop string
+        self._parts: list[str] = []
+        self._shown = 0  # characters in `_parts`
+        self.pushed = 0
+        self.stopped: str | None = None
+        self.stop_index: int | None = None
+        self.stop_token: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Everything emitted so far."""
+        return "".join(self._parts)
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take more ids; return the text that is now safe to show."""
+        first = len(self._parts)
+        for token in ids:
+            if self.stopped is not None:
+                break
+            self.pushed += 1
+            self._take(self._stream.push(token))
+        return "".join(self._parts[first:])
+
+    def finish(self) -> str:
+        """No more ids will come: return what was held back.  Call once."""
+        if self.stopped is not None:
+            return ""
+        first = len(self._parts)
+        self._take(self._stream.finish())
+        if self.stopped is None:
+            self._emit(len(self._held))
+        return "".join(self._parts[first:])
+
+    def _take(self, text: str) -> None:
+        if not text:
+            return
+        self._held += text
+        found = self._first_stop()
+        if found is None:
+            self._emit(len(self._held) - self._could_begin_stop())
+            return
+        start, self.stopped = found
+        self.stop_index, self.stop_token = self._shown + start, self.pushed
+        self._emit(start + (len(self.stopped) if self._include else 0))
+        self._held = ""
+
+    def _first_stop(self) -> tuple[int, str] | None:
+        """The stop string whose last character comes first; a longer one wins a tie."""
+        places = ((self._held.find(word), word) for word in self._stop)
+        found = [(start + len(word), start, word) for start, word in places if start >= 0]
+        return min(found)[1:] if found else None
+
+    def _could_begin_stop(self) -> int:
+        """Length of the longest end of the held text that begins a stop string."""
+        longest = max(map(len, self._prefixes), default=0) if self._prefixes else 0
+        for size in range(min(longest, len(self._held)), 0, -1):
+            if self._held[-size:] in self._prefixes:
+                return size
+        return 0
+
+    def _emit(self, size: int) -> None:
+        if size:
+            self._parts.append(self._held[:size])
+            self._shown += size
+            self._held = self._held[size:]

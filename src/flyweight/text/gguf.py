@@ -1,0 +1,161 @@
+"""GGUF tokenizer metadata (`tokenizer.ggml.*`) read into one checked record that both GGUF kinds
+build on.
+
+Every array is checked against the token count and every id against the vocabulary before use.  Key
+names and token types follow the GGUF specification; this file does not know how the metadata was
+read, nor how a kind merges.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from ..errors import CheckpointError
+from .codec import Marks
+
+ABSENT = 0xFFFFFFFF  # -1 as u32: how some writers say "there is none"
+MOST_TOKENS = 1 << 24
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type` values of the GGUF specification."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """Pieces and types per id (equal length), scores where the file has them, and where each
+    special token stands.
+    """
+
+    pieces: list[str]
+    types: list[int]
+    scores: list[float] | None
+    unknown_id: int | None
+    marks: Marks
+    around: tuple[list[int], list[int]]  # ids that go before and after a text when asked
+
+    def of_type(self, *types: TokenType) -> dict[str, int]:
+        """Piece to id for the given types, special ids aside; of equal pieces the last counts."""
+        special = self.marks.special_ids
+        return {
+            piece: i
+            for i, (piece, kind) in enumerate(zip(self.pieces, self.types, strict=True))
+            if kind in types and i not in special
+        }
+
+    def control(self) -> dict[str, int]:
+        """Piece to id of the special tokens."""
+        return {self.pieces[i]: i for i in sorted(self.marks.special_ids)}
+
+
+def read_vocabulary(metadata: Mapping[str, object], add_bos: bool) -> GgufVocabulary:
+    """Check and collect `tokenizer.ggml.*`; `add_bos` is the kind's rule where the file states
+    none.
+    """
+    pieces = strings(metadata, "tokens")
+    if not 0 < len(pieces) <= MOST_TOKENS:
+        raise CheckpointError(
+            f"tokenizer.ggml.tokens has {len(pieces)} entries, not 1 to {MOST_TOKENS}"
+        )
+    types = _numbers(metadata, "token_type", len(pieces))
+    kinds = [TokenType.NORMAL.value] * len(pieces) if types is None else [int(t) for t in types]
+    scores = _numbers(metadata, "scores", len(pieces))
+    if scores is not None and not np.isfinite(scores).all():
+        raise CheckpointError("tokenizer.ggml.scores holds a value that is not finite")
+    marks = _marks(metadata, kinds, add_bos)
+    eos = _token_id(metadata, "eos_token_id", len(pieces))
+    return GgufVocabulary(
+        pieces=pieces,
+        types=kinds,
+        scores=None if scores is None else [float(s) for s in scores],
+        unknown_id=_token_id(metadata, "unknown_token_id", len(pieces)),
+        marks=marks,
+        around=(
+            [marks.bos_id] if marks.add_bos and marks.bos_id is not None else [],
+            [eos] if marks.add_eos and eos is not None else [],
+        ),
+    )
+
+
+def strings(metadata: Mapping[str, object], key: str) -> list[str]:
+    """The string array `tokenizer.ggml.<key>`, every entry valid Unicode."""
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    if values is None:
+        raise CheckpointError(f"tokenizer.ggml.{key} is missing")
+    if not isinstance(values, list | tuple):
+        raise CheckpointError(f"tokenizer.ggml.{key} is not an array of strings")
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            raise CheckpointError(f"tokenizer.ggml.{key}[{i}] is not a string")
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise CheckpointError(f"tokenizer.ggml.{key}[{i}] is not valid UTF-8")
+    return list(values)
+
+
+def flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
+    """The boolean `tokenizer.ggml.<key>`."""
+    value = metadata.get(f"tokenizer.ggml.{key}", default)
+    if not isinstance(value, bool | np.bool_):
+        raise CheckpointError(f"tokenizer.ggml.{key} is {value!r}, not true or false")
+    return bool(value)
+
+
+def _numbers(
+    metadata: Mapping[str, object], key: str, count: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    if values is None:
+        return None
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CheckpointError(f"tokenizer.ggml.{key} is not an array of numbers") from None
+    if array.shape != (count,):
+        raise CheckpointError(
+            f"tokenizer.ggml.{key} has {array.size} entries, but tokenizer.ggml.tokens has {count}"
+        )
+    return array
+
+
+def _token_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    if value is None or value == ABSENT or value == -1:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise CheckpointError(f"tokenizer.ggml.{key} is {value!r}, not a token id")
+    if not 0 <= int(value) < count:
+        raise CheckpointError(f"tokenizer.ggml.{key} is {value}, outside 0 to {count - 1}")
+    return int(value)
+
+
+def _marks(metadata: Mapping[str, object], types: list[int], add_bos: bool) -> Marks:
+    count = len(types)
+    bos = _token_id(metadata, "bos_token_id", count)
+    ends = [
+        _token_id(metadata, key, count) for key in ("eos_token_id", "eot_token_id", "eom_token_id")
+    ]
+    eos_ids = tuple(sorted({i for i in ends if i is not None}))
+    special = {i for i, t in enumerate(types) if t in (TokenType.CONTROL, TokenType.UNKNOWN)}
+    special.update(eos_ids)
+    if bos is not None:
+        special.add(bos)
+    template = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise CheckpointError("tokenizer.chat_template is not a string")
+    return Marks(
+        bos_id=bos,
+        eos_ids=eos_ids,
+        add_bos=flag(metadata, "add_bos_token", add_bos) and bos is not None,
+        add_eos=flag(metadata, "add_eos_token", False) and ends[0] is not None,
+        special_ids=frozenset(special),
+        chat_template=template,
+    )

@@ -1,0 +1,186 @@
+"""SentencePiece BPE from GGUF metadata (`tokenizer.ggml.model` = "llama"): pieces with scores,
+bytes as a fallback.
+
+A text is its characters, and the adjacent pair whose joined piece scores best is joined, leftmost
+first among equals, until no join is a piece; characters that are no piece become their UTF-8 bytes.
+Control tokens never come out of plain text.  Ids equal those of SentencePiece and of HF's converted
+tokenizer for the same vocabulary.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+
+from ..errors import CheckpointError
+from .alphabet import BYTE_PIECE, SPACE
+from .codec import Marks, TextStream
+from .gguf import GgufVocabulary, TokenType, flag, read_vocabulary
+from .special import SpecialSplitter
+from .streams import ByteStream, join_bytes
+
+CACHED_WORDS = 1 << 16
+CACHED_LENGTH = 32  # longer stretches are rarely seen twice
+
+# (minus score, first character, characters): the heap's order is the merge order
+Merge = tuple[float, int, int]
+
+
+class SpmCodec:
+    """Score-driven merging.  `_words` remembers the ids of short words; it only ever saves time."""
+
+    def __init__(self, vocabulary: GgufVocabulary, add_space: bool) -> None:
+        scores = vocabulary.scores
+        if scores is None:
+            raise CheckpointError("tokenizer.ggml.scores is missing")
+        self._pieces = vocabulary.pieces
+        self._special = vocabulary.marks.special_ids
+        self._ids = vocabulary.of_type(TokenType.NORMAL, TokenType.USER_DEFINED)
+        self._rank = {piece: -scores[i] for piece, i in self._ids.items()}
+        self._byte_ids = _byte_ids(vocabulary)
+        self._bytes = _piece_bytes(vocabulary)
+        self._add_space = add_space
+        self._around = vocabulary.around
+        self._splitter = SpecialSplitter(
+            vocabulary.of_type(TokenType.USER_DEFINED), vocabulary.control()
+        )
+        self._word = _word_pattern(self._ids)
+        self._words: dict[str, list[int]] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        before, after = self._around if add_special else ((), ())
+        ids = list(before)
+        after_special = True
+        for part in self._splitter.split(text, parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                prefix = SPACE if self._add_space and after_special else ""
+                self._encode_plain(prefix + part.replace(" ", SPACE), ids)
+            after_special = isinstance(part, int)
+        ids.extend(after)
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool) -> str:
+        pieces = [self.token_bytes(i, not skip_special) for i in ids]
+        return join_bytes(pieces, strip_space=self._add_space)
+
+    def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
+        bytes_of = partial(self.token_bytes, special=not skip_special)
+        return ByteStream(bytes_of, context, strip_space=self._add_space)
+
+    def token_bytes(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < len(self._pieces) or (token in self._special and not special):
+            return b""
+        return self._bytes[token]
+
+    def piece(self, token: int) -> str:
+        return self._pieces[token] if 0 <= token < len(self._pieces) else ""
+
+    def _encode_plain(self, text: str, ids: list[int]) -> None:
+        for word in self._word.findall(text) if self._word else (text,):
+            known = self._words.get(word)
+            if known is None:
+                known = self._encode_word(word)
+                if len(word) <= CACHED_LENGTH and len(self._words) < CACHED_WORDS:
+                    self._words[word] = known
+            ids += known
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids: list[int] = []
+        for symbol in _merge(word, self._rank):
+            token = self._ids.get(symbol)
+            if token is not None:
+                ids.append(token)
+            else:
+                ids.extend(self._byte_ids[byte] for byte in symbol.encode())
+        return ids
+
+
+def _merge(word: str, rank: Mapping[str, float]) -> list[str]:
+    """Join characters by score, O(n log n).  `ends[i]` is where the symbol starting at i ends, 0
+    once absorbed.
+    """
+    size = len(word)
+    ends = list(range(1, size + 1))
+    starts = list(range(-1, size))  # starts[j]: where the symbol ending at j starts
+    heap: list[Merge] = [
+        (rank[word[i : i + 2]], i, 2) for i in range(size - 1) if word[i : i + 2] in rank
+    ]
+    heapify(heap)
+    while heap:
+        _, left, length = heappop(heap)
+        middle, end = ends[left], left + length
+        if middle == 0 or middle >= end or ends[middle] != end:
+            continue  # one of the two was joined to something else meanwhile
+        ends[left], ends[middle], starts[end] = end, 0, left
+        if end < size and (after := rank.get(word[left : ends[end]])) is not None:
+            heappush(heap, (after, left, ends[end] - left))
+        if left > 0:
+            before = starts[left]
+            if (joined := rank.get(word[before:end])) is not None:
+                heappush(heap, (joined, before, end - before))
+    return [word[i : ends[i]] for i in range(size) if ends[i]]
+
+
+def _word_pattern(pieces: Mapping[str, int]) -> re.Pattern[str] | None:
+    """Where a text may be cut without changing its ids: before a space, if no piece has one after
+    another character.
+
+    No merge can then cross such a place, so the stretches merge independently.
+    """
+    if any(SPACE in piece.lstrip(SPACE) for piece in pieces):
+        return None
+    return re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
+
+
+def _byte_ids(vocabulary: GgufVocabulary) -> list[int]:
+    """Id for each byte value; the unknown token stands in where the vocabulary has no piece for a
+    byte.
+    """
+    found: dict[int, int] = {}
+    for i, piece in enumerate(vocabulary.pieces):
+        if vocabulary.types[i] == TokenType.BYTE:
+            found[_byte_value(piece, i)] = i
+    fallback = vocabulary.unknown_id
+    missing = [byte for byte in range(256) if byte not in found]
+    if missing and fallback is None:
+        raise CheckpointError(
+            f"tokenizer.ggml.tokens has no piece for byte 0x{missing[0]:02X} and "
+            "tokenizer.ggml.unknown_token_id is missing"
+        )
+    return [found.get(byte, fallback if fallback is not None else 0) for byte in range(256)]
+
+
+def _byte_value(piece: str, token: int) -> int:
+    match = BYTE_PIECE.fullmatch(piece)
+    if not match:
+        raise CheckpointError(
+            f"tokenizer.ggml.tokens[{token}] is {piece[:20]!r}, "
+            "but its type says byte (<0x00> to <0xFF>)"
+        )
+    return int(match[1], 16)
+
+
+def _piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
+    """What each id adds to a text; user-defined and special pieces are spelled as they are."""
+    table = []
+    for i, (piece, kind) in enumerate(zip(vocabulary.pieces, vocabulary.types, strict=True)):
+        if kind == TokenType.BYTE:
+            table.append(bytes([_byte_value(piece, i)]))
+        elif kind in (TokenType.NORMAL, TokenType.UNUSED):
+            table.append(piece.replace(SPACE, " ").encode())
+        else:
+            table.append(piece.encode())
+    return table
+
+
+def load_spm(metadata: Mapping[str, object]) -> tuple[SpmCodec, Marks]:
+    """Build from `tokenizer.ggml.*`; BOS is added unless the file says otherwise."""
+    vocabulary = read_vocabulary(metadata, add_bos=True)
+    codec = SpmCodec(vocabulary, flag(metadata, "add_space_prefix", True))
+    return codec, vocabulary.marks

@@ -1,0 +1,238 @@
+"""A directory with tokenizer.json, through the `tokenizers` library, which is the authority on its
+ids and its text.
+
+tokenizer_config.json adds what the library does not know: BOS and EOS, whether to add them, tokens
+added later, the chat template (kept as a string).  Both files are checked here; every fault is a
+`CheckpointError` naming the file.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from ..errors import CheckpointError
+from .alphabet import BYTE_PIECE, SPACE, piece_bytes
+from .codec import Marks, TextStream
+from .streams import ByteStream, Filtered, RunStream, WholeStream
+
+MOST_BYTES = 256 << 20
+PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
+
+Json = dict[str, object]
+
+
+class HfCodec:
+    """The library's tokenizer, and how its decoder's text can be followed id by id.
+
+    tokenizer.json's post-processor decides what `add_special` adds; `around`, ids before and after
+    a text, stands in where it has none.
+    """
+
+    def __init__(
+        self,
+        library: Tokenizer,
+        special: frozenset[int],
+        around: tuple[list[int], list[int]] | None,
+    ) -> None:
+        self._library = library
+        self._special = special
+        self._around = around
+        self._steps = _decoder_steps(library)
+        self._names = [step.get("type") for step in self._steps]
+        self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
+
+    def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        library = self._library if parse_special else self._literal
+        if not add_special or self._around is None:
+            return list(library.encode(text, add_special_tokens=add_special).ids)
+        before, after = self._around
+        return [*before, *library.encode(text, add_special_tokens=False).ids, *after]
+
+    def decode(self, ids: Sequence[int], skip_special: bool) -> str:
+        kept = [i for i in ids if self._shown(skip_special, i)]
+        return str(self._library.decode(kept, skip_special_tokens=False))
+
+    def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
+        if self._byte_level:
+            bytes_of = partial(self.token_bytes, special=not skip_special)
+            return ByteStream(bytes_of, context, strip_space=False)
+        shown = partial(self._shown, skip_special)
+        decode = partial(self.decode, skip_special=False)
+        if not self._piecewise:
+            return Filtered(WholeStream(decode, list(filter(shown, context))), shown)
+        newest_first = filter(shown, reversed(context))
+        return Filtered(RunStream(decode, self._settles, newest_first), shown)
+
+    def token_bytes(self, token: int, special: bool) -> bytes:
+        piece = self.piece(token)
+        if token in self._special and not special:
+            return b""
+        if self._byte_level:
+            return piece_bytes(piece)
+        byte = BYTE_PIECE.fullmatch(piece) if "ByteFallback" in self._names else None
+        if byte:
+            return bytes([int(byte[1], 16)])
+        spaced = "Metaspace" in self._names or "Replace" in self._names
+        return (piece.replace(SPACE, " ") if spaced else piece).encode()
+
+    def piece(self, token: int) -> str:
+        return (self._library.id_to_token(token) or "") if 0 <= token < self.vocab_size else ""
+
+    @cached_property
+    def _literal(self) -> Tokenizer:
+        """A second library object, which reads special tokens in a text as plain characters."""
+        library = Tokenizer.from_str(self._library.to_str())
+        library.encode_special_tokens = True
+        return library
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return self._names == ["ByteLevel"]
+
+    @cached_property
+    def _piecewise(self) -> bool:
+        """Whether a text is settled up to and including every piece that is no byte."""
+        fused = self._names.index("Fuse") if "Fuse" in self._names else len(self._names)
+        ends_kept = all(s.get("stop") == 0 for s in self._steps if s.get("type") == "Strip")
+        known = set(self._names) <= PIECEWISE and set(self._names[fused + 1 :]) <= {"Strip"}
+        return known and ends_kept
+
+    def _shown(self, skip_special: bool, token: int) -> bool:
+        """Whether the decoder sees this id."""
+        return bool(self.piece(token)) and not (skip_special and token in self._special)
+
+    def _settles(self, token: int) -> bool:
+        return not BYTE_PIECE.fullmatch(self.piece(token))
+
+
+def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
+    """Read tokenizer.json and, where present, its three companions in `directory`."""
+    library = _read_library(directory / "tokenizer.json")
+    config = _read_json(directory / "special_tokens_map.json")
+    path = directory / "tokenizer_config.json"
+    config |= {key: value for key, value in _read_json(path).items() if value is not None}
+    _add_tokens(library, config, path)
+    bos = _token(library, config, "bos_token", path)
+    eos = _token(library, config, "eos_token", path)
+    around = None
+    if library.post_processor is None:
+        around = (
+            [bos] if bos is not None and _flag(config, "add_bos_token", path) else [],
+            [eos] if eos is not None and _flag(config, "add_eos_token", path) else [],
+        )
+    listed = library.get_added_tokens_decoder().items()
+    special = {i for i, token in listed if token.special} | {i for i in (bos, eos) if i is not None}
+    codec = HfCodec(library, frozenset(special), around)
+    added = codec.encode("", add_special=True, parse_special=True)
+    marks = Marks(
+        bos_id=bos,
+        eos_ids=() if eos is None else (eos,),
+        add_bos=bos is not None and added[:1] == [bos],
+        add_eos=eos is not None and added[-1:] == [eos] and added != [bos],
+        special_ids=frozenset(special),
+        chat_template=_chat_template(directory, config),
+    )
+    return codec, marks
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise CheckpointError(f"{path}: {size} bytes, more than {MOST_BYTES}")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+
+
+def _read_library(path: Path) -> Tokenizer:
+    try:
+        library: Tokenizer = Tokenizer.from_buffer(_read_bytes(path))
+    except CheckpointError:
+        raise
+    except Exception as error:  # what the library raises for any fault
+        raise CheckpointError(f"{path}: not a readable tokenizer ({_line(error)})") from None
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _read_json(path: Path) -> Json:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(_read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({_line(error)})") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not an object")
+    return content
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
+    """Tokens that only tokenizer_config.json lists; each must land on the id the file gives it."""
+    listed = config.get("added_tokens_decoder", {})
+    if not isinstance(listed, dict) or not all(key.isdecimal() for key in listed):
+        raise CheckpointError(f"{path}: added_tokens_decoder is not an object of token ids")
+    for key in sorted(listed, key=int):
+        entry = listed[key]
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if not isinstance(content, str) or not content:
+            raise CheckpointError(f"{path}: added_tokens_decoder[{key}] has no content")
+        if library.token_to_id(content) is None:
+            options = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            wanted = {name: bool(entry[name]) for name in options if name in entry}
+            library.add_tokens([AddedToken(content, **wanted)])
+        found = library.token_to_id(content)
+        if found != int(key):
+            raise CheckpointError(
+                f"{path}: added_tokens_decoder gives {content[:40]!r} the id {key}, "
+                f"tokenizer.json {found}"
+            )
+
+
+def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | None:
+    value = config.get(name)
+    content = value.get("content") if isinstance(value, dict) else value
+    if content is None:
+        return None
+    found = library.token_to_id(content) if isinstance(content, str) else None
+    if not isinstance(content, str) or found is None:
+        raise CheckpointError(f"{path}: {name} {content!r:.60} is not in the vocabulary")
+    library.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+    return int(found)
+
+
+def _flag(config: Json, name: str, path: Path) -> bool:
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{path}: {name} is {value!r:.60}, not true or false")
+    return value
+
+
+def _chat_template(directory: Path, config: Json) -> str | None:
+    """chat_template.jinja first; of several in the configuration, the one called default."""
+    path = directory / "chat_template.jinja"
+    if path.exists():
+        return _read_bytes(path).decode("utf-8", "replace")
+    value = config.get("chat_template")
+    if isinstance(value, list):
+        entries = [entry for entry in value if isinstance(entry, dict)]
+        value = {entry.get("name"): entry.get("template") for entry in entries}.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _decoder_steps(library: Tokenizer) -> list[Json]:
+    """The decoder's parts in order, as the library serialises them; empty when it has none."""
+    if library.decoder is None:
+        return []
+    state: Json = json.loads(library.decoder.__getstate__())
+    parts = state.get("decoders")
+    return parts if state.get("type") == "Sequence" and isinstance(parts, list) else [state]
