@@ -1,0 +1,49 @@
+// What the binding files share: the handle to pool and kernels that every call gets first, and typed array arguments.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <new>
+
+#include "../kernels.h"
+
+namespace flyweight {
+
+namespace nb = nanobind;
+
+// The threads of one CpuOps and the target it runs on; Python's `_native.Pool`.
+struct Engine {
+  Pool pool;
+  const Kernels* kernels;
+};
+
+// Input arrays: nanobind refuses another dtype, rank or a gap between elements with a TypeError, and never copies.
+template <class T, class... Shape>
+using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu, Shape...>;
+template <class T, class... Shape>
+using InOut = nb::ndarray<T, nb::c_contig, nb::device::cpu, Shape...>;
+using Vec = nb::ndim<1>;
+using Mat = nb::ndim<2>;
+using Cube = nb::ndim<3>;
+template <class T>
+using Out = nb::ndarray<nb::numpy, T>;
+
+constexpr std::align_val_t kAlign{64};  // a cache line and a zmm
+
+// A fresh, uninitialised, 64-byte aligned NumPy array.
+template <class T>
+Out<T> fresh(std::initializer_list<size_t> shape) {
+  size_t size = 1;
+  for (const size_t extent : shape) size *= extent;
+  T* data = static_cast<T*>(::operator new(size * sizeof(T), kAlign));
+  nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, kAlign); });
+  return Out<T>(data, shape, owner);
+}
+
+void require(bool ok, const char* what);  // raises ValueError(what)
+
+void bind_elementwise(nb::module_& m);
+
+}  // namespace flyweight

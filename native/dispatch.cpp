@@ -1,0 +1,62 @@
+// Which targets were compiled in, and which of them this machine can run.
+#include "kernels.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace flyweight {
+
+#define FW_TARGET(isa) \
+  namespace isa { \
+  extern const Kernels kernels; \
+  }
+FW_TARGET(scalar)
+#if defined(__x86_64__)
+FW_TARGET(avx2)
+FW_TARGET(avx512)
+#elif defined(__aarch64__)
+FW_TARGET(neon)
+#endif
+#undef FW_TARGET
+
+namespace {
+
+#if defined(__x86_64__)
+// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+#elif defined(__aarch64__)
+bool has_neon() {
+#if defined(__linux__)
+  const unsigned long caps = getauxval(AT_HWCAP);
+  return (caps & HWCAP_ASIMDDP) != 0 && (caps & HWCAP_FPHP) != 0 && (caps & HWCAP_ASIMDHP) != 0;
+#else
+  return true;  // every 64-bit Apple machine
+#endif
+}
+#endif
+
+}  // namespace
+
+Targets targets() {
+  Targets found{{&scalar::kernels}, 1};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (has_avx2()) found.list[found.count++] = &avx2::kernels;
+  if (has_avx512()) found.list[found.count++] = &avx512::kernels;
+#elif defined(__aarch64__)
+  if (has_neon()) found.list[found.count++] = &neon::kernels;
+#endif
+  return found;
+}
+
+}  // namespace flyweight

@@ -1,0 +1,60 @@
+// Every kernel's entry point: plain pointers, sizes and the pool.  No Python, no ownership, no allocation, no exceptions.
+//
+// One kernel file is compiled once per target (scalar, avx2, avx512 | neon) inside namespace flyweight::FW_ISA and exports
+// one constant table of function pointers; `Kernels` gathers a target's tables and dispatch.cpp picks a target at load.
+//
+// How to add a kernel
+//   1. Its table: add a function pointer to the struct of its file below (elementwise, sample) or in kernels_gemm.h /
+//      kernels_attention.h; a new file gets a new struct here and a pointer in `Kernels`.
+//   2. Its body: write it in native/<file>.cpp once, over simd.h's 16-lane vectors, in namespace flyweight::FW_ISA, and
+//      name it in the `extern const ...Kernels` at the file's end, in the struct's order.
+//   3. A new file: add it to FW_KERNEL_SOURCES in CMakeLists.txt, declare its table in table.cpp and name it there.
+//   4. Its binding: native/bindings/<area>.cpp checks dtype, shape and contiguity (nanobind's typed arrays), allocates
+//      the outputs, releases the GIL and calls the table; a new area adds bind_<area> to bindings/module.cpp.
+//   5. Its tests: native/tests/<file>_test.cpp compares every target with the scalar twin, tests/ops/ with the reference.
+//
+// Rules for kernel files
+//   - An output row depends only on that row's inputs, bit for bit: fix the order of each sum by position along K.
+//   - Pool chunks are cut so that each output element has one owner; what a chunk computes must not depend on the cut.
+//   - No std containers or algorithms: their out-of-line copies would be shared between targets and could carry
+//     instructions the machine lacks.  Helpers stay in namespace flyweight::FW_ISA (or an unnamed one inside it).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels_attention.h"
+#include "kernels_gemm.h"
+#include "pool.h"
+
+namespace flyweight {
+
+enum class Act { silu, gelu, gelu_tanh };
+
+struct ElementwiseKernels {
+  // out = x / sqrt(mean(x^2) + eps) * w, rows of `width`.
+  void (*norm)(Pool&, const float* x, const float* w, float* out, int64_t rows, int64_t width, float eps);
+  // residual += x, then out = norm(residual).
+  void (*add_norm)(Pool&, const float* x, float* residual, const float* w, float* out, int64_t rows, int64_t width,
+                   float eps);
+  // x [rows, 2 inner] (gate, up) -> out [rows, inner] = f(gate) * up.
+  void (*act)(Pool&, const float* x, float* out, int64_t rows, int64_t inner, Act kind);
+  void (*add)(Pool&, const float* x, float* residual, int64_t size);
+  void (*take)(Pool&, const float* x, const int32_t* rows, float* out, int64_t count, int64_t width);
+};
+
+struct SampleKernels;
+
+// What one target offers.
+struct Kernels {
+  const char* isa;
+  const ElementwiseKernels* elementwise;
+};
+
+// All targets this machine can run, best last.
+struct Targets {
+  const Kernels* list[4];
+  int count;
+};
+Targets targets();
+
+}  // namespace flyweight

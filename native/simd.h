@@ -1,0 +1,100 @@
+// The logical 16-lane vectors every kernel is written in, and what can be done with them.
+//
+// A kernel file includes this once and is compiled once per target with -DFW_ISA=scalar|avx2|avx512|neon; everything
+// lives in namespace flyweight::FW_ISA.  One F32x16 is one zmm, two ymm, four NEON registers, or float[16].  All
+// operations are IEEE and exact twins of the scalar ones, bit for bit, except `dot_bf16` (see there).  The part files
+// hold what differs between targets; this file what is composed of it:
+//
+//   F32x16  zero set1 load load_tail store store_tail add sub mul div fma min max abs sqrt rint
+//           select_gt mask_gt load_i8 load_u8 load_f16 store_f16 load_bf16 store_bf16 hsum hmax exp
+//   I32x16  izero iset1 iload istore add sub mul and_ or_ xor_ imin imax shl<> shr<> (logical) sar<> (arithmetic)
+//           to_f32 to_i32 (nearest even) as_f32 as_i32 load_i8_i32 load_u8_i32 load_u16 store_u16 store_i8 hsum
+//   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor low_nibbles high_nibbles
+//           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16
+//
+// `max(a, b)` is a > b ? a : b and `min(a, b)` is a < b ? a : b: with a NaN, the second operand.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define FW_INLINE inline __attribute__((always_inline))
+
+#if defined(FW_ISA_AVX512)
+#include "simd_avx512.h"
+#elif defined(FW_ISA_AVX2)
+#include "simd_avx2.h"
+#elif defined(FW_ISA_NEON)
+#include "simd_neon.h"
+#elif defined(FW_ISA_SCALAR)
+#include "simd_scalar.h"
+#else
+#error "compile kernels through fw_add_kernels in CMakeLists.txt"
+#endif
+
+namespace flyweight::FW_ISA {
+
+// Sum of the lanes in a fixed tree: lane i + lane i+8, then +4, +2, +1.  The order never depends on the target.
+FW_INLINE float hsum(F32x16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
+}
+
+FW_INLINE int32_t hsum(I32x16 v) {
+  int32_t lane[16], sum = 0;
+  istore(lane, v);
+  for (int i = 0; i < 16; ++i) sum += lane[i];
+  return sum;
+}
+
+FW_INLINE float hmax(F32x16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+  return lane[0];
+}
+
+FW_INLINE F32x16 load_bf16(const uint16_t* p) { return as_f32(shl<16>(load_u16(p))); }
+
+// Nearest even, subnormals kept, NaN stays NaN: the bits of ops.base.bf16_bits.
+FW_INLINE I32x16 bf16_bits(F32x16 v) {
+  const I32x16 u = as_i32(v), high = shr<16>(u);
+  const I32x16 rounded = shr<16>(add(u, add(iset1(0x7FFF), and_(high, iset1(1)))));
+  const I32x16 magnitude = and_(u, iset1(0x7FFFFFFF));
+  const I32x16 nan = sar<31>(sub(iset1(0x7F800000), magnitude));  // all ones where |v| > infinity
+  return or_(and_(nan, or_(high, iset1(0x40))), and_(xor_(nan, iset1(-1)), rounded));
+}
+
+FW_INLINE void store_bf16(uint16_t* p, F32x16 v) { store_u16(p, bf16_bits(v)); }
+
+// e^x, at most 1.0 ulp from the true value for x in [-87.3, 88.7]; below that 0, above it infinity, NaN stays NaN.
+// x = n ln2 + r with |r| <= ln2/2 (Cody and Waite's two-part ln2), then a degree-7 polynomial, then 2^n in two factors
+// so that n = 128 does not overflow early.  Only fma, mul and integer shifts: the same bits on every target.
+FW_INLINE F32x16 exp(F32x16 x) {
+  const F32x16 low = set1(-87.33654f), high = set1(88.72284f);
+  const F32x16 c = min(high, max(low, x));  // NaN passes through: it is the second operand both times
+  const F32x16 n = rint(mul(c, set1(1.44269504f)));
+  F32x16 r = fma(n, set1(-0.693145752f), c);
+  r = fma(n, set1(-1.42860677e-6f), r);
+  F32x16 p = set1(1.0f / 5040.0f);
+  p = fma(p, r, set1(1.0f / 720.0f));
+  p = fma(p, r, set1(1.0f / 120.0f));
+  p = fma(p, r, set1(1.0f / 24.0f));
+  p = fma(p, r, set1(1.0f / 6.0f));
+  p = fma(p, r, set1(0.5f));
+  p = fma(p, r, set1(1.0f));
+  p = fma(p, r, set1(1.0f));
+  const I32x16 whole = to_i32(n), part = sar<1>(whole);
+  const F32x16 first = as_f32(shl<23>(add(part, iset1(127))));
+  const F32x16 second = as_f32(shl<23>(add(sub(whole, part), iset1(127))));
+  p = mul(mul(p, first), second);
+  p = select_gt(low, x, zero(), p);
+  return select_gt(x, high, set1(INFINITY), p);
+}
+
+}  // namespace flyweight::FW_ISA

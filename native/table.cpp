@@ -1,0 +1,17 @@
+// Compiled per target: gathers the tables of this target's kernel files.
+#include "kernels.h"
+
+#define FW_NAME_OF(isa) #isa
+#define FW_NAME(isa) FW_NAME_OF(isa)
+
+namespace flyweight::FW_ISA {
+
+extern const ElementwiseKernels elementwise_kernels;
+
+extern const Kernels kernels;
+const Kernels kernels = {
+    .isa = FW_NAME(FW_ISA),
+    .elementwise = &elementwise_kernels,
+};
+
+}  // namespace flyweight::FW_ISA
