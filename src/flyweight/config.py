@@ -1,0 +1,122 @@
+"""Settings and limits: every knob has a default, a range check and one line of help.
+
+Invariant: a `Limits` or `Settings` that exists is consistent.  The only module that reads the environment.  Standard
+library only.
+"""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from flyweight.errors import ConfigError, nearest
+
+CHOICES = {
+    "activations": ("int8", "bf16", "f32"),
+    "kv_cache_dtype": ("f16", "bf16", "f32"),
+    "backend": ("cpu", "reference"),
+}
+LEAST_MODEL_LEN = 512  # shorter than this is only chosen when asked for
+
+
+def whole(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raises `ConfigError` unless `value` is a whole number from low to high (None: no end)."""
+    allowed = f"a whole number, {low}" + (" or more" if high is None else f" to {high}")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r} is not valid; allowed: {allowed}")
+    near = max(low, value if high is None else min(value, high))
+    if near != value:
+        raise ConfigError(
+            f"{name} = {value} is out of range; allowed: {allowed}; nearest valid: {near}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler must never exceed.  Raises `ConfigError` when out of range.
+
+    `max_model_len` tokens of prompt and answer together; `max_num_seqs` sequences and
+    `max_num_batched_tokens` tokens in a step; `blocks` blocks of `block_size` tokens of K/V;
+    `max_chunk` most prompt tokens of one sequence in a step (None: no limit of its own);
+    `draft_tokens` most guesses a step.
+    """
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    blocks: int
+    prefix_caching: bool = True
+    max_chunk: int | None = None
+    draft_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        whole("block_size", self.block_size, 1, 1024)
+        whole("blocks", self.blocks, 1, (2**31 - 1) // self.block_size)  # slots are 32-bit
+        whole("max_model_len", self.max_model_len, 2)
+        whole("max_num_seqs", self.max_num_seqs, 1)
+        # every decode gets its token every step
+        whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
+        whole("draft_tokens", self.draft_tokens, 0, 64)
+        if self.max_chunk is not None:
+            whole("max_chunk", self.max_chunk, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may choose about an engine; names are vLLM's where it has one.  Raises `ConfigError`.
+
+    `model` None is the story model inside the package.  `max_model_len` None is the longest context that fits, up to the
+    model's own.  `memory_limit` covers everything the process holds.  `threads` None is the cores we may use.
+    `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.
+    `isa` forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds requests without one.
+    """
+
+    model: str | None = None
+    max_model_len: int | None = None
+    memory_limit: str = "80%"
+    threads: int | None = None
+    activations: str = "int8"
+    kv_cache_dtype: str = "f16"
+    block_size: int = 32
+    blocks: int = 0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    enable_prefix_caching: bool = True
+    draft_tokens: int = 0
+    seed: int | None = None
+    backend: str = "cpu"
+    isa: str | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            self._one_of(name, getattr(self, name), allowed)
+        if self.max_model_len is not None:
+            whole("max_model_len", self.max_model_len, 2, 1 << 24)
+        if self.threads is not None:
+            whole("threads", self.threads, 1, 256)
+        whole("block_size", self.block_size, 1, 1024)
+        whole("blocks", self.blocks, 0, (2**31 - 1) // self.block_size)
+        whole("max_num_seqs", self.max_num_seqs, 1, 4096)
+        whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
+        whole("draft_tokens", self.draft_tokens, 0, 64)
+
+    def _one_of(self, name: str, value: object, allowed: tuple[str, ...]) -> None:
+        if value not in allowed:
+            hint = nearest(str(value), allowed)
+            raise ConfigError(
+                f"{name} = {value!r} is not valid; allowed: {', '.join(allowed)}{hint}"
+            )
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Settings from keywords, with FLYWEIGHT_ISA read where no instruction set was named; unknown names are refused."""
+        known = {f.name for f in fields(cls)}
+        for name in given:
+            if name not in known:
+                raise ConfigError(
+                    f"unknown setting {name!r}{nearest(name, known)}; known: {', '.join(sorted(known))}"
+                )
+        given.setdefault("isa", None)
+        given["isa"] = given["isa"] or os.environ.get("FLYWEIGHT_ISA") or None
+        return cls(**given)

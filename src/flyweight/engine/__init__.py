@@ -1,0 +1,1 @@
+"""DECIDES: which tokens are computed in a step, and what becomes of what was produced."""

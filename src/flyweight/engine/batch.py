@@ -1,0 +1,103 @@
+"""Turns a plan into the flat arrays that cross every boundary.
+
+Invariant: a `Batch` says where each token's K/V goes and what each sequence may see, and nothing
+about why.  Pure translation: changes no sequence.  T tokens, S sequences, M blocks of the longest
+table, R rows, B tokens per block.
+"""
+
+from itertools import chain
+
+import numpy as np
+
+from flyweight.engine.sequence import Chunk, Plan
+from flyweight.sampling.arrays import Row, columns
+from flyweight.wire import I32, Batch
+
+
+def build(plan: Plan, block_size: int) -> Batch:
+    """The batch of a plan's chunks, in their order."""
+    chunks = plan.chunks
+    starts_at = np.array([c.start for c in chunks], np.int32)  # [S]
+    counts = np.array([c.count for c in chunks], np.int32)  # [S]
+    contexts = starts_at + counts
+    starts = _starts(counts)
+    owner = np.repeat(np.arange(len(chunks)), counts)  # [T] which sequence
+    positions = (np.arange(starts[-1]) - (starts[:-1] - starts_at)[owner]).astype(np.int32)
+    tables = _tables(chunks, contexts, block_size)
+    slots = tables[owner, positions // block_size] * block_size + positions % block_size
+    return Batch(
+        tokens=np.array(_tokens(chunks), np.int32),
+        positions=positions,
+        slots=slots,
+        starts=starts,
+        contexts=contexts,
+        tables=tables,
+        rows=_rows(chunks, starts),
+        sampling=columns([row for c in chunks if c.rows for row in _sampling(c)]),
+    )
+
+
+def moves(plan: Plan, block_size: int) -> tuple[I32, I32] | None:
+    """Slots to copy from and to before anything is written; None where no block was shared."""
+    copies = [c.copy for c in plan.chunks if c.copy]
+    if not copies:
+        return None
+    src = [range(c.src * block_size, c.src * block_size + c.count) for c in copies]
+    dst = [range(c.dst * block_size, c.dst * block_size + c.count) for c in copies]
+    return _slots(src), _slots(dst)
+
+
+def _slots(ranges: list[range]) -> I32:
+    return np.fromiter(chain.from_iterable(ranges), np.int32)
+
+
+def _starts(counts: I32) -> I32:
+    """Where each run of a ragged array begins: [S] -> [S+1]."""
+    starts = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _tokens(chunks: list[Chunk]) -> list[int]:
+    tokens: list[int] = []
+    for c in chunks:
+        tokens += c.seq.known(c.start, c.start + c.count)
+    return tokens
+
+
+def _tables(chunks: list[Chunk], contexts: I32, block_size: int) -> I32:
+    """The blocks that hold each sequence's context, padded with 0: [S, M]."""
+    used = -(-contexts // block_size)
+    tables = np.zeros((len(chunks), int(used.max())), np.int32)
+    for row, n, c in zip(tables, used.tolist(), chunks, strict=True):
+        row[:n] = c.seq.table.blocks[:n]
+    return tables
+
+
+def _rows(chunks: list[Chunk], starts: I32) -> I32:
+    """The last `rows` tokens of every chunk: [R]."""
+    wanted = np.array([c.rows for c in chunks], np.int32)
+    first = _starts(wanted)
+    shift = np.repeat(starts[1:] - wanted - first[:-1], wanted)
+    return shift + np.arange(first[-1], dtype=np.int32)
+
+
+def _sampling(chunk: Chunk) -> list[Row]:
+    """One row for the next token, and one after each guess, as if the guesses before it had been
+    accepted.
+    """
+    seq, request = chunk.seq, chunk.seq.request
+    held, made = len(seq.tokens), seq.generated
+    return [
+        Row(
+            params=request.params,
+            seed=request.seed,
+            choice=seq.index,
+            position=held + i,
+            prompt=seq.prompt,
+            tokens=seq.tokens if i == 0 else seq.tokens + seq.draft[:i],
+            stop_ids=request.stop_ids,
+            generated=made + i,
+        )
+        for i in range(chunk.rows)
+    ]

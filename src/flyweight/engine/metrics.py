@@ -1,0 +1,47 @@
+"""What the engine counts.  Plain numbers that only grow, and a snapshot of the moment.
+
+Invariant: counting changes nothing.  Standard library only.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Totals since the start.  `prompt` and `decoded` are tokens computed and tokens produced;
+    `cached` prompt tokens not computed because they were found; `accepted` + `rejected` =
+    `proposed` guesses.
+    """
+
+    steps: int = 0
+    requests: int = 0
+    finished: int = 0
+    aborted: int = 0
+    computed: int = 0
+    produced: int = 0
+    cached: int = 0
+    preempted: int = 0
+    evicted: int = 0
+    copied: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+    @property
+    def rejected(self) -> int:
+        return self.proposed - self.accepted
+
+    def evict(self, block: int, key: bytes) -> None:
+        """A `BlockPool.on_evict` that counts."""
+        self.evicted += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The engine at one moment.  `cached_blocks` are free blocks whose contents can be found."""
+
+    running: int
+    waiting: int
+    blocks: int
+    free_blocks: int
+    cached_blocks: int
+    totals: Metrics

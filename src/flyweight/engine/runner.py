@@ -1,0 +1,57 @@
+"""Runs batches on a model: copies, forward, sampling.
+
+Invariant: batches run in the order they were submitted, a step's copies before its writes.  On CPU
+a step is done when `submit` returns; `wait` is where steps that overlap would block.  Knows arrays
+only, no sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from flyweight.ops.base import KVLayer, Ops
+from flyweight.wire import F32, I32, Batch, Sampled
+
+
+class Model(Protocol):
+    """What can be run."""
+
+    def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:
+        """Writes K/V of the batch's T tokens; logits of its rows: [R, V]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A submitted step."""
+
+    sampled: Sampled
+
+
+class Runner:
+    """One model with its K/V memory."""
+
+    def __init__(self, model: Model, ops: Ops, kv: Sequence[KVLayer]) -> None:
+        self.model, self.ops, self.kv = model, ops, kv
+
+    def submit(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> Ticket:
+        """Starts a step.  `moves` are the slots to copy from and to (copy-on-write) before it
+        writes.
+        """
+        if moves is not None:
+            for layer in self.kv:
+                self.ops.move_kv(layer, *moves)
+        logits = self.model.forward(batch, self.kv)  # [R, V]
+        return Ticket(self.ops.sample(logits, batch.sampling) if len(batch.rows) else _nothing())
+
+    def wait(self, ticket: Ticket) -> Sampled:
+        """The step's result, [R] rows."""
+        return ticket.sampled
+
+
+def _nothing() -> Sampled:
+    """The result of a step that wanted no logits."""
+    ids, reals = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    return Sampled(ids, reals, ids, ids.reshape(0, 0), reals.reshape(0, 0))

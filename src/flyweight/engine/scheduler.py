@@ -1,0 +1,284 @@
+"""Answers one question per sequence: how many more of its known tokens are computed in this step?
+
+Invariant: a step exceeds no limit, and every running decode gets its token in every step.  The
+oldest running sequence always advances, so work always ends.  Standard library only: no arrays, no
+model, no text.
+"""
+
+import time
+from bisect import insort
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import count
+
+from flyweight.config import Limits
+from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
+from flyweight.errors import RequestError
+from flyweight.kv.blocks import BlockPool, Copy, Table, root_key
+from flyweight.types import Event, Finish, Request
+
+
+def _rank(seq: Sequence) -> tuple[int, int, int]:
+    return seq.rank
+
+
+class Scheduler:
+    """Owns every sequence and the pool.  `running` and `waiting` are kept in rank order: priority,
+    then arrival, then choice.  `fingerprint` names the model in the prefix cache's keys.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        pool: BlockPool,
+        *,
+        fingerprint: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits, self.pool = limits, pool
+        self.fingerprint, self.clock = fingerprint, clock
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self.by_id: dict[str, list[Sequence]] = {}
+        self._arrivals = count()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, request: Request) -> None:
+        """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
+        self._check(request)
+        order = next(self._arrivals)
+        root = root_key(request.salt, request.adapter, self.fingerprint)
+        choices: list[Sequence] = []
+        for i in range(request.params.n):
+            rank = (request.priority, order, i)
+            leader = choices[0] if choices else None
+            choices.append(Sequence(request, i, rank, Table(root), list(request.tokens), leader))
+        for seq in choices:
+            insort(self.waiting, seq, key=_rank)
+        self.by_id[request.id] = choices
+
+    def abort(self, id: str, index: int | None = None) -> list[Event]:
+        """Ends a request's unfinished choices, or one of them, in whatever state; their blocks are
+        free at once.
+        """
+        ended = [s for s in self.by_id.get(id, ()) if index is None or s.index == index]
+        for seq in ended:
+            self._finish(seq)
+        return [_event(seq, Produced(()), Finish.ABORT) for seq in ended]
+
+    def schedule(self) -> Plan:
+        """Running sequences oldest first, decodes before prefill chunks, then admissions; one plan
+        may follow another before it is committed.
+        """
+        plan = Plan()
+        ready = [seq for seq in self.running if not seq.in_flight]
+        decodes = [seq for seq in ready if seq.computed + 1 == len(seq.tokens)]
+        budget = self.limits.max_num_batched_tokens
+        spare = budget - len(ready)  # for drafts: what is left with one token for every sequence
+        for seq in decodes:
+            if seq.state is State.RUNNING:
+                used = self._decode(seq, spare, plan)
+                budget -= used
+                spare -= max(0, used - 1)
+        for seq in ready:
+            if budget and seq.state is State.RUNNING and not seq.in_flight:
+                budget -= self._prefill(seq, budget, plan, None)
+        if not plan.preempted:
+            self._admit(budget, plan)
+        return plan
+
+    def commit(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
+        """Takes a step's accepted tokens, one entry per chunk: appends, publishes full blocks,
+        finishes, frees.
+        """
+        events: list[Event] = []
+        now = self.clock()
+        for chunk, out in zip(plan.chunks, produced, strict=True):
+            seq = chunk.seq
+            if not seq.in_flight:
+                continue  # aborted since
+            seq.in_flight = False
+            seq.draft = []
+            finish = None
+            if chunk.rows:
+                out, finish = _trim(seq, out)
+                seq.tokens.extend(out.tokens)
+                seq.computed = len(seq.tokens) - 1
+                seq.first, seq.last = seq.first or now, now
+                events.append(_event(seq, out, finish))
+            else:
+                seq.computed = chunk.start + chunk.count
+            if self.limits.prefix_caching:
+                self.pool.publish(seq.table, seq.tokens, seq.computed)
+            if finish:
+                self._finish(seq)
+        return events
+
+    # --- one sequence's share of a step ---
+
+    def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
+        """Plans the next token, and guesses after it as far as budget and blocks allow; returns the
+        tokens used.
+        """
+        start, count = seq.computed, 1 + min(len(seq.draft), spare)
+        while self.pool.need(seq.table, start, start + count) > len(self.pool.free):
+            if count > 1:
+                count = 1  # guesses are not worth anybody's blocks
+                continue
+            victim = next(s for s in reversed(self.running) if not s.in_flight)
+            self._preempt(victim, plan)
+            if victim is seq:
+                return 0
+        copy = self.pool.grow(seq.table, start, start + count)
+        return self._put(seq, count, plan, copy)
+
+    def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
+        """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
+        most = min(budget, self.limits.max_chunk or budget)
+        return self._put(seq, min(len(seq.tokens) - seq.computed, most), plan, copy)
+
+    def _put(self, seq: Sequence, count: int, plan: Plan, copy: Copy | None) -> int:
+        rows = max(0, seq.computed + count - len(seq.tokens) + 1)
+        plan.chunks.append(Chunk(seq, seq.computed, count, rows, copy))
+        seq.in_flight = True
+        return count
+
+    # --- between waiting and running ---
+
+    def _admit(self, budget: int, plan: Plan) -> None:
+        """Admits in rank order until one does not fit; a choice whose leader is still at the prompt
+        is passed over.
+        """
+        at = 0
+        while budget and at < len(self.waiting) and len(self.running) < self.limits.max_num_seqs:
+            seq = self.waiting[at]
+            if not _ready(seq):
+                at += 1
+                continue
+            shared, valid = self._prefix(seq)
+            if not self._fits(seq, shared, valid):
+                break
+            del self.waiting[at]
+            copy = self._start(seq, shared, valid)
+            budget -= self._prefill(seq, budget, plan, copy)
+
+    def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
+        """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:
+        cached ones, or its leader's prompt, of which the last token is left to compute.
+        """
+        leader, most = seq.leader, seq.prompt - 1
+        if leader is not None and not seq.table.hashes:
+            seq.table.hashes = leader.table.hashes[: seq.prompt // self.pool.block_size]
+        found = self.pool.match(seq.table, seq.tokens) if self.limits.prefix_caching else []
+        valid = len(found) * self.pool.block_size
+        if leader is None:
+            if not seq.scheduled:
+                seq.cached = valid
+        else:
+            seq.cached = leader.cached
+            if leader.state is State.RUNNING and leader.computed >= most > valid:
+                return list(leader.table.blocks[: -(-most // self.pool.block_size)]), most
+        return found, valid
+
+    def _fits(self, seq: Sequence, shared: list[int], valid: int) -> bool:
+        """Whether all known tokens find blocks, one more being left for each running sequence to
+        grow into.
+        """
+        B = self.pool.block_size
+        need = -(-len(seq.tokens) // B) - len(shared) + (valid % B > 0)
+        return need + len(self.running) <= len(self.pool.free) - self.pool.unheld(shared)
+
+    def _start(self, seq: Sequence, shared: list[int], valid: int) -> Copy | None:
+        self.pool.share(seq.table, shared)
+        seq.computed, seq.state = valid, State.RUNNING
+        seq.scheduled = seq.scheduled or self.clock()
+        insort(self.running, seq, key=_rank)
+        return self.pool.grow(seq.table, valid, len(seq.tokens))
+
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        """Back to waiting, to be computed again; what was published may still be found."""
+        self.pool.release(seq.table)
+        self.running.remove(seq)
+        seq.computed, seq.draft, seq.state = 0, [], State.WAITING
+        insort(self.waiting, seq, key=_rank)
+        plan.preempted.append(seq)
+
+    def _finish(self, seq: Sequence) -> None:
+        (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        self.pool.release(seq.table)
+        seq.state, seq.in_flight, seq.draft = State.FINISHED, False, []
+        left = self.by_id[seq.request.id] = [s for s in self.by_id[seq.request.id] if s is not seq]
+        if not left:
+            del self.by_id[seq.request.id]
+
+    def _check(self, request: Request) -> None:
+        prompt, wanted = len(request.tokens), request.max_tokens
+        if request.id in self.by_id:
+            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        if not prompt:
+            raise RequestError("prompt has 0 tokens; allowed: 1 or more", "prompt")
+        if wanted < 1:
+            raise RequestError(
+                f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
+                "max_tokens",
+            )
+        longest, blocks, size = self.limits.max_model_len, self.pool.blocks, self.pool.block_size
+        # the last token is never computed, so it needs no slot
+        most, why = min(
+            (longest, f"max_model_len = {longest}"),
+            (blocks * size + 1, f"what K/V memory of {blocks} blocks of {size} tokens holds"),
+        )
+        if prompt >= most:
+            raise RequestError(
+                f"prompt of {prompt} tokens leaves no room for an answer within {why}; "
+                f"nearest valid: {most - 1} tokens",
+                "prompt",
+            )
+        if prompt + wanted > most:
+            raise RequestError(
+                f"prompt of {prompt} tokens + max_tokens = {wanted} is {prompt + wanted}, "
+                f"above {why}; nearest valid: max_tokens = {most - prompt}",
+                "max_tokens",
+            )
+
+
+def _ready(seq: Sequence) -> bool:
+    """Whether a choice may start: its leader's prompt is computed but for the last token, or was
+    once.
+    """
+    leader = seq.leader
+    return (
+        leader is None
+        or leader.state is State.FINISHED
+        or leader.computed >= seq.prompt - 1
+        or leader.generated > 0
+    )
+
+
+def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
+    """Cuts what was accepted after a stop id or the last token allowed."""
+    room, least = seq.room, seq.request.params.min_tokens - seq.generated
+    kept, finish = min(len(out.tokens), room), None
+    if kept == room:
+        finish = Finish.LENGTH
+    for i in range(max(0, least), kept):
+        if out.tokens[i] in seq.request.stop_ids:
+            kept, finish = i + 1, Finish.STOP
+            break
+    return Produced(out.tokens[:kept], out.logprobs[:kept]), finish
+
+
+def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
+    return Event(
+        id=seq.request.id,
+        index=seq.index,
+        tokens=tuple(out.tokens),
+        logprobs=tuple(out.logprobs),
+        finish=finish,
+        stop_token=out.tokens[-1] if finish is Finish.STOP else None,
+        cached=seq.cached,
+        timings=seq.timings() if seq.generated else None,
+    )

@@ -1,0 +1,1 @@
+"""REMEMBERS: which block holds whose tokens (`blocks`), and the arrays behind them (`memory`)."""

@@ -1,0 +1,96 @@
+"""The engine over a real decoder on the reference ops: company, chunks, hits and preemption change no token."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flyweight.config import Limits
+from flyweight.draft.ngram import NgramDrafter
+from flyweight.engine.engine import Engine
+from flyweight.engine.metrics import Metrics
+from flyweight.engine.runner import Runner
+from flyweight.engine.scheduler import Scheduler
+from flyweight.kv.blocks import BlockPool
+from flyweight.kv.memory import kv_memory
+from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.registry import family
+from flyweight.ops.reference import ReferenceOps
+from flyweight.types import Request, SamplingParams
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 40,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+}
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16, block_size=4, blocks=64
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    ops, kind = ReferenceOps("f32"), family(CONFIG)
+    spec = kind.spec(CONFIG)
+    rng = np.random.default_rng(0)
+    weights = {}
+    for slot in kind.plan(spec).slots:
+        values = rng.normal(0, 0.3, slot.shape).astype(np.float32)
+        weights[slot.name] = values if slot.kind == "vector" else ops.pack(slot.shape, [values])
+    return Decoder(spec, weights, ops, Solo()), spec, ops
+
+
+def engine_of(model, limits, drafter=None):
+    decoder, spec, ops = model
+    pool = BlockPool(limits.blocks, limits.block_size)
+    runner = Runner(decoder, ops, kv_memory(spec, ops, limits, "f32"))
+    return Engine(Scheduler(limits, pool), runner, drafter, Metrics())
+
+
+def drain(engine, requests):
+    """Everything the requests produced: (id, index) -> tokens and log-probabilities."""
+    for request in requests:
+        engine.add(request)
+    out = {}
+    while engine.busy:
+        for event in engine.step():
+            tokens, scores = out.setdefault((event.id, event.index), ([], []))
+            tokens.extend(event.tokens)
+            scores.extend(event.logprobs)
+    return out
+
+
+def requests():
+    rng = np.random.default_rng(1)
+    shared = rng.integers(0, 40, 13).tolist()
+    made = []
+    for i in range(6):
+        own = rng.integers(0, 40, int(rng.integers(1, 9))).tolist()
+        params = SamplingParams(
+            n=1 + i % 3, temperature=0.7 * (i % 2), logprobs=2, max_tokens=18, frequency_penalty=0.3
+        )
+        made.append(Request(f"r{i}", tuple(shared + own), params, max_tokens=18, seed=i))
+    return made
+
+
+def test_company_and_memory_pressure_change_no_token(model):
+    alone = {}
+    for request in requests():
+        alone |= drain(engine_of(model, replace(LIMITS, prefix_caching=False)), [request])
+    tight = replace(LIMITS, blocks=14, max_chunk=5)
+    for limits, drafter in ((LIMITS, None), (tight, None), (tight, NgramDrafter(3, 1))):
+        engine = engine_of(model, limits, drafter)
+        assert drain(engine, requests()) == alone
+        assert engine.metrics.copied and engine.metrics.cached
+        assert bool(engine.metrics.preempted) == (limits is tight)
+        assert bool(engine.metrics.proposed) == (drafter is not None)
