@@ -1,0 +1,25 @@
+"""Fixtures for every room."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data() -> Callable[[str], Path]:
+    """`data("stories260k/x.gguf")`: a file of the larger corpora, under FLYWEIGHT_DATA.
+
+    Skips the test when that is unset; fails it when the folder is there but the file is not.
+    """
+    root = os.environ.get("FLYWEIGHT_DATA")
+
+    def path(name: str) -> Path:
+        if not root:
+            pytest.skip("needs FLYWEIGHT_DATA")
+        found = Path(root) / name
+        assert found.exists(), f"FLYWEIGHT_DATA has no {name}"
+        return found
+
+    return path

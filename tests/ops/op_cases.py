@@ -1,0 +1,122 @@
+"""Ragged steps and random weights for the op tests: shapes where tiles, blocks and chunks end."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.ops.base import Array, KVLayer, Ops, Rotation, bf16_bits
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.sampling.arrays import columns
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, I32, Batch
+
+EPS = 2.0**-24
+GROUPED = ("q8_0", "q4_0", "q4_k", "q6_k")
+DENSE = ("f32", "f16", "bf16")
+
+
+def ids(*values: int) -> I32:
+    return np.array(values, np.int32)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Sequences laid over shuffled blocks: `tables` [S,M]; block 0 belongs to nobody."""
+
+    tables: I32
+    block: int
+    blocks: int
+
+    def step(self, chunks: list[tuple[int, int]]) -> Batch:
+        """A batch that computes `count` tokens after `computed` ones, for each sequence."""
+        positions = [np.arange(c, c + n) for c, n in chunks]
+        slots = [
+            self.tables[s][p // self.block] * self.block + p % self.block
+            for s, p in enumerate(positions)
+        ]
+        starts = np.cumsum([0, *(n for _, n in chunks)])
+        where = np.concatenate(positions).astype(np.int32)
+        rows = ids(*(end - 1 for end, (_, n) in zip(starts[1:], chunks, strict=True) if n))
+        return Batch(
+            tokens=np.zeros_like(where),
+            positions=where,
+            slots=np.concatenate(slots).astype(np.int32),
+            starts=starts.astype(np.int32),
+            contexts=ids(*(c + n for c, n in chunks)),
+            tables=self.tables,
+            rows=rows,
+            sampling=columns([]),
+        )
+
+
+def paged(rng: np.random.Generator, chunks: list[tuple[int, int]], block: int) -> Paged:
+    counts = [-(-(c + n) // block) for c, n in chunks]
+    free = list(1 + rng.permutation(sum(counts)))
+    tables = np.zeros((len(chunks), max(counts)), np.int32)
+    for s, count in enumerate(counts):
+        tables[s, :count] = [free.pop() for _ in range(count)]
+    return Paged(tables, block, sum(counts) + 1)
+
+
+def still(tokens: int, half: int) -> Rotation:
+    """A rotation by nothing: what is stored is exactly what was given, rounded to the cache."""
+    return Rotation(np.ones((tokens, half), np.float32), np.zeros((tokens, half), np.float32))
+
+
+def poisoned(ops: Ops, group: KVGroup, pages: Paged, dtype: str) -> KVLayer:
+    """A KV layer with NaN in every slot, written through the op itself."""
+    kv = ops.kv_layer(group, pages.blocks, pages.block, dtype)
+    everything = Paged(np.arange(pages.blocks, dtype=np.int32)[None], pages.block, pages.blocks)
+    batch = everything.step([(0, pages.blocks * pages.block)])
+    tokens = len(batch.tokens)
+    qkv = np.full((tokens, 3 * group.heads * group.k_dim), np.nan, np.float32)
+    ops.rope_store(qkv, kv, batch, still(tokens, group.k_dim // 2), None)
+    return kv
+
+
+def grouped(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight:
+    """Random fields of one of the four structures; codes and scales reach their limits."""
+
+    def small(*shape: int) -> NDArray[np.float16]:
+        return (rng.normal(size=shape) * 0.01).astype(np.float16)
+
+    def whole(low: int, high: int, dtype: type, *shape: int) -> Array:
+        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
+
+    if kind == "q8_0":
+        codes = whole(-128, 127, np.int8, n, k)
+        return GroupedWeight((n, k), 8, 32, codes, small(n, k // 32))
+    if kind == "q4_0":
+        codes = whole(0, 15, np.uint8, n, k)
+        return GroupedWeight((n, k), 4, 32, codes, small(n, k // 32), zero=8)
+    if kind == "q6_k":
+        codes, scales = whole(0, 63, np.uint8, n, k), whole(-128, 127, np.int8, n, k // 16)
+        return GroupedWeight((n, k), 6, 16, codes, scales, 32, 256, small(n, k // 256))
+    codes, scales = whole(0, 15, np.uint8, n, k), whole(0, 63, np.uint8, n, k // 32)
+    mins = whole(0, 63, np.uint8, n, k // 32)
+    high, low = np.abs(small(n, k // 256)), np.abs(small(n, k // 256))
+    return GroupedWeight((n, k), 4, 32, codes, scales, 0, 256, high, mins, low)
+
+
+def part(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight | Array:
+    if kind in GROUPED:
+        return grouped(rng, kind, n, k)
+    dense = normal(rng, n, k)
+    if kind == "bf16":
+        return bf16_bits(dense)
+    return dense.astype(np.float16 if kind == "f16" else np.float32)
+
+
+def reach(piece: GroupedWeight | Array, dense: F32) -> NDArray[np.float64]:
+    """|w| as the error bound of `linear` counts it: |scale * code| + |min| with minima."""
+    if not isinstance(piece, GroupedWeight) or piece.mins is None or piece.super_mins is None:
+        return np.abs(dense).astype(np.float64)
+    per = piece.super_group // piece.group
+    low = np.repeat(piece.super_mins.astype(np.float64), per, axis=1) * piece.mins
+    low = np.repeat(low, piece.group, axis=1)  # [N,K]
+    return np.abs(dense + low) + low
