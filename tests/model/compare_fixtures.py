@@ -1,0 +1,34 @@
+"""Compares two directories of model fixtures: files alike byte for byte, expectations within float noise.
+
+    python tests/model/compare_fixtures.py COMMITTED MADE_ANEW
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+LOGITS = 1e-4  # float32 sums differ a little between builds of torch
+
+
+def compare(old: Path, new: Path) -> list[str]:
+    """One line per difference."""
+    names = {p.relative_to(root) for root in (old, new) for p in root.rglob("*") if p.is_file()}
+    return [line for name in sorted(names) for line in _differs(old / name, new / name)]
+
+
+def _differs(old: Path, new: Path) -> list[str]:
+    if not (old.is_file() and new.is_file()):
+        return [f"{old.name} of {old.parent.name} is in one directory only"]
+    if old.suffix != ".npz":
+        return [] if old.read_bytes() == new.read_bytes() else [f"{old} differs"]
+    was, now = np.load(old), np.load(new)
+    lines = [f"{old}: {k} differs" for k in ("prompt", "rows", "greedy") if (was[k] != now[k]).any()]
+    error = float(np.abs(was["logits"] - now["logits"]).max())
+    return [*lines, *([f"{old}: logits differ by {error:.2e}"] if error > LOGITS else [])]
+
+
+if __name__ == "__main__":
+    differences = compare(Path(sys.argv[1]), Path(sys.argv[2]))
+    print("\n".join(differences) or "the fixtures are what torch and transformers say")
+    sys.exit(bool(differences))
