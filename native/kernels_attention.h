@@ -3,6 +3,63 @@
 
 #include <cstdint>
 
+#include "kv.h"
 #include "pool.h"
 
-namespace flyweight {}
+namespace flyweight {
+
+struct RopeStoreArgs {
+  const float* qkv;      // [T, heads*k_dim + kv.heads*(k_dim + v_dim)]
+  float* q;              // [T, heads, k_dim], written
+  KVView kv;             // written at slots
+  int64_t tokens, heads;
+  const int32_t* slots;  // [T]
+  const float* cos;      // [T, half]
+  const float* sin;      // [T, half]
+  int64_t half;          // rotated pairs of a head
+  const float* q_norm;   // [k_dim], or null: no head norm
+  const float* k_norm;   // [k_dim]
+  float eps;
+};
+
+struct AttendArgs {
+  const float* q;  // [T, heads, k_dim]
+  float* out;      // [T, heads * v_dim], written
+  KVView kv;
+  int64_t heads;
+  float scale;
+  const int32_t* positions;  // [T], ascending within a sequence
+  const int32_t* tables;     // [S, table_width]
+  int64_t table_width;
+};
+
+// A run of query tokens of one sequence against one KV head, over splits [first, last) of the context.
+struct AttendItem {
+  int32_t sequence, head, token, count, first, last;
+  int64_t record;  // -1: all splits are here, write `out`; else where the item's records start, [split, row]
+};
+
+// Rows whose splits were computed apart.
+struct AttendMerge {
+  int32_t head, token, count;
+  int64_t record;
+};
+
+// Who computes what; made by plan_attend, no influence on the bits.
+struct AttendWork {
+  const AttendItem* items;
+  int64_t item_count;
+  const AttendMerge* merges;
+  int64_t merge_count;
+};
+
+struct AttentionKernels {
+  // Splits, norms the heads of q and k, rotates, writes K and V.
+  void (*rope_store)(Pool&, const RopeStoreArgs&);
+  // scratch: attend_floats(...) of attend_plan.h.
+  void (*attend)(Pool&, const AttendArgs&, const AttendWork&, float* scratch);
+  // Copies slots src to slots dst as if all were read first.  scratch: count * (k_dim + v_dim) elements a KV head.
+  void (*move_kv)(Pool&, const KVView&, const int32_t* src, const int32_t* dst, int64_t count, void* scratch);
+};
+
+}  // namespace flyweight

@@ -1,0 +1,173 @@
+// Python entry points of attention.cpp and rope_store.cpp.  Everything that indexes memory is checked here: slots, tables,
+// positions and sizes; the kernels trust them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "../attend_plan.h"
+#include "bindings.h"
+
+namespace flyweight {
+namespace {
+
+using Bytes = InOut<uint8_t, Vec>;
+using Ints = In<int32_t, Vec>;
+using Floats = In<float, Vec>;
+using MaybeFloats = std::optional<Floats>;
+
+struct KV {
+  KVView view;
+  Bytes k, v;  // keep the memory alive
+};
+
+int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
+
+void make_kv(KV* self, Bytes k, Bytes v, int dtype, int64_t blocks, std::tuple<int64_t, int64_t, int64_t, int64_t> shape) {
+  const auto [heads, block, k_dim, v_dim] = shape;
+  require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
+  require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
+  require(blocks * block <= INT32_MAX, "slots must fit 32 bits");
+  require(k_dim > 0 && v_dim > 0 && k_dim <= kMaxHead && v_dim <= kMaxHead, "head size must be 1 to 1024");
+  const KVView view{k.data(), v.data(), static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim};
+  const int64_t rows = blocks * heads * block * element_bytes(view.type);
+  require(static_cast<int64_t>(k.size()) >= rows * k_dim + kSpare, "K holds too few bytes");
+  require(static_cast<int64_t>(v.size()) >= rows * v_dim + kSpare, "V holds too few bytes");
+  new (self) KV{view, std::move(k), std::move(v)};
+}
+
+// Working memory of `attend`, grown here and never in a kernel.
+class Scratch {
+ public:
+  void* reserve(int64_t bytes) {
+    if (bytes > bytes_) {
+      memory_.reset();
+      memory_.reset(::operator new(static_cast<size_t>(bytes), kAlign));
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { ::operator delete(p, kAlign); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t bytes_ = 0;
+};
+
+void require_slots(const Ints& slots, const KVView& kv) {
+  const int64_t limit = kv.blocks * kv.block;
+  for (size_t i = 0; i < slots.size(); ++i)
+    require(slots.data()[i] >= 0 && slots.data()[i] < limit, "slot outside the KV memory");
+}
+
+const float* optional_row(const MaybeFloats& w, int64_t dim) {
+  if (!w) return nullptr;
+  require(static_cast<int64_t>(w->size()) == dim, "head norm weights must have the head's size");
+  return w->data();
+}
+
+using Norms = std::tuple<MaybeFloats, MaybeFloats, float>;
+
+Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In<float, Mat> cos, In<float, Mat> sin,
+                      const Norms& norms) {
+  const KVView& view = kv.view;
+  const auto tokens = static_cast<int64_t>(qkv.shape(0)), width = static_cast<int64_t>(qkv.shape(1));
+  const int64_t left = width - view.heads * (view.k_dim + view.v_dim), heads = left / view.k_dim;
+  require(left > 0 && left % view.k_dim == 0 && heads % view.heads == 0, "qkv is not (Hq + Hk) k_dim + Hk v_dim wide");
+  require(static_cast<int64_t>(slots.size()) == tokens, "one slot a token is needed");
+  require_slots(slots, view);
+  const auto half = static_cast<int64_t>(cos.shape(1));
+  require(static_cast<int64_t>(cos.shape(0)) == tokens && static_cast<int64_t>(sin.shape(0)) == tokens &&
+              static_cast<int64_t>(sin.shape(1)) == half && 2 * half <= view.k_dim,
+          "cos and sin must be [T, dim/2], dim at most the head's size");
+  const float* q_norm = optional_row(std::get<0>(norms), view.k_dim);
+  const float* k_norm = optional_row(std::get<1>(norms), view.k_dim);
+  Out<float> q = fresh<float>({qkv.shape(0), static_cast<size_t>(heads), static_cast<size_t>(view.k_dim)});
+  const RopeStoreArgs args{qkv.data(), q.data(), view,       tokens, heads,  slots.data(),
+                           cos.data(), sin.data(), half, q_norm, k_norm, std::get<2>(norms)};
+  nb::gil_scoped_release release;
+  engine.kernels->attention->rope_store(engine.pool, args);
+  return q;
+}
+
+struct Where {
+  In<int32_t, Vec> positions, starts;
+  In<int32_t, Mat> tables;
+};
+
+void require_sequences(const Where& w, const KVView& kv) {
+  const auto sequences = static_cast<int64_t>(w.tables.shape(0)), width = static_cast<int64_t>(w.tables.shape(1));
+  const int32_t* starts = w.starts.data();
+  const int32_t* positions = w.positions.data();
+  require(static_cast<int64_t>(w.starts.size()) == sequences + 1 && starts[0] == 0 &&
+              starts[sequences] == static_cast<int64_t>(w.positions.size()),
+          "starts must run from 0 to T, one more than tables has rows");
+  for (int64_t s = 0; s < sequences; ++s) {
+    require(starts[s] <= starts[s + 1], "starts must ascend");
+    if (starts[s] == starts[s + 1]) continue;
+    require(positions[starts[s]] >= 0, "positions must not be negative");
+    for (int32_t t = starts[s] + 1; t < starts[s + 1]; ++t)
+      require(positions[t - 1] <= positions[t], "positions must ascend within a sequence");
+    const int64_t used = positions[starts[s + 1] - 1] / kv.block + 1;
+    require(used <= width, "a table is too short for its context");
+    for (int64_t i = 0; i < used; ++i) {
+      const int32_t block = w.tables.data()[s * width + i];
+      require(block >= 0 && block < kv.blocks, "a table names a block outside the KV memory");
+    }
+  }
+}
+
+Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, In<int32_t, Vec> positions,
+                  In<int32_t, Vec> starts, In<int32_t, Mat> tables, float scale) {
+  const KVView& view = kv.view;
+  const Where where{positions, starts, tables};
+  const auto heads = static_cast<int64_t>(q.shape(1));
+  require(heads > 0 && heads % view.heads == 0, "query heads must be a multiple of KV heads");
+  require(static_cast<int64_t>(q.shape(2)) == view.k_dim, "q and K differ in head size");
+  require(q.shape(0) == positions.size(), "one position a token is needed");
+  require_sequences(where, view);
+  Out<float> out = fresh<float>({q.shape(0), static_cast<size_t>(heads * view.v_dim)});
+  const AttendArgs args{q.data(), out.data(), view, heads, scale, positions.data(), tables.data(),
+                        static_cast<int64_t>(tables.shape(1))};
+  const int threads = engine.pool.threads();
+  nb::gil_scoped_release release;
+  const AttendPlan plan = plan_attend({static_cast<int64_t>(tables.shape(0)), starts.data(), positions.data(), heads,
+                                       view.heads, threads});
+  const int64_t bytes = attend_floats(args, plan, threads) * static_cast<int64_t>(sizeof(float));
+  engine.kernels->attention->attend(engine.pool, args, plan.work(), static_cast<float*>(scratch.reserve(bytes)));
+  return out;
+}
+
+void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
+  const KVView& view = kv.view;
+  require(src.size() == dst.size(), "src and dst differ in length");
+  require_slots(src, view);
+  require_slots(dst, view);
+  const auto count = static_cast<int64_t>(src.size());
+  void* held = scratch.reserve(count * view.heads * (view.k_dim + view.v_dim) * element_bytes(view.type));
+  nb::gil_scoped_release release;
+  engine.kernels->attention->move_kv(engine.pool, view, src.data(), dst.data(), count, held);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  m.attr("KV_SPARE") = kSpare;
+  nb::class_<KV>(m, "KV", "K and V bytes of one layer with their layout (native/kv.h).")
+      .def("__init__", &make_kv, nb::arg("k"), nb::arg("v"), nb::arg("dtype"), nb::arg("blocks"), nb::arg("shape"));
+  nb::class_<Scratch>(m, "Scratch", "Working memory; one call at a time may use it.")
+      .def(nb::init<>())
+      .def_prop_ro("nbytes", &Scratch::bytes);
+  m.def("rope_store", &rope_store, nb::arg("pool"), nb::arg("qkv"), nb::arg("kv"), nb::arg("slots"), nb::arg("cos"),
+        nb::arg("sin"), nb::arg("norms"));
+  m.def("attend", &attend, nb::arg("pool"), nb::arg("scratch"), nb::arg("q"), nb::arg("kv"), nb::arg("positions"),
+        nb::arg("starts"), nb::arg("tables"), nb::arg("scale"));
+  m.def("move_kv", &move_kv, nb::arg("pool"), nb::arg("scratch"), nb::arg("kv"), nb::arg("src"), nb::arg("dst"));
+}
+
+}  // namespace flyweight

@@ -1,0 +1,55 @@
+// One layer's K and V as the attention kernels see it, and the sizes those kernels work in.
+//
+// Layout.  K is [blocks, heads, block/lanes, k_dim, lanes]: `lanes` neighbouring positions lie side by side, so a vector
+// load brings one element of 16 positions and a score needs no horizontal sum.  V is [blocks, heads, block, v_dim].
+// lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may touch.
+// Functions here are always inlined: shared by all targets, they must not leave a copy compiled for one of them.
+#pragma once
+
+#include <cstdint>
+
+#define FW_SHARED [[gnu::always_inline]] inline
+
+namespace flyweight {
+
+enum class KVType : int { f16, bf16, f32 };
+
+inline constexpr int64_t kMaxHead = 1024;  // elements of a head; sizes the row buffers on kernel stacks
+inline constexpr int64_t kTile = 64;       // positions scored at a time: one update of the running maximum
+inline constexpr int64_t kSplit = 512;     // positions with a softmax of their own, merged in ascending order
+inline constexpr int64_t kSpare = 64;      // bytes past the end of K, V and the scratch
+
+struct KVView {
+  void* k = nullptr;
+  void* v = nullptr;
+  KVType type = KVType::f32;
+  int64_t blocks = 0, heads = 0, block = 1, k_dim = 0, v_dim = 0;
+
+  FW_SHARED int64_t lanes() const { return block % 16 == 0 ? 16 : 1; }
+  // Index of the first element; the following ones are lanes() apart in K, adjacent in V.
+  FW_SHARED int64_t k_index(int64_t slot, int64_t head) const {
+    const int64_t in_block = slot % block, side = lanes();
+    return ((slot / block * heads + head) * block + in_block / side * side) * k_dim + in_block % side;
+  }
+  FW_SHARED int64_t v_index(int64_t slot, int64_t head) const {
+    return ((slot / block * heads + head) * block + slot % block) * v_dim;
+  }
+};
+
+FW_SHARED int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+// Query tokens of a work item: enough rows to pay for widening a K/V tile, few enough for scores and sums to stay in L2.
+FW_SHARED int64_t item_tokens(int64_t heads_per_kv) { return heads_per_kv >= 64 ? 1 : 64 / heads_per_kv; }
+FW_SHARED int64_t item_rows(int64_t heads_per_kv) { return item_tokens(heads_per_kv) * heads_per_kv; }
+
+// A record is a softmax in progress: maximum (16 floats, the first used), 16 partial sums, weighted V.
+FW_SHARED int64_t record_floats(int64_t v_dim) { return 32 + padded(v_dim); }
+
+// Scratch of one worker, in floats: K tile, V tile, packed q, scores, factors, two records a row.
+FW_SHARED int64_t worker_floats(int64_t heads_per_kv, const KVView& kv) {
+  const int64_t rows = item_rows(heads_per_kv);
+  return kTile * (kv.k_dim + padded(kv.v_dim)) + padded(rows * kv.k_dim) + rows * kTile + padded(rows) +
+         2 * rows * record_floats(kv.v_dim);
+}
+
+}  // namespace flyweight

@@ -1,0 +1,141 @@
+// From the fused projection to attention's inputs: split, norm the heads, rotate, store K and V; and moving slots.
+//
+// Rotary embedding (Su et al., 2021) in half-split order: element i pairs with i + half.  Invariant: every number written
+// depends on its own token only, in an order fixed by d; K and V are rounded to nearest even once, here.
+#include <cmath>
+#include <cstring>
+
+#include "kernels_attention.h"
+#include "simd.h"
+
+namespace flyweight::FW_ISA {
+namespace {
+
+constexpr int64_t kTokens = 4;  // a chunk of the pool's work: some microseconds
+
+FW_INLINE int tail(int64_t left) { return left < 16 ? static_cast<int>(left) : 16; }
+
+// row := x, RMS-normed where there are weights.
+void norm_head(float* row, const float* x, const float* w, int64_t dim, float eps) {
+  if (w == nullptr) {
+    std::memcpy(row, x, static_cast<size_t>(dim) * sizeof(float));
+    return;
+  }
+  F32x16 squares = zero();
+  for (int64_t d = 0; d < dim; d += 16) {
+    const F32x16 v = load_tail(x + d, tail(dim - d));
+    squares = fma(v, v, squares);
+  }
+  const F32x16 scale = set1(1.0f / std::sqrt(hsum(squares) / static_cast<float>(dim) + eps));
+  for (int64_t d = 0; d < dim; d += 16) {
+    const int n = tail(dim - d);
+    store_tail(row + d, mul(mul(load_tail(x + d, n), scale), load_tail(w + d, n)), n);
+  }
+}
+
+void rotate(float* row, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; i += 16) {
+    const int n = tail(half - i);
+    const F32x16 a = load_tail(row + i, n), b = load_tail(row + half + i, n);
+    const F32x16 c = load_tail(cos + i, n), s = load_tail(sin + i, n);
+    store_tail(row + i, sub(mul(a, c), mul(b, s)), n);
+    store_tail(row + half + i, add(mul(b, c), mul(a, s)), n);
+  }
+}
+
+template <KVType type>
+FW_INLINE void narrow(uint16_t* to, F32x16 v) {
+  if constexpr (type == KVType::f16) {
+    store_f16(to, v);
+  } else {
+    store_bf16(to, v);
+  }
+}
+template <KVType type>
+FW_INLINE void narrow(float* to, F32x16 v) {
+  store(to, v);
+}
+
+// to[d * stride] = row[d], rounded.
+template <KVType type, class T>
+void store_row(T* to, int64_t stride, const float* row, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += 16) {
+    const int n = tail(dim - d);
+    T lane[16];
+    narrow<type>(lane, load_tail(row + d, n));
+    if (stride == 1) {
+      std::memcpy(to + d, lane, static_cast<size_t>(n) * sizeof(T));
+    } else {
+      for (int i = 0; i < n; ++i) to[(d + i) * stride] = lane[i];
+    }
+  }
+}
+
+template <KVType type, class T>
+void store_token(const RopeStoreArgs& a, int64_t t) {
+  const KVView& kv = a.kv;
+  const int64_t slot = a.slots[t];
+  const float* cos = a.cos + t * a.half;
+  const float* sin = a.sin + t * a.half;
+  const float* x = a.qkv + t * (a.heads * kv.k_dim + kv.heads * (kv.k_dim + kv.v_dim));
+  for (int64_t head = 0; head < a.heads; ++head, x += kv.k_dim) {
+    float* q = a.q + (t * a.heads + head) * kv.k_dim;
+    norm_head(q, x, a.q_norm, kv.k_dim, a.eps);
+    rotate(q, cos, sin, a.half);
+  }
+  for (int64_t head = 0; head < kv.heads; ++head, x += kv.k_dim) {
+    alignas(64) float k[kMaxHead];
+    norm_head(k, x, a.k_norm, kv.k_dim, a.eps);
+    rotate(k, cos, sin, a.half);
+    store_row<type>(static_cast<T*>(kv.k) + kv.k_index(slot, head), kv.lanes(), k, kv.k_dim);
+  }
+  for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim)
+    store_row<type>(static_cast<T*>(kv.v) + kv.v_index(slot, head), 1, x, kv.v_dim);
+}
+
+// One KV head; `held` takes every K and V row before the first is written.
+template <class T>
+void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t* dst, int64_t count, T* held) {
+  const int64_t side = kv.lanes(), dim = kv.k_dim + kv.v_dim;
+  const size_t v_bytes = static_cast<size_t>(kv.v_dim) * sizeof(T);
+  for (int64_t i = 0; i < count; ++i) {
+    const T* k = static_cast<const T*>(kv.k) + kv.k_index(src[i], head);
+    for (int64_t d = 0; d < kv.k_dim; ++d) held[i * dim + d] = k[d * side];
+    std::memcpy(held + i * dim + kv.k_dim, static_cast<const T*>(kv.v) + kv.v_index(src[i], head), v_bytes);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    T* k = static_cast<T*>(kv.k) + kv.k_index(dst[i], head);
+    for (int64_t d = 0; d < kv.k_dim; ++d) k[d * side] = held[i * dim + d];
+    std::memcpy(static_cast<T*>(kv.v) + kv.v_index(dst[i], head), held + i * dim + kv.k_dim, v_bytes);
+  }
+}
+
+}  // namespace
+
+void rope_store(Pool& pool, const RopeStoreArgs& args);
+void rope_store(Pool& pool, const RopeStoreArgs& args) {
+  pool.run((args.tokens + kTokens - 1) / kTokens, [&](int64_t chunk, int) {
+    const int64_t end = (chunk + 1) * kTokens < args.tokens ? (chunk + 1) * kTokens : args.tokens;
+    for (int64_t t = chunk * kTokens; t < end; ++t) {
+      switch (args.kv.type) {
+        case KVType::f16: store_token<KVType::f16, uint16_t>(args, t); break;
+        case KVType::bf16: store_token<KVType::bf16, uint16_t>(args, t); break;
+        case KVType::f32: store_token<KVType::f32, float>(args, t); break;
+      }
+    }
+  });
+}
+
+void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch);
+void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch) {
+  const int64_t each = count * (kv.k_dim + kv.v_dim);
+  pool.run(kv.heads, [&](int64_t head, int) {
+    if (kv.type == KVType::f32) {
+      move_head(kv, head, src, dst, count, static_cast<float*>(scratch) + head * each);
+    } else {
+      move_head(kv, head, src, dst, count, static_cast<uint16_t*>(scratch) + head * each);
+    }
+  });
+}
+
+}  // namespace flyweight::FW_ISA
