@@ -1,0 +1,100 @@
+"""A model on disk, whatever its container: one config, one set of tensors under Hugging Face names,
+rows on demand.
+
+Invariant: opening reads headers only; `read` copies just the rows asked for. Does not know which
+tensors a model wants.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.folder import FolderCheckpoint, single_file
+from flyweight.weights.formats import Rows
+from flyweight.weights.gguf import MAGIC
+from flyweight.weights.ggufmodel import GgufCheckpoint
+from flyweight.weights.tensorinfo import TensorInfo
+
+__all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+LOOKED_FOR = (
+    "a .gguf file, a folder with config.json and *.safetensors, "
+    "or a .safetensors file beside its config.json"
+)
+
+
+class Checkpoint(Protocol):
+    """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
+    `tokenizer_source` is the folder, or GGUF's metadata. `interleaved_rope`: rows of q and k are in
+    the interleaved rope order.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def generation(self) -> dict[str, Any]: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    @property
+    def interleaved_rope(self) -> bool: ...
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
+    def tokenizer_source(self) -> Path | Mapping[str, object]: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+    def read(self, name: str, start: int, stop: int) -> Rows:
+        """Rows [start, stop) of a tensor (elements of a vector), canonical: `GroupedWeight`, or an
+        array of float32, float16, or uint16 holding bfloat16 bits.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a model by path; `CheckpointError` names what is wrong, or what was looked for."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _open_folder(path)
+        with open(path, "rb") as file:
+            magic = file.read(len(MAGIC)) if path.is_file() else b""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path}: {reason}; looked for {LOOKED_FOR}") from None
+    if magic == MAGIC or path.suffix == ".gguf":
+        return GgufCheckpoint(path)
+    if path.suffix == ".safetensors":
+        return single_file(path)
+    if path.suffix in PICKLES:
+        raise _refuse_pickle(path)
+    raise CheckpointError(f"{path}: not a model file; looked for {LOOKED_FOR}")
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    names = sorted(p.name for p in path.iterdir())
+    if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
+        return FolderCheckpoint(path)
+    pickles = [n for n in names if n.endswith(PICKLES)]
+    if pickles:
+        raise _refuse_pickle(path / pickles[0])
+    ggufs = [n for n in names if n.endswith(".gguf")]
+    if ggufs:
+        raise CheckpointError(
+            f"{path}: this folder holds GGUF files; name one, such as {path / ggufs[0]}"
+        )
+    raise CheckpointError(f"{path}: no model here; looked for {LOOKED_FOR}")
+
+
+def _refuse_pickle(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: pickle files can run any code when read, so they are refused; convert the model "
+        "with transformers' save_pretrained(folder, safe_serialization=True), or take its "
+        "safetensors or GGUF files"
+    )

@@ -1,0 +1,155 @@
+"""A Hugging Face model folder: config.json, optional generation_config.json, one or several
+safetensors files.
+
+Invariant: with an index, the index and the files name exactly the same tensors, and no file outside
+the folder is opened.
+"""
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.formats import Rows
+from flyweight.weights.jsonfile import read_json
+from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
+from flyweight.weights.tensorinfo import TensorInfo
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MOST_FILES = 4096
+
+
+class FolderCheckpoint:
+    """A `Checkpoint` of `files`, or of what the folder's index or single file says."""
+
+    interleaved_rope = False
+
+    def __init__(self, path: Path, files: tuple[str, ...] = ()) -> None:
+        self.path = path
+        if not (path / "config.json").is_file():
+            raise CheckpointError(
+                f"{path / 'config.json'}: missing; it says what kind of model this is"
+            )
+        self.config = read_json(path / "config.json")
+        extra = path / "generation_config.json"
+        self.generation: dict[str, Any] = read_json(extra) if extra.is_file() else {}
+        self.eos_ids = _end_ids(self.config, self.generation, path)
+        self._files: dict[str, SafetensorsFile] = {}
+        self._file_of: dict[str, SafetensorsFile] = {}
+        try:
+            if files or (path / SINGLE).is_file() or not (path / INDEX).is_file():
+                self._open(files or (_single(path),))
+            else:
+                self._open_index()
+        except CheckpointError:
+            self.close()
+            raise
+        self.tensors = {
+            name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
+            for name, file in self._file_of.items()
+        }
+
+    @property
+    def tokenizer_source(self) -> Path:
+        return self.path
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the config, and of every file's header, size and samples; paths and times do not
+        count.
+        """
+        found = blake2b((self.path / "config.json").read_bytes(), digest_size=16)
+        for _, file in sorted(self._files.items()):
+            found.update(file.file.digest(file.header))
+        return found.hexdigest()
+
+    def read(self, name: str, start: int, stop: int) -> Rows:
+        file = self._file_of[name]
+        return file.file.rows(name, file.spans[name], start, stop)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.file.close()
+
+    def _open(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            file = self._files[name] = read_safetensors(self.path / name)
+            for tensor in file.spans:
+                if tensor in self._file_of:
+                    raise CheckpointError(
+                        f"{self.path / name}: tensor {tensor[:200]!r} is in another file too"
+                    )
+                self._file_of[tensor] = file
+
+    def _open_index(self) -> None:
+        """Opens every file the index names, and holds the index to what they contain."""
+        where = self.path / INDEX
+        listed = read_json(where).get("weight_map")
+        if (
+            not isinstance(listed, dict)
+            or not listed
+            or not all(isinstance(f, str) for f in listed.values())
+        ):
+            raise CheckpointError(f"{where}: weight_map must map tensor names to file names")
+        files = sorted(set(listed.values()))
+        if len(files) > MOST_FILES:
+            raise CheckpointError(f"{where}: {len(files)} files; at most {MOST_FILES}")
+        for name in files:
+            _check_name(name, where)
+        self._open(tuple(files))
+        for tensor, name in listed.items():
+            if tensor not in self._files[name].spans:
+                raise CheckpointError(
+                    f"{where}: {tensor[:200]!r} is not in {name}, where the index has it"
+                )
+        unlisted = sorted(self._file_of.keys() - listed.keys())
+        if unlisted:
+            raise CheckpointError(
+                f"{where}: {len(unlisted)} tensors are in the files but not in the index, "
+                f"the first {unlisted[0][:200]!r}"
+            )
+
+
+def single_file(path: Path) -> FolderCheckpoint:
+    """One .safetensors file, with its config.json beside it."""
+    return FolderCheckpoint(path.parent, (path.name,))
+
+
+def _single(path: Path) -> str:
+    """The folder's only safetensors file, or the one with the usual name."""
+    if (path / SINGLE).is_file():
+        return SINGLE
+    found = sorted(p.name for p in path.glob("*.safetensors"))
+    if len(found) != 1:
+        some = ", ".join(found[:5]) or "none"
+        raise CheckpointError(
+            f"{path}: which safetensors file? found {some}; looked for {SINGLE} or {INDEX}"
+        )
+    return found[0]
+
+
+def _check_name(name: str, where: Path) -> None:
+    """A shard is a plain file name of this folder: no separators, no way out."""
+    if (
+        not name.endswith(".safetensors")
+        or name.startswith(".")
+        or any(c in name for c in "/\\:\0")
+    ):
+        raise CheckpointError(
+            f"{where}: {name[:200]!r} is not the plain name of a .safetensors file"
+        )
+
+
+def _end_ids(config: dict[str, Any], generation: dict[str, Any], path: Path) -> tuple[int, ...]:
+    found: set[int] = set()
+    for file, source in (("config.json", config), ("generation_config.json", generation)):
+        value = source.get("eos_token_id")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+            raise CheckpointError(
+                f"{path / file}: eos_token_id = {str(value)[:80]}; "
+                "a token id or a list of them expected"
+            )
+        found.update(i for i in ids if i >= 0)  # -1 says there is none
+    return tuple(sorted(found))

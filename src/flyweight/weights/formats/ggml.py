@@ -1,0 +1,105 @@
+"""ggml's block formats to `GroupedWeight`: Q8_0, Q4_0, Q4_K, Q6_K (layouts of ggml's block_*
+structures).
+
+Invariant: dequantising the result equals ggml's published definition bit for bit; no value is
+rounded here. Each parser takes the bytes of whole rows and the shape [N, K]; K is a whole number of
+blocks (the readers checked).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.wire import U8
+
+
+def parse_q8_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
+    """34 bytes a block of 32: float16 scale, 32 int8."""
+    n, k = shape
+    blocks = raw.reshape(n, k // 32, 34)
+    codes = np.ascontiguousarray(blocks[:, :, 2:]).view(np.int8).reshape(n, k)
+    return GroupedWeight((n, k), 8, 32, codes, _halves(blocks[:, :, :2]))
+
+
+def parse_q4_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
+    """18 bytes a block of 32: float16 scale, 16 bytes of two codes; element i is byte i's low half,
+    i + 16 its high.
+    """
+    n, k = shape
+    blocks = raw.reshape(n, k // 32, 18)
+    codes = np.empty((n, k // 32, 2, 16), np.uint8)
+    _split_halves(blocks[:, :, 2:], codes)
+    return GroupedWeight((n, k), 4, 32, codes.reshape(n, k), _halves(blocks[:, :, :2]), zero=8)
+
+
+def parse_q4_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
+    """144 bytes a block of 256: float16 scale and minimum, 12 bytes of 6-bit scales and minima for
+    8 groups of 32, then four runs of 32 bytes, each the low halves of one group and the high halves
+    of the next.
+    """
+    n, k = shape
+    blocks = raw.reshape(n, k // 256, 144)
+    scales, mins = _six_bit(blocks[:, :, 4:16])
+    codes = np.empty((n, k // 64, 2, 32), np.uint8)
+    _split_halves(blocks[:, :, 16:].reshape(n, k // 64, 32), codes)
+    return GroupedWeight(
+        (n, k),
+        4,
+        32,
+        codes.reshape(n, k),
+        scales,
+        super_group=256,
+        super_scales=_halves(blocks[:, :, :2]),
+        mins=mins,
+        super_mins=_halves(blocks[:, :, 2:4]),
+    )
+
+
+def parse_q6_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
+    """210 bytes a block of 256: 128 bytes of low 4 bits, 64 of high 2 bits, 16 int8 scales (groups
+    of 16), float16 scale. Each half block of 128 elements holds four runs of 32: low bits in bytes
+    0-31 and 32-63, low halves then high halves; high bits in 32 bytes, two bits a run.
+    """
+    n, k = shape
+    blocks = raw.reshape(n, k // 256, 210)
+    low = blocks[:, :, :128].reshape(n, k // 128, 2, 32)
+    high = blocks[:, :, 128:192].reshape(n, k // 128, 32)
+    codes = np.empty((n, k // 128, 4, 32), np.uint8)
+    np.bitwise_and(low, 15, out=codes[:, :, :2])
+    np.right_shift(low, 4, out=codes[:, :, 2:])
+    for run in range(4):
+        codes[:, :, run] |= ((high >> (2 * run)) & 3) << 4
+    scales = np.ascontiguousarray(blocks[:, :, 192:208]).view(np.int8).reshape(n, k // 16)
+    return GroupedWeight(
+        (n, k),
+        6,
+        16,
+        codes.reshape(n, k),
+        scales,
+        zero=32,
+        super_group=256,
+        super_scales=_halves(blocks[:, :, 208:]),
+    )
+
+
+def _halves(raw: U8) -> NDArray[np.float16]:
+    """[N, blocks, 2] bytes -> float16 [N, blocks]."""
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float16, copy=False)[:, :, 0]
+
+
+def _split_halves(packed: U8, codes: U8) -> None:
+    """[N, runs, B] bytes -> codes [N, runs, 2, B]: low halves, then high halves."""
+    np.bitwise_and(packed, 15, out=codes[:, :, 0])
+    np.right_shift(packed, 4, out=codes[:, :, 1])
+
+
+def _six_bit(raw: U8) -> tuple[U8, U8]:
+    """[N, blocks, 12] -> scales, minima uint8 [N, blocks * 8]: groups 0-3 in the low six bits of
+    bytes 0-3 and 4-7; groups 4-7 have their low four bits in bytes 8-11 and their top two above
+    those of groups 0-3.
+    """
+    n, count, _ = raw.shape
+    first, second, rest = raw[:, :, :4], raw[:, :, 4:8], raw[:, :, 8:]
+    scales = np.concatenate((first & 63, (rest & 15) | (first >> 6 << 4)), axis=2)
+    mins = np.concatenate((second & 63, (rest >> 4) | (second >> 6 << 4)), axis=2)
+    return scales.reshape(n, count * 8), mins.reshape(n, count * 8)

@@ -1,0 +1,242 @@
+"""The GGUF reader (versions 2 and 3, little-endian): metadata, the tensor table, and where each
+tensor lies.
+
+Invariant: every length, count, type, offset and alignment is checked against the file before it is
+used, in integers that cannot overflow. Format: ggml's docs/gguf.md. Does not know what keys or
+tensors mean.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.formats import FORMATS
+from flyweight.weights.ggmltypes import NAMES, READABLE
+from flyweight.weights.mapped import MappedFile
+from flyweight.weights.tensorinfo import Span
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MOST_ENTRIES = 1 << 20  # keys, or tensors
+MOST_ELEMENTS = 1 << 24  # of one metadata array; the largest vocabulary has 2^18
+MOST_NAME = 1 << 16
+MOST_AXES = 4
+MOST_ALIGNMENT = 1 << 16
+LEAST_KEY, LEAST_TENSOR = (
+    13,
+    32,
+)  # bytes: a key of no letters with one byte, a tensor of no letters with one axis
+
+SCALARS = {
+    0: "u1",
+    1: "i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+STRING, ARRAY = 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """`metadata`: int, float, bool, str, list[str], or a NumPy array; `data` is where tensors
+    begin, in bytes. Strings that are not valid UTF-8 carry their bytes as lone surrogates. Shapes
+    are [N, K], ggml's order reversed.
+    """
+
+    file: MappedFile
+    data: int
+    metadata: dict[str, object]
+    spans: dict[str, Span]
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Maps a file and checks metadata and tensor table; reads no tensor."""
+    file = MappedFile(path)
+    try:
+        cursor = _Cursor(file)
+        tensors, keys = _counts(cursor)
+        metadata: dict[str, object] = {}
+        for _ in range(keys):
+            _read_key(cursor, metadata)
+        alignment = _alignment(cursor, metadata)
+        spans: dict[str, Span] = {}
+        for _ in range(tensors):
+            _read_tensor(cursor, spans)
+        data = -(-cursor.at // alignment) * alignment
+        placed = _place(spans, cursor, data, alignment)
+    except CheckpointError:
+        file.close()
+        raise
+    file.drop(0, min(data, file.size))
+    return GgufFile(file, data, metadata, placed)
+
+
+class _Cursor:
+    """Reads forward from `at`; every read is checked against the file's end."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self.file, self.at = file, 0
+
+    def fail(self, message: str) -> CheckpointError:
+        return CheckpointError(f"{self.file.path}: {message}")
+
+    def take(self, count: int, what: str) -> bytes:
+        found = self.file.copy(self.at, count, what)
+        self.at += count
+        return found
+
+    def u32(self, what: str) -> int:
+        return int.from_bytes(self.take(4, what), "little")
+
+    def u64(self, what: str) -> int:
+        return int.from_bytes(self.take(8, what), "little")
+
+    def name(self, what: str) -> str:
+        length = self.u64(what)
+        if length > MOST_NAME:
+            raise self.fail(f"{what} of {length} bytes; at most {MOST_NAME}")
+        try:
+            return self.take(length, what).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.fail(f"{what} is not valid UTF-8") from None
+
+    def fits(self, count: int, least: int, limit: int, what: str) -> None:
+        """Refuses a count that cannot be true before anything is sized by it."""
+        left = self.file.size - self.at
+        if count > limit or count * least > left:
+            raise self.fail(
+                f"{what} = {count} cannot be true: {left} bytes are left, at most {limit} allowed"
+            )
+
+
+def _counts(cursor: _Cursor) -> tuple[int, int]:
+    """(tensors, keys)"""
+    magic = cursor.take(4, "the magic number")
+    if magic != MAGIC:
+        raise cursor.fail(f"begins with {magic!r}, not {MAGIC!r}: this is not a GGUF file")
+    version = cursor.u32("the version")
+    if version not in VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+        reason = "is big-endian" if swapped else f"has version {version}"
+        raise cursor.fail(f"GGUF {reason}; readable: little-endian versions 2 and 3")
+    tensors, keys = cursor.u64("the tensor count"), cursor.u64("the key count")
+    cursor.fits(tensors, LEAST_TENSOR, MOST_ENTRIES, "tensor count")
+    cursor.fits(keys, LEAST_KEY, MOST_ENTRIES, "key count")
+    return tensors, keys
+
+
+def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
+    key = cursor.name("a metadata key")
+    if key in metadata:
+        raise cursor.fail(f"metadata key {key[:200]!r} appears twice")
+    metadata[key] = _value(cursor, cursor.u32(key), f"metadata {key[:200]!r}")
+
+
+def _value(cursor: _Cursor, code: int, what: str) -> object:
+    if code == STRING:
+        length = cursor.u64(what)
+        return cursor.take(length, what).decode("utf-8", "surrogateescape")
+    if code == ARRAY:
+        return _array(cursor, what)
+    return _numbers(cursor, code, 1, what)[0].item()
+
+
+def _array(cursor: _Cursor, what: str) -> object:
+    code, count = cursor.u32(what), cursor.u64(what)
+    if code == STRING:
+        return _strings(cursor, count, what)
+    if code == ARRAY:
+        raise cursor.fail(f"{what} is an array of arrays, which no model needs")
+    return _numbers(cursor, code, count, what)
+
+
+def _numbers(cursor: _Cursor, code: int, count: int, what: str) -> NDArray[Any]:
+    if code not in SCALARS:
+        raise cursor.fail(f"{what} has value type {code}; GGUF defines 0 to 12")
+    dtype = np.dtype(SCALARS[code])
+    cursor.fits(count, dtype.itemsize, MOST_ELEMENTS, f"{what}: length")
+    raw = cursor.take(count * dtype.itemsize, what)
+    if dtype == np.bool_ and any(b > 1 for b in raw):
+        raise cursor.fail(f"{what}: a truth value is neither 0 nor 1")
+    return np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
+
+
+def _strings(cursor: _Cursor, count: int, what: str) -> list[str]:
+    """One tight loop: vocabularies have hundreds of thousands of entries."""
+    cursor.fits(count, 8, MOST_ELEMENTS, f"{what}: length")
+    found: list[str] = []
+    file, at, size = cursor.file, cursor.at, cursor.file.size
+    for _ in range(count):
+        length = int.from_bytes(file.copy(at, 8, what), "little")
+        found.append(file.copy(at + 8, length, what).decode("utf-8", "surrogateescape"))
+        at += 8 + length
+    assert at <= size
+    cursor.at = at
+    return found
+
+
+def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
+    value = metadata.get("general.alignment", 32)
+    if not isinstance(value, int) or not 0 < value <= MOST_ALIGNMENT or value & (value - 1):
+        raise cursor.fail(
+            f"general.alignment = {value!r}; a power of two up to {MOST_ALIGNMENT} expected"
+        )
+    return value
+
+
+def _read_tensor(cursor: _Cursor, spans: dict[str, Span]) -> None:
+    """One entry of the tensor table; its offset still counts from the data section."""
+    name = cursor.name("a tensor's name")
+    where = f"tensor {name[:200]!r}"
+    if name in spans:
+        raise cursor.fail(f"{where} appears twice")
+    axes = cursor.u32(where)
+    if not 1 <= axes <= MOST_AXES:
+        raise cursor.fail(f"{where} has {axes} axes; 1 to {MOST_AXES} expected")
+    shape = tuple(cursor.u64(where) for _ in range(axes))[::-1]
+    if 0 in shape:
+        raise cursor.fail(f"{where} has shape {list(shape)}; no axis may be empty")
+    code, offset = cursor.u32(where), cursor.u64(where)
+    if code not in READABLE:
+        known = ", ".join(kind.upper() for kind in READABLE.values())
+        raise cursor.fail(f"{where} has type {NAMES.get(code, code)}; readable: {known}")
+    form = FORMATS[READABLE[code]]
+    if shape[-1] % form.block:
+        raise cursor.fail(
+            f"{where}: rows of {shape[-1]} elements are not whole {READABLE[code].upper()} "
+            f"blocks of {form.block}"
+        )
+    spans[name] = Span(shape, READABLE[code], offset, form.bytes_for(shape))
+
+
+def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -> dict[str, Span]:
+    """Offsets from the file's start, after checking that tensors are aligned, inside the file, and
+    apart.
+    """
+    end, before = 0, ""
+    for name, span in sorted(spans.items(), key=lambda item: item[1].offset):
+        where = f"tensor {name[:200]!r}"
+        if span.offset % alignment:
+            raise cursor.fail(
+                f"{where} has offset {span.offset}, not a multiple of the alignment {alignment}"
+            )
+        if span.offset < end:
+            raise cursor.fail(f"{where} overlaps {before[:200]!r}")
+        end, before = span.offset + span.nbytes, name
+        if data + end > cursor.file.size:
+            raise cursor.fail(
+                f"{where} ends at byte {data + end}, but the file ends at {cursor.file.size}; "
+                "it is truncated or damaged"
+            )
+    return {n: Span(s.shape, s.kind, data + s.offset, s.nbytes) for n, s in spans.items()}

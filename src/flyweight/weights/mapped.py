@@ -1,0 +1,86 @@
+"""A read-only memory map that hands out checked bytes and whole rows, and gives its pages back
+after each read.
+
+Invariant: no byte outside the file is ever asked for, and what is returned is a copy. Knows no file
+format.
+"""
+
+import mmap
+import os
+import stat
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.formats import FORMATS, Rows
+from flyweight.weights.tensorinfo import Span
+from flyweight.wire import U8
+
+SAMPLES, SAMPLE_BYTES = 64, 4096
+
+
+class MappedFile:
+    """One file.  Raises `CheckpointError` where it cannot be mapped, or a range is outside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+                raise CheckpointError(f"{path}: not a regular file")
+            with open(path, "rb") as file:
+                self.size = os.fstat(file.fileno()).st_size
+                if self.size == 0:
+                    raise CheckpointError(f"{path}: the file is empty")
+                self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+    def copy(self, offset: int, count: int, what: str) -> bytes:
+        """A copy of `count` bytes; `what` names them in the error."""
+        if offset < 0 or count < 0 or count > self.size - offset:
+            raise CheckpointError(
+                f"{self.path}: {what} needs {count} bytes at offset {offset}, "
+                f"but the file ends at {self.size}; it is truncated or damaged"
+            )
+        return self._map[offset : offset + count]
+
+    def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
+        """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis."""
+        shape = span.shape or (1,)
+        form = FORMATS[span.kind]
+        if form.quantised and len(shape) != 2:
+            raise CheckpointError(
+                f"{self.path}: {name} is {span.kind} of shape {list(shape)}; only matrices are read"
+            )
+        if not 0 <= start <= stop <= shape[0]:
+            raise IndexError(f"rows {start} to {stop} of {name}, which has {shape[0]}")
+        row = span.nbytes // shape[0] if shape[0] else 0
+        offset, count = span.offset + start * row, (stop - start) * row
+        parsed = form.parse(self._view(offset, count), (stop - start, *shape[1:]))
+        self.drop(offset, count)
+        return parsed
+
+    def digest(self, header: int) -> bytes:
+        """Hash of the size, the first `header` bytes, and evenly spread samples of the rest."""
+        found = blake2b(self.size.to_bytes(8, "little") + self._map[:header], digest_size=16)
+        step = max(SAMPLE_BYTES, (self.size - header) // SAMPLES)
+        for offset in (*range(header, self.size, step), max(header, self.size - SAMPLE_BYTES)):
+            found.update(self._map[offset : offset + SAMPLE_BYTES])
+        self.drop(0, self.size)
+        return found.digest()
+
+    def close(self) -> None:
+        with suppress(BufferError):  # a traceback may still hold a view; the map then goes with it
+            self._map.close()
+
+    def _view(self, offset: int, count: int) -> U8:
+        return np.frombuffer(self._map, np.uint8, count, offset) if count else np.empty(0, np.uint8)
+
+    def drop(self, offset: int, count: int) -> None:
+        """Unmaps the pages just read, so that loading never holds a whole file in this process."""
+        start = offset - offset % mmap.PAGESIZE
+        if count and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, start, offset + count - start)

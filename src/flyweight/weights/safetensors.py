@@ -1,0 +1,107 @@
+"""The safetensors reader: an 8-byte length, a JSON header, then the tensors' bytes end to end.
+
+Invariant: tensors tile the data section exactly (no overlap, no hole, no byte past the end), each
+as long as its shape and type say. Format: huggingface.co/docs/safetensors. Does not know which
+tensors a model wants.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.formats import FORMATS
+from flyweight.weights.jsonfile import parse_object
+from flyweight.weights.mapped import MappedFile
+from flyweight.weights.tensorinfo import Span
+
+KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+MOST_HEADER = 100_000_000
+MOST_AXES = 8
+ENTRY = {"dtype", "shape", "data_offsets"}
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsFile:
+    """`header` is where the data begins, in bytes; `spans` hold offsets into the file."""
+
+    file: MappedFile
+    header: int
+    spans: dict[str, Span]
+
+
+def read_safetensors(path: Path) -> SafetensorsFile:
+    """Maps a file and checks its whole header; reads no tensor."""
+    file = MappedFile(path)
+    try:
+        length = int.from_bytes(file.copy(0, 8, "the header's length"), "little")
+        if length > MOST_HEADER:
+            raise CheckpointError(
+                f"{path}: header of {length} bytes; at most {MOST_HEADER} "
+                "(is this a safetensors file?)"
+            )
+        text = file.copy(8, length, "the header")
+        spans = _spans(parse_object(text, f"{path}: header"), path, 8 + length)
+        _check_tiling(spans, path, 8 + length, file.size)
+    except CheckpointError:
+        file.close()
+        raise
+    file.drop(0, 8 + length)
+    return SafetensorsFile(file, 8 + length, spans)
+
+
+def _spans(header: dict[str, Any], path: Path, data: int) -> dict[str, Span]:
+    header.pop("__metadata__", None)  # free text about the file
+    return {
+        name: _span(f"{path}: tensor {name[:200]!r}", entry, data) for name, entry in header.items()
+    }
+
+
+def _span(where: str, entry: Any, data: int) -> Span:
+    if not isinstance(entry, dict) or set(entry) != ENTRY:
+        raise CheckpointError(f"{where}: its header entry must hold dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in KINDS:
+        raise CheckpointError(
+            f"{where} has dtype {str(dtype)[:40]!r}; readable: {', '.join(KINDS)}"
+        )
+    if not _naturals(shape) or len(shape) > MOST_AXES:
+        raise CheckpointError(
+            f"{where} has shape {str(shape)[:100]}; up to {MOST_AXES} whole numbers expected"
+        )
+    if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CheckpointError(
+            f"{where} has data_offsets {str(offsets)[:100]}; [begin, end] expected"
+        )
+    kind, stored = KINDS[dtype], offsets[1] - offsets[0]
+    needed = math.prod(shape) * FORMATS[kind].nbytes
+    if stored != needed:
+        raise CheckpointError(
+            f"{where}: shape {shape} of {dtype} needs {needed} bytes, "
+            f"its data_offsets span {stored}"
+        )
+    return Span(tuple(shape), kind, data + offsets[0], stored)
+
+
+def _naturals(value: Any) -> bool:
+    """A list of whole numbers that could be sizes in a file."""
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in value)
+
+
+def _check_tiling(spans: dict[str, Span], path: Path, data: int, size: int) -> None:
+    end, before = data, "the header"
+    for name, span in sorted(spans.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if span.offset + span.nbytes > size:
+            raise CheckpointError(
+                f"{path}: tensor {name[:200]!r} ends at byte {span.offset + span.nbytes}, "
+                f"but the file ends at {size}; it is truncated or damaged"
+            )
+        if span.offset != end:
+            fault = "overlaps" if span.offset < end else "leaves a hole after"
+            raise CheckpointError(f"{path}: tensor {name[:200]!r} {fault} {before[:200]}")
+        end, before = span.offset + span.nbytes, name
+    if end != size:
+        raise CheckpointError(
+            f"{path}: {size - end} bytes follow the last tensor; the header does not know them"
+        )

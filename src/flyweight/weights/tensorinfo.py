@@ -1,0 +1,25 @@
+"""What a model file says about one tensor, before any of it is read.
+
+Invariant: names are Hugging Face's, shapes are [N, K] row-major, kinds are those of `formats`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """`kind` is "f32", "f16", "bf16", "q8_0", "q4_0", "q4_k" or "q6_k"."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a tensor lies: `nbytes` bytes from `offset` bytes into its file."""
+
+    shape: tuple[int, ...]
+    kind: str
+    offset: int
+    nbytes: int
