@@ -27,6 +27,13 @@ def _number(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _listed(name: str, value: object) -> tuple[object, ...]:
+    if value is None:
+        return ()
+    _require(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
+    return tuple(value)  # type: ignore[arg-type]
+
+
 def _whole(name: str, value: object, low: int, high: int | None, *, none: bool = False) -> None:
     if value is None and none:
         return
@@ -68,9 +75,11 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        self._settle("stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        self._settle("stop_token_ids", tuple(self.stop_token_ids or ()))
-        self._settle("logit_bias", dict(self.logit_bias or {}))
+        self._settle("stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop))
+        self._settle("stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
+        bias = self.logit_bias or {}
+        _require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
+        self._settle("logit_bias", dict(bias))
         self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
             self._settle(name, _number(name, getattr(self, name)))

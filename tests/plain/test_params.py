@@ -1,0 +1,149 @@
+"""SamplingParams: what is in range passes, what is not is refused in one line that helps."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyweight.errors import RequestError
+from flyweight.types import SamplingParams
+
+OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
+    ("temperature", -0.1, "0 (greedy) or more", "0.0"),
+    ("temperature", -1e30, "0 (greedy) or more", "0.0"),
+    ("top_p", 0.0, "above 0, up to 1", "0.01"),
+    ("top_p", -1.0, "above 0, up to 1", "0.01"),
+    ("top_p", 1.0001, "above 0, up to 1", "1.0"),
+    ("top_k", -2, "0 or more", "0"),
+    ("min_p", -0.01, "0 to 1", "0.0"),
+    ("min_p", 1.5, "0 to 1", "1.0"),
+    ("repetition_penalty", 0.0, "above 0, up to 10", "1.0"),
+    ("repetition_penalty", -3.0, "above 0, up to 10", "1.0"),
+    ("repetition_penalty", 10.5, "above 0, up to 10", "10.0"),
+    ("presence_penalty", -2.1, "-2 to 2", "-2.0"),
+    ("presence_penalty", 2.1, "-2 to 2", "2.0"),
+    ("frequency_penalty", -5.0, "-2 to 2", "-2.0"),
+    ("frequency_penalty", 5.0, "-2 to 2", "2.0"),
+    ("n", 0, "1 to 128", "1"),
+    ("n", 129, "1 to 128", "128"),
+    ("seed", -(2**63) - 1, f"{-(2**63)} to {2**64 - 1}", str(-(2**63))),
+    ("seed", 2**64, f"{-(2**63)} to {2**64 - 1}", str(2**64 - 1)),
+    ("max_tokens", 0, "1 or more", "1"),
+    ("max_tokens", -5, "1 or more", "1"),
+    ("min_tokens", -1, "0 to 16", "0"),
+    ("min_tokens", 17, "0 to 16", "16"),
+    ("logprobs", -1, "0 to 20", "0"),
+    ("logprobs", 21, "0 to 20", "20"),
+    ("stop_token_ids", (3, -1), "0 or more", "0"),
+    ("logit_bias", {-7: 1.0}, "0 or more", "0"),
+    ("logit_bias", {7: 100.5}, "-100 to 100", "100.0"),
+    ("logit_bias", {7: -101}, "-100 to 100", "-100.0"),
+]
+WRONG_KIND = [
+    *(
+        (name, value)
+        for name in ("temperature", "top_p", "min_p")
+        for value in (math.nan, math.inf)
+    ),
+    *((name, None) for name in ("temperature", "top_p", "top_k", "n", "min_tokens")),
+    *((name, "1") for name in ("temperature", "top_k", "seed", "logprobs", "max_tokens")),
+    *((name, True) for name in ("temperature", "top_k", "n", "seed")),
+    ("top_k", 1.5),
+    ("n", 2.0),
+    ("stop", ("",)),
+    ("stop", (b"x",)),
+    ("stop", 5),
+    ("stop_token_ids", ("7",)),
+    ("stop_token_ids", 5),
+    ("stop_token_ids", "57"),
+    ("logit_bias", {"7": 1.0}),
+    ("logit_bias", {7: "1"}),
+    ("logit_bias", {7: math.nan}),
+    ("logit_bias", [7]),
+]
+EDGES: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1e9},
+    {"top_p": 1},
+    {"top_p": 1e-6},
+    {"min_p": 0},
+    {"min_p": 1},
+    {"repetition_penalty": 1e-3},
+    {"repetition_penalty": 10},
+    {"presence_penalty": -2, "frequency_penalty": 2},
+    {"n": 128, "logprobs": 20},
+    {"seed": -(2**63)},
+    {"seed": 2**64 - 1},
+    {"max_tokens": None, "min_tokens": 10**6},
+    {"max_tokens": 5, "min_tokens": 5},
+    {"logit_bias": {0: -100, 9: 100}},
+    {"stop": None, "stop_token_ids": None, "logit_bias": None},
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed", "near"), OUTSIDE)
+def test_out_of_range_is_refused_helpfully(name: str, value: Any, allowed: str, near: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        SamplingParams(**{name: value})
+    text = str(refused.value)
+    culprit = value
+    if isinstance(value, dict):  # the offending id or its bias
+        key, bias = next(iter(value.items()))
+        culprit = key if key < 0 else bias
+    elif isinstance(value, tuple):
+        culprit = value[-1]
+    assert refused.value.field == name
+    assert text.startswith(f"{name} = {culprit!r} ")
+    assert allowed in text and text.endswith(f"nearest valid: {near}") and "\n" not in text
+    if not isinstance(value, dict | tuple):
+        SamplingParams(**{name: type(value)(near)})  # and what it names is valid
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_KIND)
+def test_the_wrong_kind_of_value_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match="allowed: ") as refused:
+        SamplingParams(**{name: value})
+    assert refused.value.field == name and str(refused.value).startswith(f"{name} = ")
+
+
+@pytest.mark.parametrize("options", EDGES, ids=str)
+def test_the_edges_are_in_range(options: dict[str, Any]) -> None:
+    SamplingParams(**options)
+
+
+def test_spellings_settle() -> None:
+    params = SamplingParams(stop="END", stop_token_ids=[4, 5], top_k=-1, temperature=1)  # type: ignore[arg-type]
+    assert params.stop == ("END",) and params.stop_token_ids == (4, 5) and params.top_k == 0
+    assert isinstance(params.temperature, float)
+
+
+def test_options_are_copied() -> None:
+    bias = {3: 1.0}
+    params = SamplingParams(logit_bias=bias)
+    bias[3] = 1e9
+    assert params.logit_bias == {3: 1.0}
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.integers()),
+)
+FIELDS = [name for name in SamplingParams.__slots__ if name not in ("ignore_eos",)]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4))
+def test_anything_is_valid_or_refused(options: dict[str, Any]) -> None:
+    """No other exception, whatever is given; what exists is in range."""
+    try:
+        params = SamplingParams(**options)
+    except RequestError as refused:
+        assert refused.field in options or "min_tokens" in options
+        return
+    assert params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= 0
+    assert 1 <= params.n <= 128 and 0 <= params.min_tokens <= (params.max_tokens or math.inf)
