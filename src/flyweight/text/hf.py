@@ -206,7 +206,8 @@ def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | Non
     found = library.token_to_id(content) if isinstance(content, str) else None
     if not isinstance(content, str) or found is None:
         raise CheckpointError(f"{path}: {name} {content!r:.60} is not in the vocabulary")
-    library.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+    if found not in library.get_added_tokens_decoder():  # a plain piece: let texts spell it
+        library.add_special_tokens([AddedToken(content, special=True, normalized=False)])
     return int(found)
 
 

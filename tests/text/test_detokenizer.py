@@ -1,0 +1,87 @@
+"""Streaming equals the full decode cut at the stop, for any split of the ids over pushes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from streaming import PHRASES, check, random_ids, stream
+
+from flyweight.text.detokenizer import Detokenizer
+from flyweight.text.tokenizer import Tokenizer
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_small_vocabularies(small: Tokenizer, data: st.DataObject) -> None:
+    check(small, data)
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_after_a_prompt_the_text_continues(small: Tokenizer, data: st.DataObject) -> None:
+    prompt = small.encode("".join(data.draw(st.lists(st.sampled_from(PHRASES), max_size=3))))
+    ids = random_ids(small, data.draw)
+    before, full = small.decode(prompt), small.decode(prompt + ids)
+    text = stream(Detokenizer(small, prompt), ids, data.draw)
+    if full.startswith(before):  # a later bad byte may spoil what a library decoder made of a run
+        assert text == full[len(before) :]
+
+
+@pytest.mark.parametrize("name", ["spm", "bpe"])
+@settings(deadline=None, max_examples=60)
+@given(text=st.text(alphabet=st.sampled_from("aé世🙂 \n\u0301"), max_size=12))
+def test_text_is_shown_as_soon_as_it_is_whole(
+    name: str, text: str, request: pytest.FixtureRequest
+) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(name)
+    detokenizer = Detokenizer(tokenizer)
+    seen: list[int] = []
+    for token in tokenizer.encode(text, add_special=False):
+        seen.append(token)
+        detokenizer.push([token])
+        assert detokenizer.text == tokenizer.decode(seen).rstrip("\ufffd")
+
+
+def test_a_prompt_may_end_inside_a_character(spm: Tokenizer, bpe: Tokenizer) -> None:
+    for tokenizer in (spm, bpe):
+        ids = tokenizer.encode("x🦜y", add_special=False)
+        cut = next(i for i in range(len(ids)) if tokenizer.decode(ids[:i]).endswith("\ufffd"))
+        detokenizer = Detokenizer(tokenizer, ids[:cut])
+        assert detokenizer.push(ids[cut:]) + detokenizer.finish() == "🦜y"
+
+
+def test_leading_space(spm: Tokenizer) -> None:
+    once = spm.encode("Once", add_special=False)
+    assert Detokenizer(spm, [1]).push(once) == "Once"
+    assert Detokenizer(spm, [1, *once]).push(once) == " Once"
+    assert Detokenizer(spm, [], skip_special=False).push([1, *once]) == "<s> Once"
+
+
+def test_stop_is_held_back_and_released(bpe: Tokenizer) -> None:
+    detokenizer = Detokenizer(bpe, stop=("abc", "b!"))
+    letters = [bpe.encode(letter, add_special=False)[0] for letter in "xabab!c"]
+    shown = [detokenizer.push([token]) for token in letters]
+    assert shown == ["x", "", "", "ab", "", "a", ""]
+    assert (detokenizer.stopped, detokenizer.stop_index, detokenizer.stop_token) == ("b!", 4, 6)
+    assert detokenizer.finish() == "" and detokenizer.text == "xaba"
+
+
+def test_stop_may_end_inside_a_token(bpe: Tokenizer) -> None:
+    ids = bpe.encode("they all said that", add_special=False)
+    detokenizer = Detokenizer(bpe, stop=("th", "sa"), include_stop=True)
+    assert detokenizer.push(ids) == "th"
+    assert (detokenizer.stop_index, detokenizer.stop_token) == (0, detokenizer.pushed)
+    assert bpe.decode(ids[: detokenizer.pushed]).startswith("th")
+
+
+def test_ties_go_to_the_longest(bpe: Tokenizer) -> None:
+    detokenizer = Detokenizer(bpe, stop=("b", "ab", "bc"))
+    assert detokenizer.push(bpe.encode("xabc", add_special=False)) == "x"
+    assert detokenizer.stopped == "ab"
+
+
+def test_unfinished_bytes_end_as_a_replacement_character(spm: Tokenizer, bpe: Tokenizer) -> None:
+    for tokenizer in (spm, bpe):
+        ids = tokenizer.encode("a🦜", add_special=False)[:-1]
+        detokenizer = Detokenizer(tokenizer)
+        assert detokenizer.push(ids) == "a"
+        assert detokenizer.finish() == tokenizer.decode(ids)[1:] == "\ufffd"
