@@ -52,6 +52,8 @@ def adjust(logits: F32, s: SampleBatch, r: int) -> F32:
     np.add.at(out, s.bias_ids[own], s.bias_values[own])
     out[s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]]] = -np.inf
     history = s.history[s.history_starts[r] : s.history_starts[r + 1]]
+    if history.size == 0:
+        return out
     repetition, presence, frequency = s.penalties[r]
     known = np.unique(history)
     out[known] = np.where(out[known] > 0, out[known] / repetition, out[known] * repetition)
