@@ -32,13 +32,16 @@ def _make(backend: str) -> Make:
     return make
 
 
-@pytest.fixture(params=["reference", *NATIVE])
+@pytest.fixture(scope="session", params=["reference", *NATIVE])
 def make(request: pytest.FixtureRequest) -> Make:
     """make(activations, threads) -> a fresh backend; every backend in turn."""
     return _make(request.param)
 
 
-@pytest.fixture(params=NATIVE or [pytest.param("none", marks=pytest.mark.skip("no native"))])
+@pytest.fixture(
+    scope="session",
+    params=NATIVE or [pytest.param("none", marks=pytest.mark.skip("no native module"))],
+)
 def native(request: pytest.FixtureRequest) -> Make:
     """The same for the native backends only: what is compared with the reference."""
     return _make(request.param)
