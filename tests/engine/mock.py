@@ -1,0 +1,97 @@
+"""A model whose text is a hash of what it can see through the tables, and the same text without any engine.
+
+Each slot holds a digest of its token, its position and the slot before it, and a row's next token is a digest of every
+slot in its context: a wrong table, slot, context, copy or stale block changes what comes out.  Ints hash alike in every
+process, so runs can be repeated.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from flyweight.engine.runner import Ticket
+from flyweight.types import Request
+from flyweight.wire import F32, I32, Batch, Sampled
+
+VOCAB = 6
+
+
+def content(token: int, position: int, before: int) -> int:
+    """What a slot holds."""
+    return hash((token, position, before))
+
+
+def draw(seen: tuple[int, ...], seed: int, choice: int, position: int, banned: frozenset[int]) -> int:
+    """The token that follows a context."""
+    noise = hash((hash(seen), seed, choice, position))
+    return [t for t in range(VOCAB) if t not in banned][noise % (VOCAB - len(banned))]
+
+
+class MockRunner:
+    """Stands where a `Runner` does."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.kv = [-1] * (blocks * block_size)
+
+    def submit(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> Ticket:
+        if moves is not None:
+            src, dst = (slots.tolist() for slots in moves)
+            for slot, value in zip(dst, [self.kv[s] for s in src], strict=True):
+                self.kv[slot] = value
+        seen: list[list[int]] = [[]] * len(batch.tokens)
+        views = [self._write(batch, s) for s in range(len(batch.contexts))]
+        for s, view in enumerate(views):  # all writes come before any read, as in a layer
+            first, last = int(batch.starts[s]), int(batch.starts[s + 1])
+            for t in range(first, last):
+                seen[t] = view[: int(batch.contexts[s]) - (last - 1 - t)]
+        tokens = [self._row(batch, r, seen[t]) for r, t in enumerate(batch.rows.tolist())]
+        none: F32 = np.zeros(len(tokens), np.float32)
+        ids = np.array(tokens, np.int32)
+        return Ticket(Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1)))
+
+    def wait(self, ticket: Ticket) -> Sampled:
+        return ticket.sampled
+
+    def _write(self, batch: Batch, s: int) -> list[int]:
+        """Writes one sequence's slots; returns the slots it sees."""
+        B = self.block_size
+        view = [block * B + i for block in batch.tables[s].tolist() for i in range(B)]
+        own = slice(int(batch.starts[s]), int(batch.starts[s + 1]))
+        columns = (batch.tokens[own], batch.positions[own], batch.slots[own])
+        for token, position, slot in zip(*(c.tolist() for c in columns), strict=True):
+            before = self.kv[view[position - 1]] if position else 0
+            self.kv[slot] = content(token, position, before)
+        return view
+
+    def _row(self, batch: Batch, r: int, seen: list[int]) -> int:
+        s = batch.sampling
+        banned = frozenset(s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]].tolist())
+        kv = tuple([self.kv[slot] for slot in seen])
+        return draw(kv, int(s.seed[r]), int(s.choice[r]), int(s.position[r]), banned)
+
+
+@cache
+def _answer(
+    prompt: tuple[int, ...], seed: int, choice: int, room: int, least: int, stop: frozenset[int]
+) -> tuple[int, ...]:
+    seen: list[int] = []
+    for position, token in enumerate(prompt):
+        seen.append(content(token, position, seen[-1] if seen else 0))
+    out: list[int] = []
+    while len(out) < room:
+        banned = stop if len(out) < least else frozenset()
+        token = draw(tuple(seen), seed, choice, len(seen), banned)
+        out.append(token)
+        if token in stop:
+            break
+        seen.append(content(token, len(seen), seen[-1]))
+    return tuple(out)
+
+
+def answer(request: Request, choice: int) -> tuple[int, ...]:
+    """The oracle: one sequence, one token after the other."""
+    least = request.params.min_tokens
+    return _answer(
+        request.tokens, request.seed, choice, request.max_tokens, least, request.stop_ids
+    )

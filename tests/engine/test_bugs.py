@@ -1,0 +1,197 @@
+"""The fuzz's own test: bugs put in on purpose, each of which it must catch."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+import pytest
+from workload import Harness, Parts, workload
+
+from flyweight.engine import engine as engine_room
+from flyweight.engine import scheduler as scheduler_room
+from flyweight.engine.batch import build
+from flyweight.engine.scheduler import Scheduler
+from flyweight.engine.sequence import Plan, Produced, Sequence
+from flyweight.kv.blocks import BlockPool, Copy, Table
+from flyweight.types import Event, Finish
+from flyweight.wire import Batch
+
+ENOUGH = 500  # workloads; a fifth of what the fuzz runs
+
+
+def caught(parts: Parts | None = None) -> bool:
+    """Whether the fuzz finds anything wrong within ENOUGH workloads."""
+    for seed in range(ENOUGH):
+        try:
+            Harness(workload(seed), parts or Parts()).run()
+        except Exception:
+            return True
+    return False
+
+
+class PublishesOneTooMany(BlockPool):
+    def publish(self, table: Table, tokens: Seq[int], computed: int) -> None:
+        known = min(len(tokens), len(table.blocks) * self.block_size)
+        super().publish(table, tokens, min(computed + self.block_size, known))
+
+
+class FreesShared(BlockPool):
+    def _drop(self, block: int) -> None:
+        self.refs[block] = 1
+        super()._drop(block)
+
+
+class NeverCopies(BlockPool):
+    def need(self, table: Table, start: int, stop: int) -> int:
+        return max(0, -(-stop // self.block_size) - len(table.blocks))
+
+    def _own(self, table: Table, index: int, count: int) -> None:  # type: ignore[override]
+        """Leaves the block shared, to be written by both."""
+
+
+class CopiesTooLittle(BlockPool):
+    def _own(self, table: Table, index: int, count: int) -> Copy:
+        return replace(super()._own(table, index, count), count=count - 1)
+
+
+class KeepsStaleKeys(BlockPool):
+    """What a block held before it was taken again can still be found."""
+
+    def _take(self) -> int:
+        block, _ = self.free.popitem(last=False)
+        self.refs[block] = 1
+        return block
+
+
+class ForgetsParents(BlockPool):
+    """Equal blocks are taken for equal prefixes."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        super().__init__(blocks, block_size)
+        chain = self.key
+        self.key = lambda parent, tokens: chain(b"", tokens)
+
+
+class TakesInReverse(BlockPool):
+    """Not even wrong text: blocks leak, one a release."""
+
+    def release(self, table: Table) -> None:
+        self.refs[table.blocks[-1] if table.blocks else 0] += bool(table.blocks)
+        super().release(table)
+
+
+class KeepsComputed(Scheduler):
+    """Believes that K/V survives preemption."""
+
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        self.lost = {**getattr(self, "lost", {}), seq: seq.computed}
+        super()._preempt(seq, plan)
+
+    def _start(self, seq: Sequence, shared: list[int], valid: int) -> Copy | None:
+        copy = super()._start(seq, shared, valid)
+        seq.computed = max(valid, getattr(self, "lost", {}).pop(seq, 0))
+        return copy
+
+
+class SharesUncomputed(Scheduler):
+    """Lets a choice share its leader's whole prompt one token too early."""
+
+    def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
+        leader = seq.leader
+        if leader is not None and leader.table.blocks:
+            held = len(leader.table.blocks) * self.pool.block_size
+            valid = min(seq.prompt - 1, held)
+            return list(leader.table.blocks[: -(-valid // self.pool.block_size)]), valid
+        return super()._prefix(seq)
+
+
+class PreemptsTheOldest(Scheduler):
+    def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
+        free = len(self.pool.free)
+        if self.pool.need(seq.table, seq.computed, seq.computed + 1) > free:
+            self._preempt(self.running[0], plan)
+        return super()._decode(seq, spare, plan) if seq in self.running else 0
+
+
+class ExceedsBudget(Scheduler):
+    def _admit(self, budget: int, plan: Plan) -> None:
+        super()._admit(budget + 1, plan)
+
+
+class NeverReleasesAborted(Scheduler):
+    def abort(self, id: str, index: int | None = None) -> list[Event]:
+        kept = [list(s.table.blocks) for s in self.by_id.get(id, ())]
+        events = super().abort(id, index)
+        for block in (b for blocks in kept for b in blocks if b in self.pool.free):
+            del self.pool.free[block]
+        return events
+
+
+POOLS = (
+    PublishesOneTooMany,
+    FreesShared,
+    NeverCopies,
+    CopiesTooLittle,
+    KeepsStaleKeys,
+    ForgetsParents,
+    TakesInReverse,
+)
+SCHEDULERS = (
+    KeepsComputed,
+    SharesUncomputed,
+    PreemptsTheOldest,
+    ExceedsBudget,
+    NeverReleasesAborted,
+)
+
+
+def test_nothing_is_caught_where_nothing_is_wrong():
+    assert not caught()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_bug_in_the_pool_is_caught(pool):
+    assert caught(Parts(pool=pool))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_bug_in_the_scheduler_is_caught(scheduler):
+    assert caught(Parts(scheduler=scheduler))
+
+
+def test_a_hash_without_the_salt_is_caught(monkeypatch):
+    right = scheduler_room.root_key
+    monkeypatch.setattr(scheduler_room, "root_key", lambda salt, *rest: right("", *rest))
+    assert caught()
+
+
+def test_a_context_one_too_short_is_caught(monkeypatch):
+    def short(plan: Plan, block_size: int) -> Batch:
+        batch = build(plan, block_size)
+        return replace(batch, contexts=batch.contexts - 1)
+
+    monkeypatch.setattr(engine_room, "build", short)
+    assert caught()
+
+
+def test_a_slot_one_too_far_is_caught(monkeypatch):
+    def shifted(plan: Plan, block_size: int) -> Batch:
+        batch = build(plan, block_size)
+        return replace(batch, slots=batch.slots ^ 1 if block_size == 2 else batch.slots)
+
+    monkeypatch.setattr(engine_room, "build", shifted)
+    assert caught()
+
+
+def test_a_guess_that_nobody_verified_is_caught(monkeypatch):
+    monkeypatch.setattr(engine_room, "accept", lambda draft, sampled: list(sampled))
+    assert caught()
+
+
+def test_text_after_a_stop_token_is_caught(monkeypatch):
+    def untrimmed(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
+        right, finish = scheduler_room_trim(seq, out)
+        return (out if finish is Finish.STOP else right), finish
+
+    scheduler_room_trim = scheduler_room._trim
+    monkeypatch.setattr(scheduler_room, "_trim", untrimmed)
+    assert caught()

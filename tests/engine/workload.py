@@ -1,0 +1,270 @@
+"""Random workloads, and a harness that runs one through the engine and checks every step and every answer.
+
+Whatever is wrong raises `Wrong` (or an assertion of ours), so a test can tell that a seeded bug was caught.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mock import VOCAB, MockRunner, answer
+
+from flyweight.config import Limits
+from flyweight.draft.drafter import Ask, Draft, Drafter
+from flyweight.draft.ngram import NgramDrafter
+from flyweight.engine.engine import Engine
+from flyweight.engine.metrics import Metrics
+from flyweight.engine.scheduler import Scheduler
+from flyweight.engine.sequence import Plan, State
+from flyweight.kv.blocks import BlockPool, Table
+from flyweight.types import Event, Finish, Request, SamplingParams
+
+
+class Wrong(AssertionError):
+    """The engine broke a promise."""
+
+
+def require(ok: object, message: str) -> None:
+    if not ok:
+        raise Wrong(message)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What arrives and what is aborted (all choices, or one), by step."""
+
+    limits: Limits
+    arrivals: Mapping[int, list[Request]]
+    aborts: Mapping[int, list[tuple[str, int | None]]]
+    guesses: str  # "none", "ngram", or the oracle's with some wrong
+    seed: int
+
+    @property
+    def requests(self) -> list[Request]:
+        return [r for at in sorted(self.arrivals) for r in self.arrivals[at]]
+
+
+def workload(seed: int) -> Workload:
+    """A small world: few tokens, few stems, hardly enough memory."""
+    rng = random.Random(seed)
+    stems = [[rng.randrange(VOCAB) for _ in range(14)] for _ in range(2)]
+    requests = [_request(rng, i, stems) for i in range(rng.randint(3, 8))]
+    size, seqs = rng.choice((1, 2, 3, 4)), rng.randint(1, 6)
+    least = max(-(-(len(r.tokens) + r.max_tokens - 1) // size) for r in requests)
+    limits = Limits(
+        max_model_len=64,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=seqs + rng.randint(0, 8),
+        block_size=size,
+        blocks=least + rng.randint(0, least),
+        prefix_caching=rng.random() < 0.9,
+        max_chunk=rng.choice((None, None, 1, 3)),
+        draft_tokens=rng.randint(1, 4),
+    )
+    arrivals: dict[int, list[Request]] = {}
+    aborts: dict[int, list[tuple[str, int | None]]] = {}
+    for r in requests:
+        at = rng.randint(0, 12)
+        arrivals.setdefault(at, []).append(r)
+        if rng.random() < 0.25:
+            index = rng.choice((None, rng.randrange(r.params.n)))
+            aborts.setdefault(at + rng.randint(1, 5), []).append((r.id, index))
+    return Workload(limits, arrivals, aborts, rng.choice(("none", "ngram", "oracle", "oracle")), seed)
+
+
+def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
+    stem = rng.choice(stems)[: rng.randint(0, 14)]
+    tail = [rng.randrange(VOCAB) for _ in range(rng.randint(0 if stem else 1, 5))]
+    most = rng.randint(1, 10)
+    stop = frozenset(rng.sample(range(VOCAB), rng.choice((0, 0, 1, 2))))
+    params = SamplingParams(
+        n=rng.choice((1, 1, 2, 3)), max_tokens=most, min_tokens=rng.choice((0, 0, rng.randint(0, most)))
+    )
+    return Request(
+        id=f"r{i}",
+        tokens=tuple(stem + tail),
+        params=params,
+        stop_ids=stop,
+        max_tokens=most,
+        seed=rng.randrange(3),
+        priority=rng.choice((0, 0, 0, 1, -1)),
+        salt=rng.choice(("", "", "a")),
+        adapter=rng.choice(("", "", "", "x")),
+    )
+
+
+class OracleDrafter:
+    """Knows the answers, and gets some of them wrong."""
+
+    def __init__(self, requests: Sequence[Request], seed: int) -> None:
+        self.requests = {r.id: r for r in requests}
+        self.rng = random.Random(seed)
+
+    def observe(self, batch: object, taps: object) -> None: ...
+    def forget(self, id: Hashable) -> None: ...
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._propose(ask) for ask in asks]
+
+    def _propose(self, ask: Ask) -> Draft:
+        id, index = ask.id  # type: ignore[misc]
+        request, rng = self.requests[id], self.rng
+        done = len(ask.tokens) - len(request.tokens)
+        right = answer(request, index)[done : done + rng.randint(0, ask.limit)]
+        return Draft(tuple(t if rng.random() < 0.8 else rng.randrange(VOCAB) for t in right))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the harness builds an engine of; a seeded bug replaces one."""
+
+    scheduler: Callable[..., Scheduler] = Scheduler
+    pool: Callable[..., BlockPool] = BlockPool
+
+
+@dataclass
+class Harness:
+    """One workload, run step by step."""
+
+    work: Workload
+    parts: Parts = field(default_factory=Parts)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        limits = self.work.limits
+        pool = self.parts.pool(limits.blocks, limits.block_size)
+        self.scheduler = self.parts.scheduler(limits, pool, clock=self._clock)
+        runner = MockRunner(limits.blocks, limits.block_size)
+        self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics())
+        self.now = 0.0
+        self.tenant: dict[int, tuple[str, str]] = {}
+        self.texts: dict[tuple[str, int], list[int]] = {}
+        self.finished: dict[tuple[str, int], Finish] = {}
+        self.cached: dict[str, int] = {}
+        self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
+
+    def run(self) -> None:
+        """Runs to the end.  The oldest sequence advances in every step, which bounds their number."""
+        work = self.work
+        last = max([*work.arrivals, *work.aborts])
+        bound = last + 1 + sum((len(r.tokens) + r.max_tokens) * r.params.n for r in work.requests)
+        step = 0
+        while step <= last or self.engine.busy:
+            require(step <= bound, f"no end after {step} steps")
+            for id, index in work.aborts.get(step, ()):
+                self._abort(id, index)
+            for request in work.arrivals.get(step, ()):
+                self.engine.add(request)
+            before = self.engine.metrics.computed
+            busy = self.engine.busy
+            for event in self.engine.step():
+                self._take(event)
+            require(not busy or self.engine.metrics.computed > before, "a step without progress")
+            self._check_pool()
+            step += 1
+        self._check_end()
+
+    # --- checks ---
+
+    def _schedule(self) -> Plan:
+        """The scheduler's plan, checked against the limits."""
+        s, limits = self.scheduler, self.work.limits
+        before = {id(seq) for seq in s.running}
+        plan = self.watched()
+        require(len(s.running) <= limits.max_num_seqs, "too many sequences")
+        used = sum(c.count for c in plan.chunks)
+        require(used <= limits.max_num_batched_tokens, "too many tokens")
+        planned = {id(c.seq) for c in plan.chunks}
+        require(len(planned) == len(plan.chunks), "a sequence planned twice")
+        for seq in s.running:
+            decode = seq.computed + 1 == len(seq.tokens)
+            require(not decode or id(seq) in planned, "a decode without its token")
+        for c in plan.chunks:
+            require(c.seq.state is State.RUNNING and c.count > 0, "a chunk of nothing")
+            prefill = c.count - len(c.seq.draft) > 1
+            require(not prefill or c.count <= (limits.max_chunk or c.count), "chunk too long")
+            hit, full = c.start // limits.block_size, (len(c.seq.tokens) - 1) // limits.block_size
+            self.counts["partial hit"] += id(c.seq) not in before and not c.copy and 0 < hit < full
+            self._check_tenant(c.seq.table, c.start, c.start + c.count, c.seq.request)
+        return plan
+
+    def _check_tenant(self, table: Table, start: int, stop: int, request: Request) -> None:
+        """Nobody reads a block that another tenant or adapter wrote."""
+        own, size = (request.salt, request.adapter), self.work.limits.block_size
+        for block in table.blocks[start // size : -(-stop // size)]:
+            self.tenant[block] = own
+        for block in table.blocks[: start // size]:
+            require(self.tenant[block] == own, f"block {block} leaked")
+
+    def _check_pool(self) -> None:
+        s = self.scheduler
+        require(all(not seq.table.blocks for seq in s.waiting), "a waiting sequence holds blocks")
+        s.pool.integrity([seq.table for seq in s.running])
+
+    def _take(self, event: Event) -> None:
+        key = (event.id, event.index)
+        require(key not in self.finished, "an event after the last")
+        self.texts.setdefault(key, []).extend(event.tokens)
+        self.cached[event.id] = event.cached
+        if event.finish:
+            self.finished[key] = event.finish
+        stopped = event.tokens[-1] if event.finish is Finish.STOP else None
+        require(event.stop_token == stopped, "wrong stop token")
+
+    def _check_end(self) -> None:
+        s = self.scheduler
+        require(not s.running and not s.waiting and not s.by_id, "something was left behind")
+        require(len(s.pool.free) == s.pool.blocks, "blocks were left behind")
+        for request in self.work.requests:
+            cached = self.cached.get(request.id, 0)
+            require(0 <= cached < len(request.tokens), "more cached than can be")
+            for i in range(request.params.n):
+                self._check_text(request, i)
+        m = self.engine.metrics
+        self.counts += Counter(
+            {
+                "preemption": m.preempted,
+                "eviction": m.evicted,
+                "rejected draft": m.rejected,
+                "accepted draft": m.accepted,
+                "copy-on-write": m.copied,
+                "steps": m.steps,
+            }
+        )
+
+    def _check_text(self, request: Request, index: int) -> None:
+        right, text = answer(request, index), tuple(self.texts.get((request.id, index), ()))
+        finish = self.finished.get((request.id, index))
+        require(finish, f"{request.id}/{index} never ended")
+        if finish is Finish.ABORT:
+            require(text == right[: len(text)], f"{request.id}/{index}: {text}, not {right}")
+            return
+        require(text == right, f"{request.id}/{index}: {text}, not {right}")
+        due = Finish.STOP if right[-1] in request.stop_ids else Finish.LENGTH
+        require(finish is due, f"{request.id}/{index} ended by {finish}, not {due}")
+
+    # --- what happens to it ---
+
+    def _abort(self, id: str, index: int | None) -> None:
+        live = self.scheduler.by_id.get(id, [])
+        chosen = [s for s in live if index in (None, s.index)]
+        self.counts["mid-prefill abort"] += any(
+            s.state is State.RUNNING and 0 < s.computed < s.prompt - 1 for s in chosen
+        )
+        events = self.engine.abort(id, index)
+        require(len(events) == len(chosen), "an abort reached the wrong choices")
+        for event in events:
+            self._take(event)
+        self._check_pool()
+
+    def _drafter(self) -> Drafter | None:
+        if self.work.guesses == "none":
+            return None
+        if self.work.guesses == "ngram":
+            return NgramDrafter(3, 1)
+        return OracleDrafter(self.work.requests, self.work.seed)
+
+    def _clock(self) -> float:
+        self.now += 1.0
+        return self.now
