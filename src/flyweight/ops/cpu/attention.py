@@ -1,0 +1,100 @@
+"""The KV cache of the CPU backend: its memory, what writes it and what reads it.
+
+Invariant: blocks nobody wrote cost no memory (pages of zeros are mapped when touched), and no value beyond a token's own
+position reaches its output.  The layout is native/kv.h's; this module knows its sizes only.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flyweight import _native
+from flyweight.errors import ConfigError, nearest
+from flyweight.ops.base import KV_DTYPES, Array, HeadNorm, KVLayer, Rotation
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, I32, U8, Batch
+
+ALIGN = 64  # a cache line and the widest vector
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKV:
+    """K and V of one layer: `k` and `v` are raw bytes, `native` the same memory with its layout."""
+
+    group: KVGroup
+    blocks: int
+    block_size: int
+    dtype: str
+    k: U8
+    v: U8
+    native: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots, touched or not."""
+        return self.k.nbytes + self.v.nbytes - 2 * _native.KV_SPARE
+
+
+def _aligned_zeros(nbytes: int) -> U8:
+    raw = np.zeros(nbytes + ALIGN, np.uint8)
+    skip = -raw.ctypes.data % ALIGN
+    return raw[skip : skip + nbytes]
+
+
+def _int32(a: Array) -> I32:
+    return np.ascontiguousarray(a, np.int32)
+
+
+def _float32(a: Array) -> F32:
+    return np.ascontiguousarray(a, np.float32)
+
+
+def kv_layer(group: KVGroup, blocks: int, block_size: int, dtype: str) -> CpuKV:
+    """Raises `ConfigError` for a dtype or a group this backend does not store."""
+    if dtype not in KV_DTYPES:
+        known = ", ".join(KV_DTYPES)
+        near = nearest(dtype, KV_DTYPES)
+        raise ConfigError(f"KV dtype = {dtype!r} is unknown; allowed: {known}{near}")
+    if group.kind != "full":
+        raise ConfigError(f"KV group kind = {group.kind!r} is not supported; allowed: full")
+    element = 4 if dtype == "f32" else 2
+    heads = blocks * block_size * group.heads
+    k = _aligned_zeros(heads * group.k_dim * element + _native.KV_SPARE)
+    v = _aligned_zeros(heads * group.v_dim * element + _native.KV_SPARE)
+    shape = (group.heads, block_size, group.k_dim, group.v_dim)
+    native = _native.KV(k, v, KV_DTYPES.index(dtype), blocks, shape)
+    return CpuKV(group, blocks, block_size, dtype, k, v, native)
+
+
+class Attention:
+    """The ops that touch KV memory, on one pool.  Owns their working memory: one call at a time."""
+
+    def __init__(self, pool: _native.Pool) -> None:
+        self._pool = pool
+        self._scratch = _native.Scratch()
+
+    def rope_store(
+        self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
+    ) -> F32:
+        """[T, (Hq+Hk)*Dk + Hk*Dv] -> q [T,Hq,Dk]."""
+        assert isinstance(kv, CpuKV)
+        heads = (None, None, 0.0) if norms is None else (norms.q, norms.k, norms.eps)
+        cos, sin = _float32(rope.cos), _float32(rope.sin)
+        slots = _int32(batch.slots)
+        q: F32 = _native.rope_store(self._pool, _float32(qkv), kv.native, slots, cos, sin, heads)
+        return q
+
+    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+        """[T,Hq,Dk] -> [T,Hq*Dv]."""
+        assert isinstance(kv, CpuKV)
+        assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
+        where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
+        args = self._pool, self._scratch, _float32(q), kv.native
+        out: F32 = _native.attend(*args, *where, scale)
+        return out
+
+    def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
+        """As if every source were read before the first destination is written."""
+        assert isinstance(kv, CpuKV)
+        _native.move_kv(self._pool, self._scratch, kv.native, _int32(src), _int32(dst))
