@@ -4,6 +4,8 @@ Bounds are the page's.  `native` tests compare with `ReferenceOps`; `make` tests
 the reference too, and ask that a row keeps its bits whatever else is in the call.
 """
 
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +15,7 @@ from op_cases import (
     DENSE,
     EPS,
     GROUPED,
+    Paged,
     grouped,
     ids,
     normal,
@@ -28,7 +31,7 @@ from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, Ops, Weight, bf16_b
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.reference import ReferenceOps, quantize_rows, rounding
 from flyweight.spec import KVGroup
-from flyweight.wire import F32
+from flyweight.wire import F32, Batch
 
 ROWS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
 SHAPES = {  # (N, K): tile edges at 16 rows, group edges at 32 and 256
@@ -265,25 +268,50 @@ def test_rope_leaves_the_rest_of_the_head(
     assert (results[0][..., rest] == qkv.reshape(5, 4, dim)[:, :2, rest]).all()
 
 
+@dataclass(frozen=True)
+class Attention:
+    """A step over stored positions: `whole` writes them all, `now` asks for some."""
+
+    group: KVGroup
+    pages: Paged
+    whole: Batch
+    now: Batch
+    qkv: F32
+    q: F32
+
+    def run(self, ops: Ops, dtype: str) -> F32:
+        kv, dim = poisoned(ops, self.group, self.pages, dtype), self.group.k_dim
+        ops.rope_store(self.qkv, kv, self.whole, still(len(self.qkv), dim // 2), None)
+        return ops.attend(self.q, kv, self.now, dim**-0.5)
+
+
+@cache
+def attention(
+    step: int, heads: tuple[int, int, int], block: int, dtype: str
+) -> tuple[Attention, F32, float]:
+    """The case, the reference's answer to it and the bound; the same for every backend."""
+    rng, chunks, (many, few, dim) = np.random.default_rng(step), STEPS[step], heads
+    pages = paged(rng, chunks, block)
+    whole, now = pages.step([(0, c + n) for c, n in chunks]), pages.step(chunks)
+    qkv = normal(rng, len(whole.tokens), 3 * few * dim)
+    q = normal(rng, len(now.tokens), many, dim) * 2
+    case = Attention(KVGroup(few, dim, dim), pages, whole, now, qkv, q)
+    k, v = qkv[:, few * dim : 2 * few * dim], qkv[:, 2 * few * dim :]
+    spread = dim**-0.5 * np.abs(q).sum(-1).max() * np.abs(k).max()
+    return (
+        case,
+        case.run(ReferenceOps(), dtype),
+        64 * EPS * float(1 + spread) * float(np.abs(v).max()),
+    )
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("chunks", STEPS, ids=str)
-def test_attend(
-    native: Make, rng: np.random.Generator, chunks: list[tuple[int, int]], dtype: str
-) -> None:
-    for heads, kv_heads, dim in HEADS if len(chunks) < 3 else HEADS[2:6:3]:
+@pytest.mark.parametrize("step", range(len(STEPS)))
+def test_attend(native: Make, step: int, dtype: str) -> None:
+    for heads in HEADS if len(STEPS[step]) < 3 else HEADS[2:6:3]:
         for block in (8, 16):
-            pages, group = paged(rng, chunks, block), KVGroup(kv_heads, dim, dim)
-            whole, now = pages.step([(0, c + n) for c, n in chunks]), pages.step(chunks)
-            qkv = normal(rng, len(whole.tokens), 3 * kv_heads * dim)
-            q, scale = normal(rng, len(now.tokens), heads, dim) * 2, dim**-0.5
-            results = []
-            for ops in (native(), ReferenceOps()):
-                kv = poisoned(ops, group, pages, dtype)
-                ops.rope_store(qkv, kv, whole, still(len(whole.tokens), dim // 2), None)
-                results.append(ops.attend(q, kv, now, scale))
-            k, v = qkv[:, kv_heads * dim : 2 * kv_heads * dim], qkv[:, 2 * kv_heads * dim :]
-            spread = scale * np.abs(q).sum(-1).max() * np.abs(k).max()
-            within(results[0], results[1], 64 * EPS * (1 + spread) * np.abs(v).max())
+            case, want, bound = attention(step, heads, block, dtype)
+            within(case.run(native(), dtype), want, bound)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
