@@ -1,0 +1,104 @@
+"""The invariance promise: a request's tokens and log-probabilities, bit for bit, whatever else happens.
+
+Alone or in a batch, any chunk size, prefix hit or miss, preempted or not, any number of threads.
+"""
+
+import numpy as np
+import pytest
+from random_models import Answer, answers, engine, random_model, request
+
+from flyweight.ops.cpu import CpuOps
+from flyweight.types import Request
+
+KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
+LENGTHS = (1, 5, 17, 70, 130, 300, 600)  # prompts around tiles, blocks and attention splits
+ANSWER = 6
+
+
+def prompts(seed: int = 3) -> list[Request]:
+    rng = np.random.default_rng(seed)
+    sampled = {"temperature": 0.9, "top_p": 0.9}
+    return [
+        request(f"r{i}", rng.integers(0, 331, n).tolist(), ANSWER, seed=i, **(sampled if i % 2 else {"temperature": 0}))
+        for i, n in enumerate(LENGTHS)
+    ]
+
+
+def alone(kind: str, activations: str, threads: int = 1) -> dict[tuple[str, int], Answer]:
+    """Each request by itself, the whole prompt in one step."""
+    model = random_model(CpuOps(threads, None, activations), kind)
+    got: dict[tuple[str, int], Answer] = {}
+    for r in prompts():
+        got |= answers(engine(model, max_num_batched_tokens=1024, prefix_caching=False), [r])
+    return got
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[tuple[str, str], dict[tuple[str, int], Answer]]:
+    return {}
+
+
+def expect(truth: dict, kind: str, activations: str) -> dict[tuple[str, int], Answer]:
+    if (kind, activations) not in truth:
+        truth[kind, activations] = alone(kind, activations)
+    return truth[kind, activations]
+
+
+@pytest.mark.parametrize("activations", ["int8", "bf16", "f32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batched_chunked_and_threaded(kind: str, activations: str, truth: dict) -> None:
+    wanted = expect(truth, kind, activations)
+    for threads, budget, block in ((1, 64, 16), (2, 33, 32), (3, 512, 16), (7, 9, 64)):
+        model = random_model(CpuOps(threads, None, activations), kind)
+        got = answers(engine(model, max_num_batched_tokens=budget, block_size=block), prompts())
+        assert got == wanted, (threads, budget, block)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prefix_hits_change_nothing(kind: str, truth: dict) -> None:
+    wanted = expect(truth, kind, "int8")
+    shared = engine(random_model(CpuOps(2, None, "int8"), kind))
+    assert answers(shared, prompts()) == wanted
+    assert answers(shared, prompts()) == wanted
+    assert shared.metrics.cached > sum(LENGTHS) / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_preemption_changes_nothing(kind: str, truth: dict) -> None:
+    wanted = expect(truth, kind, "int8")
+    tight = engine(random_model(CpuOps(2, None, "int8"), kind), blocks=42)
+    assert answers(tight, prompts()) == wanted
+    crowded = engine(random_model(CpuOps(2, None, "int8"), kind), blocks=42, max_num_batched_tokens=700)
+    longer = [request(f"x{i}", [i] * 150, 80, seed=i) for i in range(4)]
+    alone_longer: dict[tuple[str, int], Answer] = {}
+    for r in longer:
+        alone_longer |= answers(engine(crowded.runner.model), [r])
+    assert answers(crowded, longer) == alone_longer
+    assert crowded.metrics.preempted > 0
+
+
+def test_choices_share_the_prompt_and_differ() -> None:
+    model = random_model(CpuOps(2, None, "int8"), "q8_0")
+    one = answers(engine(model), [request("a", [7] * 40, 8, n=3, temperature=1.0, seed=5)])
+    again = answers(engine(model, max_num_batched_tokens=11), [request("a", [7] * 40, 8, n=3, temperature=1.0, seed=5)])
+    assert one == again
+    assert len({a.tokens for a in one.values()}) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activations", ["int8", "bf16", "f32"])
+def test_linear_rows_never_depend_on_their_number(kind: str, activations: str) -> None:
+    """Row counts 1 to 70, N on either side of every tile edge."""
+    from random_models import random_weight
+
+    rng = np.random.default_rng(1)
+    pools = [CpuOps(t, None, activations) for t in (1, 2, 3, 7)]
+    for n in (1, 15, 16, 17, 31, 33, 172):
+        part = random_weight(rng, kind, n, 512)
+        x = rng.standard_normal((70, 512)).astype(np.float32)
+        weights = [ops.pack((n, 512), [part]) for ops in pools]
+        whole = pools[0].linear(x, weights[0])
+        for rows in range(1, 71):
+            ops, w = pools[rows % 4], weights[rows % 4]
+            assert (ops.linear(x[:rows], w) == whole[:rows]).all(), (n, rows)
+            assert (ops.linear(x[70 - rows :], w) == whole[70 - rows :]).all(), (n, rows)
