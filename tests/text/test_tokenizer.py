@@ -130,6 +130,18 @@ def test_special_tokens_are_read_only_when_asked(spm: Tokenizer, bpe: Tokenizer)
     assert spm.encode("") == [1] and spm.encode("", add_special=False) == []
 
 
+def test_the_longest_special_token_wins(spm: Tokenizer) -> None:
+    metadata = spm_metadata()
+    types, pieces = metadata["tokenizer.ggml.token_type"], metadata["tokenizer.ggml.tokens"]
+    pieces[508:511] = ["<a", "<a>", "<a>b"]
+    types[508:511] = [4, 4, 3]
+    tokenizer = load_tokenizer(metadata)
+    time = spm.encode("time", add_special=False)
+    assert tokenizer.encode("<a><a<a>btime", False) == [509, 508, 510, *time]
+    assert tokenizer.encode("<a>btime", False, parse_special=False)[0] == 509
+    assert tokenizer.decode([509, 510, *time]) == "<a> time"
+
+
 def test_public_story_prompt(spm: Tokenizer) -> None:
     assert spm.encode("Once upon a time") == [1, 403, 407, 261, 378]
 

@@ -7,7 +7,7 @@ the ids were split over pushes. Ids after the stop are ignored.
 
 from collections.abc import Sequence
 
-from .tokenizer import Tokenizer
+from flyweight.text.tokenizer import Tokenizer
 
 
 class Detokenizer:

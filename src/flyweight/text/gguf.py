@@ -12,8 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from ..errors import CheckpointError
-from .codec import Marks
+from flyweight.errors import CheckpointError
+from flyweight.text.codec import Marks
 
 ABSENT = 0xFFFFFFFF  # -1 as u32: how some writers say "there is none"
 MOST_TOKENS = 1 << 24

@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from ..errors import CheckpointError, nearest
-from .alphabet import piece_bytes
-from .codec import Marks, TextStream
-from .gguf import GgufVocabulary, TokenType, read_vocabulary, strings
-from .special import SpecialSplitter
-from .streams import ByteStream, join_bytes
+from flyweight.errors import CheckpointError, nearest
+from flyweight.text.alphabet import piece_bytes
+from flyweight.text.codec import Marks, TextStream
+from flyweight.text.gguf import GgufVocabulary, TokenType, read_vocabulary, strings
+from flyweight.text.special import SpecialSplitter
+from flyweight.text.streams import ByteStream, join_bytes
 
 
 @dataclass(frozen=True, slots=True)

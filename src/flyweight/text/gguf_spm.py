@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from ..errors import CheckpointError
-from .alphabet import BYTE_PIECE, SPACE
-from .codec import Marks, TextStream
-from .gguf import GgufVocabulary, TokenType, flag, read_vocabulary
-from .special import SpecialSplitter
-from .streams import ByteStream, join_bytes
+from flyweight.errors import CheckpointError
+from flyweight.text.alphabet import BYTE_PIECE, SPACE
+from flyweight.text.codec import Marks, TextStream
+from flyweight.text.gguf import GgufVocabulary, TokenType, flag, read_vocabulary
+from flyweight.text.special import SpecialSplitter
+from flyweight.text.streams import ByteStream, join_bytes
 
 CACHED_WORDS = 1 << 16
 CACHED_LENGTH = 32  # longer stretches are rarely seen twice
@@ -54,14 +54,12 @@ class SpmCodec:
     def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         before, after = self._around if add_special else ((), ())
         ids = list(before)
-        after_special = True
+        prefix = SPACE if self._add_space else ""  # at the start, and again after a special token
         for part in self._splitter.split(text, parse_special):
             if isinstance(part, int):
                 ids.append(part)
             else:
-                prefix = SPACE if self._add_space and after_special else ""
                 self._encode_plain(prefix + part.replace(" ", SPACE), ids)
-            after_special = isinstance(part, int)
         ids.extend(after)
         return ids
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from ..errors import CheckpointError
-from .alphabet import BYTE_PIECE, SPACE, piece_bytes
-from .codec import Marks, TextStream
-from .streams import ByteStream, Filtered, RunStream, WholeStream
+from flyweight.errors import CheckpointError
+from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
+from flyweight.text.codec import Marks, TextStream
+from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
 
 MOST_BYTES = 256 << 20
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}

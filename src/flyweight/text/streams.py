@@ -8,7 +8,7 @@ are exact: joined output equals decoding everything at once.
 import codecs
 from collections.abc import Callable, Iterable, Sequence
 
-from .codec import TextStream
+from flyweight.text.codec import TextStream
 
 LONGEST_CHARACTER = 4  # bytes of one character in UTF-8
 

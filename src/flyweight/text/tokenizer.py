@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CheckpointError, nearest
-from .codec import Codec, Marks, TextStream
-from .gguf_bpe import load_gguf_bpe
-from .gguf_spm import load_spm
-from .hf import load_hf
+from flyweight.errors import CheckpointError, nearest
+from flyweight.text.codec import Codec, Marks, TextStream
+from flyweight.text.gguf_bpe import load_gguf_bpe
+from flyweight.text.gguf_spm import load_spm
+from flyweight.text.hf import load_hf
 
 
 @dataclass(frozen=True, slots=True)
