@@ -15,7 +15,7 @@ from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish
 from flyweight.wire import Batch
 
-ENOUGH = 500  # workloads; a fifth of what the fuzz runs
+ENOUGH = 500  # workloads; a quarter of what the fuzz runs
 
 
 def caught(parts: Parts | None = None) -> bool:
@@ -71,8 +71,8 @@ class ForgetsParents(BlockPool):
         self.key = lambda parent, tokens: chain(b"", tokens)
 
 
-class TakesInReverse(BlockPool):
-    """Not even wrong text: blocks leak, one a release."""
+class NeverFreesTheTail(BlockPool):
+    """Not even wrong text: one block leaks with each release."""
 
     def release(self, table: Table) -> None:
         self.refs[table.blocks[-1] if table.blocks else 0] += bool(table.blocks)
@@ -133,7 +133,7 @@ POOLS = (
     CopiesTooLittle,
     KeepsStaleKeys,
     ForgetsParents,
-    TakesInReverse,
+    NeverFreesTheTail,
 )
 SCHEDULERS = (
     KeepsComputed,
@@ -142,10 +142,6 @@ SCHEDULERS = (
     ExceedsBudget,
     NeverReleasesAborted,
 )
-
-
-def test_nothing_is_caught_where_nothing_is_wrong():
-    assert not caught()
 
 
 @pytest.mark.parametrize("pool", POOLS)

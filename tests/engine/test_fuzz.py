@@ -1,11 +1,13 @@
-"""Random workloads through the engine: every answer is the oracle's, whatever the company and the memory."""
+"""Random workloads through the engine: every answer is the oracle's, whatever the company and the
+memory.
+"""
 
 from collections import Counter
 
 import pytest
 from workload import Harness, workload
 
-WORKLOADS = 2400
+WORKLOADS = 2000
 PARTS = 4
 OFTEN = (
     "preemption",

@@ -1,4 +1,6 @@
-"""The engine over a real decoder on the reference ops: company, chunks, hits and preemption change no token."""
+"""The engine over a real decoder on the reference ops: company, chunks, hits and preemption change
+no token.
+"""
 
 from dataclasses import replace
 

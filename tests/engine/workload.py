@@ -1,6 +1,8 @@
-"""Random workloads, and a harness that runs one through the engine and checks every step and every answer.
+"""Random workloads, and a harness that runs one through the engine and checks every step and every
+answer.
 
-Whatever is wrong raises `Wrong` (or an assertion of ours), so a test can tell that a seeded bug was caught.
+Whatever is wrong raises `Wrong` (or an assertion of ours), so a test can tell that a seeded bug was
+caught.
 """
 
 import random
@@ -8,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mock import VOCAB, MockRunner, answer
+from oracle import VOCAB, MockRunner, answer
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Ask, Draft, Drafter
@@ -70,7 +72,9 @@ def workload(seed: int) -> Workload:
         if rng.random() < 0.25:
             index = rng.choice((None, rng.randrange(r.params.n)))
             aborts.setdefault(at + rng.randint(1, 5), []).append((r.id, index))
-    return Workload(limits, arrivals, aborts, rng.choice(("none", "ngram", "oracle", "oracle")), seed)
+    return Workload(
+        limits, arrivals, aborts, rng.choice(("none", "ngram", "oracle", "oracle")), seed
+    )
 
 
 def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
@@ -79,7 +83,9 @@ def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
     most = rng.randint(1, 10)
     stop = frozenset(rng.sample(range(VOCAB), rng.choice((0, 0, 1, 2))))
     params = SamplingParams(
-        n=rng.choice((1, 1, 2, 3)), max_tokens=most, min_tokens=rng.choice((0, 0, rng.randint(0, most)))
+        n=rng.choice((1, 1, 2, 3)),
+        max_tokens=most,
+        min_tokens=rng.choice((0, 0, rng.randint(0, most))),
     )
     return Request(
         id=f"r{i}",
@@ -145,7 +151,7 @@ class Harness:
         self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
 
     def run(self) -> None:
-        """Runs to the end.  The oldest sequence advances in every step, which bounds their number."""
+        """Runs to the end.  The oldest sequence advances in every step: that bounds them."""
         work = self.work
         last = max([*work.arrivals, *work.aborts])
         bound = last + 1 + sum((len(r.tokens) + r.max_tokens) * r.params.n for r in work.requests)

@@ -50,26 +50,28 @@ class Engine:
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
         events = self.scheduler.abort(id, index)
-        for event in events:
-            self._forget(event.id, event.index)
+        self._forget([(event.id, event.index) for event in events])
         self.metrics.aborted += len(events)
         return events
 
     def step(self) -> list[Event]:
-        """Computes one plan and returns what it produced."""
+        """Computes one plan and returns what it produced.  Where that is interrupted, the plan's
+        sequences are computed again by later steps.
+        """
         plan = self.scheduler.schedule()
-        for seq in plan.preempted:
-            self._forget(seq.request.id, seq.index)
         if not plan.chunks:
             return []
-        block_size = self.scheduler.limits.block_size
-        batch = build(plan, block_size)
-        sampled = self.runner.wait(self.runner.submit(batch, moves(plan, block_size)))
-        events = self.scheduler.commit(plan, self._verify(plan, sampled))
+        try:
+            block_size = self.scheduler.limits.block_size
+            batch = build(plan, block_size)
+            sampled = self.runner.wait(self.runner.submit(batch, moves(plan, block_size)))
+            events = self.scheduler.commit(plan, self._verify(plan, sampled))
+        except BaseException:
+            self.scheduler.rollback(plan)
+            raise
         self._count(plan, events)
-        for event in events:
-            if event.finish:
-                self._forget(event.id, event.index)
+        ended = [(event.id, event.index) for event in events if event.finish]
+        self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
         if self.drafter is not None:
             self.drafter.observe(batch, {})
             self._draft(self.drafter)
@@ -114,9 +116,11 @@ class Engine:
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = list(draft.tokens[: ask.limit])
 
-    def _forget(self, id: str, index: int) -> None:
+    def _forget(self, ids: Seq[tuple[str, int]]) -> None:
+        """Tells the drafter of sequences that ended or lost their blocks."""
         if self.drafter is not None:
-            self.drafter.forget((id, index))
+            for id in ids:
+                self.drafter.forget(id)
 
     def _count(self, plan: Plan, events: Seq[Event]) -> None:
         m = self.metrics

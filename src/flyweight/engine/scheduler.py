@@ -117,6 +117,14 @@ class Scheduler:
                 self._finish(seq)
         return events
 
+    def rollback(self, plan: Plan) -> None:
+        """Forgets a step that was interrupted: who knows what was written, so its sequences start
+        over.
+        """
+        for seq in [chunk.seq for chunk in plan.chunks if chunk.seq.in_flight]:
+            seq.in_flight = False
+            self._preempt(seq, plan)
+
     # --- one sequence's share of a step ---
 
     def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
@@ -261,17 +269,20 @@ def _ready(seq: Sequence) -> bool:
 def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     """Cuts what was accepted after a stop id or the last token allowed."""
     room, least = seq.room, seq.request.params.min_tokens - seq.generated
-    kept, finish = min(len(out.tokens), room), None
-    if kept == room:
-        finish = Finish.LENGTH
+    kept = min(len(out.tokens), room)
+    finish = Finish.LENGTH if kept == room else None
     for i in range(max(0, least), kept):
         if out.tokens[i] in seq.request.stop_ids:
             kept, finish = i + 1, Finish.STOP
             break
-    return Produced(out.tokens[:kept], out.logprobs[:kept]), finish
+    if kept < len(out.tokens):
+        out = Produced(out.tokens[:kept], out.logprobs[:kept])
+    return out, finish
 
 
 def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
+    """Timings travel with the first token and with the end."""
+    timed = seq.generated and (finish or seq.generated == len(out.tokens))
     return Event(
         id=seq.request.id,
         index=seq.index,
@@ -280,5 +291,5 @@ def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
         finish=finish,
         stop_token=out.tokens[-1] if finish is Finish.STOP else None,
         cached=seq.cached,
-        timings=seq.timings() if seq.generated else None,
+        timings=seq.timings() if timed else None,
     )

@@ -1,8 +1,9 @@
-"""A model whose text is a hash of what it can see through the tables, and the same text without any engine.
+"""A model whose text is a hash of what it can see through the tables, and the same text without any
+engine.
 
-Each slot holds a digest of its token, its position and the slot before it, and a row's next token is a digest of every
-slot in its context: a wrong table, slot, context, copy or stale block changes what comes out.  Ints hash alike in every
-process, so runs can be repeated.
+Each slot holds a digest of its token, its position and the slot before it, and a row's next token
+is a digest of every slot in its context: a wrong table, slot, context, copy or stale block changes
+what comes out. Ints hash alike in every process, so runs can be repeated.
 """
 
 from functools import cache
@@ -21,7 +22,9 @@ def content(token: int, position: int, before: int) -> int:
     return hash((token, position, before))
 
 
-def draw(seen: tuple[int, ...], seed: int, choice: int, position: int, banned: frozenset[int]) -> int:
+def draw(
+    seen: tuple[int, ...], seed: int, choice: int, position: int, banned: frozenset[int]
+) -> int:
     """The token that follows a context."""
     noise = hash((hash(seen), seed, choice, position))
     return [t for t in range(VOCAB) if t not in banned][noise % (VOCAB - len(banned))]

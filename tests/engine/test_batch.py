@@ -1,0 +1,71 @@
+"""The batch builder, against arrays written out by hand."""
+
+from array import array
+
+import numpy as np
+
+from flyweight.engine.batch import build, moves
+from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.kv.blocks import Copy, Table
+from flyweight.types import Request, SamplingParams
+
+
+def sequence(tokens, blocks, computed, draft=(), prompt=None, **rest) -> Sequence:
+    prompt = len(tokens) if prompt is None else prompt
+    params = SamplingParams(temperature=0.5, frequency_penalty=rest.pop("frequency_penalty", 0))
+    request = Request("r", tuple(tokens[:prompt]), params, seed=9)
+    table = Table(b"", array("i", blocks))
+    return Sequence(
+        request, rest.pop("index", 0), (0, 0, 0), table, list(tokens), None, computed, list(draft)
+    )
+
+
+def plan_of_three() -> Plan:
+    """A prompt's first chunk, a decode, and a decode with two guesses; blocks of 2."""
+    a = sequence([10, 11, 12, 13, 14], [3, 1, 6], 0)
+    b = sequence([20, 21, 22, 23], [0, 5], 3, prompt=2, index=1)
+    c = sequence([30, 31, 32], [4, 2, 7], 2, draft=[33, 34], prompt=1, frequency_penalty=1.0)
+    return Plan(
+        [
+            Chunk(a, 0, 3, 0, None),
+            Chunk(b, 3, 1, 1, Copy(2, 5, 1)),
+            Chunk(c, 2, 3, 3, None),
+        ]
+    )
+
+
+def test_arrays_of_a_mixed_plan():
+    b = build(plan_of_three(), 2)
+    expected = {
+        "tokens": [10, 11, 12, 23, 32, 33, 34],
+        "positions": [0, 1, 2, 3, 2, 3, 4],
+        "slots": [6, 7, 2, 11, 4, 5, 14],
+        "starts": [0, 3, 4, 7],
+        "contexts": [3, 4, 5],
+        "tables": [[3, 1, 0], [0, 5, 0], [4, 2, 7]],
+        "rows": [3, 4, 5, 6],
+    }
+    for name, values in expected.items():
+        got = getattr(b, name)
+        assert got.dtype == np.int32 and got.flags.c_contiguous, name
+        assert got.tolist() == values, name
+
+
+def test_every_row_is_told_its_place_and_its_past():
+    s = build(plan_of_three(), 2).sampling
+    assert s.position.tolist() == [4, 3, 4, 5]
+    assert s.choice.tolist() == [1, 0, 0, 0]
+    assert s.seed.tolist() == [9] * 4
+    assert s.history_starts.tolist() == [0, 0, 3, 7, 12]
+    assert s.history.tolist() == [30, 31, 32, 30, 31, 32, 33, 30, 31, 32, 33, 34]
+
+
+def test_moves_are_slots_of_valid_tokens():
+    src, dst = moves(plan_of_three(), 2)
+    assert (src.tolist(), dst.tolist()) == ([4], [10])
+    assert moves(Plan(plan_of_three().chunks[:1]), 2) is None
+
+
+def test_a_step_without_rows():
+    b = build(Plan(plan_of_three().chunks[:1]), 2)
+    assert b.rows.tolist() == [] and len(b.sampling.temperature) == 0
