@@ -15,9 +15,8 @@ from struct import unpack_from
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from filewriters import Tensor, encode, write_folder, write_gguf
+from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 MAGIC = 0x616B3432

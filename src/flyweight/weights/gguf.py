@@ -8,6 +8,7 @@ tensors mean.
 
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ SCALARS = {
     12: "<f8",
 }
 STRING, ARRAY = 8, 9
+LENGTH = Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +175,17 @@ def _numbers(cursor: _Cursor, code: int, count: int, what: str) -> NDArray[Any]:
 
 
 def _strings(cursor: _Cursor, count: int, what: str) -> list[str]:
-    """One tight loop: vocabularies have hundreds of thousands of entries."""
+    """One tight loop over the map, with its own checks: vocabularies have 300,000 strings."""
     cursor.fits(count, 8, MOST_ELEMENTS, f"{what}: length")
     found: list[str] = []
-    file, at, size = cursor.file, cursor.at, cursor.file.size
-    for _ in range(count):
-        length = int.from_bytes(file.copy(at, 8, what), "little")
-        found.append(file.copy(at + 8, length, what).decode("utf-8", "surrogateescape"))
-        at += 8 + length
-    assert at <= size
+    raw, at, size = cursor.file.buffer, cursor.at, cursor.file.size
+    for i in range(count):
+        begin = at + 8
+        if begin > size or (at := begin + LENGTH.unpack_from(raw, begin - 8)[0]) > size:
+            raise cursor.fail(
+                f"{what}: string {i} of {count} ends past {size}; it is truncated or damaged"
+            )
+        found.append(str(raw[begin:at], "utf-8", "surrogateescape"))
     cursor.at = at
     return found
 

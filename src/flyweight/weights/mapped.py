@@ -47,6 +47,11 @@ class MappedFile:
             )
         return self._map[offset : offset + count]
 
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The map itself, for loops that check their own bounds."""
+        return self._map
+
     def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
         """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis."""
         shape = span.shape or (1,)

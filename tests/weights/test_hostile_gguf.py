@@ -1,0 +1,210 @@
+"""GGUF files that lie, one attack each, and random damage: a `CheckpointError` of one line or a
+valid read.
+"""
+
+import tracemalloc
+from pathlib import Path
+from struct import pack
+
+import numpy as np
+import pytest
+from filewriters import entry, gguf_bytes, key, random_tensor, string, value, write_gguf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.gguf import read_gguf
+
+F32 = 0
+HUGE = (1 << 64) - 1
+ARCH = key("general.architecture", "llama")
+ONE = entry("a", (2, 8), F32, 0)
+DATA = bytes(64)
+GOOD = gguf_bytes([ARCH], [ONE], DATA)
+
+
+def array(code: int, count: int, payload: bytes = b"") -> bytes:
+    return pack("<IIQ", 9, code, count) + payload
+
+
+def with_key(x: bytes) -> bytes:
+    return gguf_bytes([ARCH, key("k", x)], [ONE], DATA)
+
+
+def with_tensors(*entries: bytes, data: bytes = DATA) -> bytes:
+    return gguf_bytes([ARCH], list(entries), data)
+
+
+ATTACKS: dict[str, tuple[bytes, str]] = {
+    "empty file": (b"", "empty"),
+    "two bytes": (b"GG", "magic"),
+    "wrong magic": (b"GGML" + GOOD[4:], "not a GGUF file"),
+    "magic alone": (b"GGUF", "version"),
+    "version 1": (gguf_bytes([ARCH], [ONE], DATA, version=1), "version 1"),
+    "version 4": (gguf_bytes([ARCH], [ONE], DATA, version=4), "version 4"),
+    "big-endian": (b"GGUF" + pack(">I", 3) + GOOD[8:], "big-endian"),
+    "cut in the counts": (GOOD[:20], "key count"),
+    "tensor count of all ones": (gguf_bytes([ARCH], [ONE], DATA, counts=(HUGE, 1)), "tensor count"),
+    "tensor count of a million": (
+        gguf_bytes([ARCH], [ONE], DATA, counts=(10**6, 1)),
+        "tensor count",
+    ),
+    "key count of all ones": (gguf_bytes([ARCH], [ONE], DATA, counts=(1, HUGE)), "key count"),
+    "key count of 2^63": (gguf_bytes([ARCH], [ONE], DATA, counts=(1, 1 << 63)), "key count"),
+    "more tensors than there are": (gguf_bytes([ARCH], [ONE], DATA, counts=(3, 1)), ""),
+    "more keys than there are": (gguf_bytes([ARCH], [ONE], DATA, counts=(1, 4)), ""),
+    "key length of all ones": (gguf_bytes([pack("<Q", HUGE)], [ONE], DATA), "at most 65536"),
+    "key length past the end": (gguf_bytes([pack("<Q", 60_000)], [ONE], DATA), "truncated"),
+    "key not UTF-8": (gguf_bytes([key(b"\xff\xfe", 1)], [ONE], DATA), "UTF-8"),
+    "key twice": (gguf_bytes([ARCH, ARCH], [ONE], DATA), "twice"),
+    "value type 13": (with_key(pack("<I", 13)), "value type 13"),
+    "value type of all ones": (with_key(pack("<I", 0xFFFFFFFF)), "value type"),
+    "truth value of 2": (with_key(pack("<IB", 7, 2)), "neither"),
+    "string length of all ones": (with_key(pack("<IQ", 8, HUGE)), "truncated"),
+    "string length that wraps": (with_key(pack("<IQ", 8, HUGE - 20)), "truncated"),
+    "array of type 99": (with_key(array(99, 1)), "value type 99"),
+    "array of arrays": (with_key(array(9, 1, array(4, 1, bytes(4)))), "array of arrays"),
+    "array of all-ones bytes": (with_key(array(0, HUGE)), "length"),
+    "array of 2^61 doubles": (with_key(array(12, 1 << 61)), "length"),
+    "array of 2^61 strings": (with_key(array(8, 1 << 61)), "length"),
+    "array past the end": (with_key(array(4, 500)), "length"),
+    "array whose string lies": (with_key(array(8, 2, string("x") + pack("<Q", HUGE))), "truncated"),
+    "array of truth values of 9": (with_key(array(7, 2, b"\1\x09")), "neither"),
+    "alignment 0": (gguf_bytes([ARCH, key("general.alignment", 0)], [ONE], DATA), "alignment"),
+    "alignment 3": (gguf_bytes([ARCH, key("general.alignment", 3)], [ONE], DATA), "alignment"),
+    "alignment 2^31": (
+        gguf_bytes([ARCH, key("general.alignment", 1 << 31)], [ONE], DATA),
+        "alignment",
+    ),
+    "alignment a string": (
+        gguf_bytes([ARCH, key("general.alignment", "x")], [ONE], DATA),
+        "alignment",
+    ),
+    "alignment a fraction": (
+        gguf_bytes([ARCH, key("general.alignment", 32.0)], [ONE], DATA),
+        "alignment",
+    ),
+    "name length of all ones": (with_tensors(pack("<Q", HUGE) + ONE[8:]), "at most 65536"),
+    "name not UTF-8": (with_tensors(entry(b"\xc3\x28", (1, 8), F32, 0)), "UTF-8"),
+    "name twice": (with_tensors(ONE, entry("a", (2, 8), F32, 64), data=bytes(128)), "twice"),
+    "no axes": (with_tensors(entry("a", (), F32, 0) + bytes(16)), "0 axes"),
+    "five axes": (with_tensors(entry("a", (1, 1, 1, 1, 8), F32, 0)), "5 axes"),
+    "2^32 - 1 axes": (with_tensors(string("a") + pack("<I", 0xFFFFFFFF) + bytes(64)), "axes"),
+    "axis of 0": (with_tensors(entry("a", (0, 8), F32, 0)), "empty"),
+    "axis of all ones": (with_tensors(entry("a", (HUGE,), F32, 0)), "truncated"),
+    "axes whose product wraps": (with_tensors(entry("a", (1 << 32, 1 << 32), F32, 0)), "truncated"),
+    "axes whose bytes wrap": (with_tensors(entry("a", (1 << 62, 4), F32, 0)), "truncated"),
+    "type Q5_1": (with_tensors(entry("a", (2, 32), 7, 0)), "Q5_1"),
+    "type IQ2_XXS": (with_tensors(entry("a", (2, 256), 16, 0)), "IQ2_XXS"),
+    "type 4, withdrawn": (with_tensors(entry("a", (2, 32), 4, 0)), "type 4"),
+    "type of all ones": (with_tensors(entry("a", (2, 32), 0xFFFFFFFF, 0)), "type 4294967295"),
+    "row of half a Q4_0 block": (with_tensors(entry("a", (2, 48), 2, 0)), "blocks of 32"),
+    "row of half a Q4_K block": (with_tensors(entry("a", (2, 128), 12, 0)), "blocks of 256"),
+    "offset not aligned": (with_tensors(entry("a", (2, 4), F32, 8)), "alignment"),
+    "offset past the end": (with_tensors(entry("a", (2, 8), F32, 1 << 20)), "truncated"),
+    "offset of almost 2^64": (with_tensors(entry("a", (2, 8), F32, HUGE - 31)), "truncated"),
+    "end past the end": (with_tensors(entry("a", (3, 8), F32, 0)), "truncated"),
+    "data cut short": (GOOD[:-1], "truncated"),
+    "no data at all": (gguf_bytes([ARCH], [ONE]), "truncated"),
+    "tensors overlap": (with_tensors(ONE, entry("b", (2, 8), F32, 32), data=bytes(96)), "overlaps"),
+    "two tensors in one place": (with_tensors(ONE, entry("b", (2, 8), F32, 0)), "overlaps"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.replace(" ", "-"))
+def test_attack_is_refused_by_name(attack: str, tmp_path: Path) -> None:
+    raw, expected = ATTACKS[attack]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError) as error:
+        read_gguf(path)
+    message = str(error.value)
+    assert str(path) in message and expected in message
+    assert "\n" not in message and len(message) < 600
+
+
+def test_every_value_type_reads_back(tmp_path: Path) -> None:
+    codes = {
+        0: "B",
+        1: "b",
+        2: "H",
+        3: "h",
+        4: "I",
+        5: "i",
+        10: "Q",
+        11: "q",
+        6: "f",
+        12: "d",
+        7: "?",
+    }
+    keys = [key(f"one.{c}", pack(f"<I{f}", c, 1)) for c, f in codes.items()]
+    keys += [key(f"many.{c}", array(c, 3, pack(f"<3{f}", 1, 0, 1))) for c, f in codes.items()]
+    keys += [key("text", "h\u00e9"), key("words", ["a", "", "\u2581b"]), key("none", value([]))]
+    keys.append(key("broken", array(8, 1, string(b"\xe2\x96"))))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(keys, []))
+    found = read_gguf(path).metadata
+    for c in codes:
+        kind = bool if c == 7 else float if c in (6, 12) else int
+        assert found[f"one.{c}"] == 1 and type(found[f"one.{c}"]) is kind
+        many = found[f"many.{c}"]
+        assert isinstance(many, np.ndarray) and many.tolist() == [1, 0, 1]
+    assert (
+        found["text"] == "h\u00e9"
+        and found["words"] == ["a", "", "\u2581b"]
+        and found["none"] == []
+    )
+    broken = found["broken"]
+    assert isinstance(broken, list) and broken[0].encode("utf-8", "surrogateescape") == b"\xe2\x96"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("alignment", [8, 32, 4096])
+def test_versions_and_alignments(version: int, alignment: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    keys = [ARCH, key("general.alignment", alignment)]
+    entries = [entry("a", (2, 2), F32, 0), entry("b", (3,), F32, alignment * 2)]
+    values = np.arange(7, dtype=np.float32)
+    data = values[:4].tobytes().ljust(alignment * 2, b"\0") + values[4:].tobytes()
+    path.write_bytes(gguf_bytes(keys, entries, data, alignment=alignment, version=version))
+    found = read_gguf(path)
+    assert np.array_equal(found.file.rows("a", found.spans["a"], 1, 2), values[2:4].reshape(1, 2))
+    assert np.array_equal(found.file.rows("b", found.spans["b"], 1, 3), values[5:])
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    rng = np.random.default_rng(1)
+    shapes = {"f32": (3, 5), "bf16": (2, 4), "q8_0": (2, 64), "q4_0": (3, 32), "q4_k": (1, 256)}
+    tensors = {f"t.{kind}": random_tensor(rng, kind, shape) for kind, shape in shapes.items()}
+    metadata: dict[str, object] = {"general.architecture": "llama", "llama.block_count": 2}
+    metadata |= {
+        "tokenizer.ggml.tokens": ["a", "bc"],
+        "tokenizer.ggml.scores": np.ones(2, np.float32),
+    }
+    path = tmp_path_factory.mktemp("honest") / "model.gguf"
+    return write_gguf(path, metadata, tensors).read_bytes()
+
+
+@settings(max_examples=300, deadline=2000, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_damage_is_refused_or_harmless(
+    honest: bytes, tmp_path: Path, data: st.DataObject
+) -> None:
+    raw = bytearray(honest[: data.draw(st.integers(1, len(honest)) | st.just(len(honest)))])
+    places = st.integers(0, min(len(raw), 500) - 1)  # what the reader trusts lies in front
+    for at in data.draw(st.lists(places, max_size=4)):
+        raw[at] = data.draw(st.integers(0, 255))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw)
+    tracemalloc.start()
+    try:
+        found = read_gguf(path)
+        for name, span in found.spans.items():
+            found.file.rows(name, span, 0, span.shape[0])
+    except CheckpointError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1 << 20

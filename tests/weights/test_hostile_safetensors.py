@@ -1,0 +1,190 @@
+"""Safetensors files that lie, one attack each, and random damage: a `CheckpointError` of one line
+or a valid read.
+"""
+
+import json
+import tracemalloc
+from pathlib import Path
+from struct import pack
+
+import numpy as np
+import pytest
+from filewriters import encode, safetensors_bytes, write_safetensors
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.safetensors import read_safetensors
+
+
+def header(**entries: object) -> dict[str, object]:
+    return dict(entries)
+
+
+def tensor(begin: object, end: object, shape: object, dtype: object = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+GOOD = header(a=tensor(0, 16, [2, 2]), b=tensor(16, 24, [2]))
+DATA = bytes(24)
+TEXT = json.dumps(GOOD).encode()
+
+ATTACKS: dict[str, tuple[bytes, str]] = {
+    "empty file": (b"", "empty"),
+    "no room for the length": (b"\x10\0\0", "header's length"),
+    "length past the end": (safetensors_bytes(GOOD, DATA, 10_000), "truncated"),
+    "length of all ones": (b"\xff" * 8 + TEXT, "at most"),
+    "length of 2^63": (pack("<Q", 1 << 63) + TEXT, "at most"),
+    "header over 100 MB": (pack("<Q", 100_000_001) + TEXT, "at most"),
+    "header of no bytes": (pack("<Q", 0), "not valid JSON"),
+    "header not JSON": (safetensors_bytes(b"{'a': 1}"), "not valid JSON"),
+    "header not UTF-8": (safetensors_bytes(b'{"\xff": 1}'), "not valid JSON"),
+    "header a list": (safetensors_bytes([1]), "object was expected"),
+    "header nested deeply": (safetensors_bytes(b'{"a":' + b"[" * 100_000), "nested too deeply"),
+    "header of a million values": (
+        safetensors_bytes(b'{"a":[' + b"0," * (5 << 20) + b"0]}"),
+        "more than",
+    ),
+    "a number of 10000 digits": (
+        safetensors_bytes(
+            b'{"a":{"dtype":"F32","shape":[' + b"9" * 10_000 + b'],"data_offsets":[0,4]}}'
+        ),
+        "not valid JSON",
+    ),
+    "duplicate tensor": (
+        safetensors_bytes(b'{"a":' + json.dumps(tensor(0, 0, [0])).encode() + b',"a":{}}'),
+        "twice",
+    ),
+    "duplicate field": (safetensors_bytes(b'{"a":{"dtype":"F32","dtype":"F16"}}'), "twice"),
+    "entry not an object": (safetensors_bytes(header(a=3)), "'a'"),
+    "entry without offsets": (safetensors_bytes(header(a={"dtype": "F32", "shape": [1]})), "'a'"),
+    "entry with a stranger": (
+        safetensors_bytes(header(a=tensor(0, 4, [1]) | {"x": 1}), bytes(4)),
+        "'a'",
+    ),
+    "dtype unknown": (safetensors_bytes(header(a=tensor(0, 8, [1], "I64")), bytes(8)), "'I64'"),
+    "dtype a number": (safetensors_bytes(header(a=tensor(0, 4, [1], 3)), bytes(4)), "dtype"),
+    "dtype a list": (safetensors_bytes(header(a=tensor(0, 4, [1], ["F32"])), bytes(4)), "dtype"),
+    "shape negative": (safetensors_bytes(header(a=tensor(0, 4, [-1])), bytes(4)), "shape"),
+    "shape with a fraction": (safetensors_bytes(header(a=tensor(0, 4, [1.0])), bytes(4)), "shape"),
+    "shape with a truth value": (
+        safetensors_bytes(header(a=tensor(0, 4, [True])), bytes(4)),
+        "shape",
+    ),
+    "shape a string": (safetensors_bytes(header(a=tensor(0, 4, "1")), bytes(4)), "shape"),
+    "shape of 1000 axes": (
+        safetensors_bytes(header(a=tensor(0, 4, [1] * 1000)), bytes(4)),
+        "shape",
+    ),
+    "shape whose product wraps": (
+        safetensors_bytes(header(a=tensor(0, 0, [1 << 32, 1 << 32])), b""),
+        "needs",
+    ),
+    "shape of 2^64": (safetensors_bytes(header(a=tensor(0, 4, [1 << 64])), bytes(4)), "shape"),
+    "shape larger than the bytes": (
+        safetensors_bytes(header(a=tensor(0, 4, [2])), bytes(4)),
+        "needs 8",
+    ),
+    "shape smaller than the bytes": (
+        safetensors_bytes(header(a=tensor(0, 8, [1])), bytes(8)),
+        "needs 4",
+    ),
+    "offsets backwards": (safetensors_bytes(header(a=tensor(4, 0, [1])), bytes(4)), "data_offsets"),
+    "offsets negative": (safetensors_bytes(header(a=tensor(-4, 0, [1])), bytes(4)), "data_offsets"),
+    "offsets of three": (
+        safetensors_bytes(header(a={"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]})),
+        "data_offsets",
+    ),
+    "offsets past the end": (
+        safetensors_bytes(header(a=tensor(0, 400, [100])), bytes(8)),
+        "truncated",
+    ),
+    "offsets near 2^63": (
+        safetensors_bytes(header(a=tensor((1 << 63) - 8, (1 << 63) - 4, [1])), bytes(4)),
+        "truncated",
+    ),
+    "data cut short": (safetensors_bytes(GOOD, DATA[:-1]), "truncated"),
+    "tensors overlap": (
+        safetensors_bytes(header(a=tensor(0, 16, [4]), b=tensor(8, 16, [2])), bytes(16)),
+        "overlaps",
+    ),
+    "two tensors in one place": (
+        safetensors_bytes(header(a=tensor(0, 8, [2]), b=tensor(0, 8, [2])), bytes(8)),
+        "overlaps",
+    ),
+    "hole before the first": (safetensors_bytes(header(a=tensor(8, 12, [1])), bytes(12)), "hole"),
+    "hole between two": (
+        safetensors_bytes(header(a=tensor(0, 4, [1]), b=tensor(8, 12, [1])), bytes(12)),
+        "hole",
+    ),
+    "bytes after the last": (safetensors_bytes(GOOD, DATA + b"x"), "follow"),
+    "a pickle by another name": (b"\x80\x04\x95" + bytes(64), "damaged"),
+    "a zip by another name": (b"PK\x03\x04" + bytes(64), "damaged"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.replace(" ", "-"))
+def test_attack_is_refused_by_name(attack: str, tmp_path: Path) -> None:
+    raw, expected = ATTACKS[attack]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError) as error:
+        read_safetensors(path)
+    message = str(error.value)
+    assert str(path) in message and expected in message
+    assert "\n" not in message and len(message) < 600
+
+
+def test_good_file_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors_bytes(TEXT + b"   ", DATA))  # padding of the header is allowed
+    found = read_safetensors(path)
+    assert {name: s.shape for name, s in found.spans.items()} == {"a": (2, 2), "b": (2,)}
+
+
+@pytest.mark.parametrize("target", ["folder", "missing", "pipe"])
+def test_what_is_no_file_is_refused(target: str, tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / target
+    if target == "folder":
+        path.mkdir()
+    if target == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(CheckpointError, match=target):
+        read_safetensors(path)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    rng = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("honest") / "model.safetensors"
+    kinds = ("f32", "f16", "bf16")
+    tensors = {
+        f"layer.{k}": encode(rng.standard_normal((3, 4)).astype(np.float32), k) for k in kinds
+    }
+    write_safetensors(path, tensors)
+    return path.read_bytes()
+
+
+@settings(max_examples=300, deadline=2000, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_damage_is_refused_or_harmless(
+    honest: bytes, tmp_path: Path, data: st.DataObject
+) -> None:
+    raw = bytearray(honest[: data.draw(st.integers(1, len(honest)) | st.just(len(honest)))])
+    for at in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=4)):
+        raw[at] = data.draw(st.integers(0, 255))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw)
+    tracemalloc.start()
+    try:
+        found = read_safetensors(path)
+        for name, span in found.spans.items():
+            found.file.rows(name, span, 0, (span.shape or (1,))[0])
+    except CheckpointError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1 << 20
