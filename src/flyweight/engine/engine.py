@@ -133,7 +133,7 @@ class Engine:
             m.produced += len(event.tokens)
             if event.finish:
                 m.finished += 1
-                m.cached += event.cached
+                m.cached += 0 if event.index else event.cached  # choices share one prompt
 
 
 def _logprobs(chunk: Chunk, sampled: Sampled, row: int, count: int) -> tuple[TokenLogprobs, ...]:
