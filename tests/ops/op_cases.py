@@ -1,5 +1,6 @@
 """Ragged steps and random weights for the op tests: shapes where tiles, blocks and chunks end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, Batch
 
 EPS = 2.0**-24
+Make = Callable[..., Ops]  # (activations, threads) -> a backend
 GROUPED = ("q8_0", "q4_0", "q4_k", "q6_k")
 DENSE = ("f32", "f16", "bf16")
 

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import Make
 from op_cases import (
     DENSE,
     EPS,
     GROUPED,
+    Make,
     Paged,
     grouped,
     ids,
@@ -123,7 +123,7 @@ def linear_bound(x: F32, parts: list[GroupedWeight | Array], bias: F32, to: str)
         x = from_bf16_bits(bf16_bits(x))
     elif to == "int8":
         codes, scales = quantize_rows(x)
-        x = codes * np.repeat(scales, 32, axis=1)
+        x = codes.astype(np.float32) * np.repeat(scales, 32, axis=1)
     ref = ReferenceOps()
     sizes = []
     for piece in parts:
@@ -152,6 +152,16 @@ def test_linear_rows_do_not_depend_on_the_call(
             assert (ops.linear(x[start:end], w) == whole[start:end]).all()
         results.append(whole)
     assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+
+
+def test_a_tuple_of_weights_is_side_by_side(make: Make, rng: np.random.Generator) -> None:
+    """Parts of different kinds, each with its own rounding of x."""
+    ops, x = make("int8"), normal(rng, 9, 256)
+    kinds = ((40, "q4_k"), (17, "q6_k"), (8, "f32"))
+    some = tuple(ops.pack((n, 256), pieces(rng, kind, n, 256), normal(rng, n)) for n, kind in kinds)
+    got = ops.linear(x, some)
+    assert (got == np.concatenate([ops.linear(x, w) for w in some], axis=1)).all()
+    assert (ops.linear(x[4:5], some) == got[4]).all()
 
 
 def test_pack_refuses_what_does_not_fit(make: Make, rng: np.random.Generator) -> None:

@@ -1,9 +1,9 @@
 """`sample` of every backend equals the reference draw for draw, over random options and logits."""
 
 import numpy as np
-from conftest import Make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_cases import Make
 
 from flyweight.ops.reference import ReferenceOps
 from flyweight.sampling.arrays import Row, columns

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from flyweight.wire import Sampled
 LOGITS = np.array([0.5, 2.0, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25], np.float32)
 
 
-def row(position: int = 0, tokens: Sequence[int] = (), prompt: int = 0, **options: object) -> Row:
-    params = SamplingParams(**options)  # type: ignore[arg-type]
+def row(position: int = 0, tokens: Sequence[int] = (), prompt: int = 0, **options: Any) -> Row:
+    params = SamplingParams(**options)
     return Row(params, 5, 0, position, prompt, tokens)
 
 
@@ -39,7 +40,7 @@ def softmax(logits: dict[int, float], temperature: float = 1.0) -> dict[int, flo
     return {i: w / total for i, w in weights.items()}
 
 
-def draws(count: int, **options: object) -> dict[int, int]:
+def draws(count: int, **options: Any) -> dict[int, int]:
     tokens = draw(*(row(position, **options) for position in range(count))).tokens
     ids, counts = np.unique(tokens, return_counts=True)
     return {int(i): int(c) for i, c in zip(ids, counts, strict=True)}
@@ -120,7 +121,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 
 def test_penalties() -> None:
     """By hand: repetition on prompt and output, presence and frequency on output alone."""
-    seen = dict(tokens=[1, 6, 3, 3, 5], prompt=2, temperature=0)
+    seen: dict[str, Any] = dict(tokens=[1, 6, 3, 3, 5], prompt=2, temperature=0)
     assert draw(row(**seen, repetition_penalty=1.9)).tokens[0] == 1  # 2/1.9 above 1/1.9 and 0.5
     assert draw(row(**seen, repetition_penalty=5.0)).tokens[0] == 0  # 2/5 is below 0.5
     assert draw(row(**seen, presence_penalty=2.0)).tokens[0] == 1  # the prompt's own is untouched

@@ -22,6 +22,7 @@ from flyweight.ops.base import (
     KVLayer,
     Rotation,
     Weight,
+    Weights,
     bf16_bits,
     from_bf16_bits,
 )
@@ -125,7 +126,9 @@ class ReferenceOps:
         self.add(x, residual)
         return self.norm(residual, w, eps)
 
-    def linear(self, x: F32, w: Weight) -> F32:
+    def linear(self, x: F32, w: Weights) -> F32:
+        if isinstance(w, tuple):
+            return np.concatenate([self.linear(x, part) for part in w], axis=1)
         assert isinstance(w, ReferenceWeight)
         rounded = _round_rows(x, rounding(self._activations, w.kind))  # [T,K]
         out = np.empty((len(x), w.shape[0]), np.float32)  # [T,N]
