@@ -1,0 +1,171 @@
+// Python entry points of pack.cpp, gemm_*.cpp and linear.cpp: `Tiles` owns a packed matrix, `Panels` the rounded
+// activations of the product in progress.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <sys/mman.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "bindings.h"
+
+namespace flyweight {
+namespace {
+
+constexpr const char* kKindNames[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"};
+
+template <class E, size_t Size>
+E named(const char* const (&names)[Size], const std::string& name, const char* what) {
+  for (size_t i = 0; i < Size; ++i)
+    if (name == names[i]) return static_cast<E>(i);
+  throw nb::value_error((std::string(what) + " '" + name + "' is unknown").c_str());
+}
+
+// Anonymous pages: zero, page-aligned, and huge where the system grants it (a decode step then walks a few hundred
+// translations instead of a hundred thousand).
+class Pages {
+ public:
+  Pages() = default;
+  explicit Pages(size_t size) : size_(size) {
+    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<uint8_t*>(p);
+#if defined(MADV_HUGEPAGE)
+    if (size >= (size_t{2} << 20)) madvise(p, size, MADV_HUGEPAGE);
+#endif
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(Pages&& other) noexcept {
+    std::swap(data_, other.data_), std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Pages() {
+    if (data_) munmap(data_, size_);
+  }
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+struct Tiles {
+  Kind kind;
+  int64_t n, k;
+  Pages pages;
+};
+
+size_t packed_nbytes(const std::string& kind, int64_t n, int64_t k) {
+  return static_cast<size_t>(tile_count(n) * tile_bytes(named<Kind>(kKindNames, kind, "kind"), k));
+}
+
+void make_tiles(Tiles* self, const std::string& name, int64_t n, int64_t k) {
+  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  require(n > 0 && k > 0, "a weight needs rows and columns");
+  require(!grouped(kind) || k % block_of(kind).k == 0, "columns of a grouped weight must be whole blocks");
+  new (self) Tiles{kind, n, k, Pages(packed_nbytes(name, n, k))};
+}
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // any field, as its bytes
+
+const uint8_t* field(const std::optional<Bytes>& bytes, int64_t expected, const char* what) {
+  require((bytes ? static_cast<int64_t>(bytes->size()) : 0) == expected, what);
+  return bytes ? bytes->data() : nullptr;
+}
+
+void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const Bytes& codes,
+               const std::optional<Bytes>& scales, const std::optional<Bytes>& mins,
+               const std::optional<Bytes>& super_scales, const std::optional<Bytes>& super_mins) {
+  require(row >= 0 && rows >= 0 && row + rows <= tiles.n, "rows beyond the weight");
+  const Kind kind = tiles.kind;
+  const int64_t cells = rows * tiles.k, element = kind == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
+  const bool supers = kind == Kind::q4_k || kind == Kind::q6_k;
+  const int64_t scale_bytes = !grouped(kind) ? 0 : kind == Kind::q6_k ? cells / 16 : cells / 32 * (supers ? 1 : 2);
+  require(static_cast<int64_t>(codes.size()) == cells * element, "codes do not fit rows x columns");
+  PackPart part;
+  part.codes = codes.data();
+  part.scales = field(scales, scale_bytes, "scales do not fit rows x columns");
+  part.mins = field(mins, kind == Kind::q4_k ? cells / 32 : 0, "mins do not fit rows x columns");
+  const int64_t super_bytes = supers ? cells / 256 * 2 : 0;
+  part.super_scales = reinterpret_cast<const uint16_t*>(field(super_scales, super_bytes, "super_scales do not fit"));
+  part.super_mins = reinterpret_cast<const uint16_t*>(
+      field(super_mins, kind == Kind::q4_k ? super_bytes : 0, "super_mins do not fit"));
+  part.row = row, part.rows = rows, part.k = tiles.k, part.kind = kind;
+  nb::gil_scoped_release release;
+  pack(engine.pool, part, tiles.pages.data());
+}
+
+// Grows, never shrinks; one product at a time.
+struct Panels {
+  std::mutex busy;
+  Pages pages;
+  uint8_t* at_least(int64_t size) {
+    if (static_cast<int64_t>(pages.size()) < size) pages = Pages(static_cast<size_t>(size));
+    return pages.data();
+  }
+};
+
+void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const Tiles& tiles,
+                 const std::optional<In<float, Vec>>& bias, const InOut<float, Mat>& out, int64_t column, int mode) {
+  LinearJob job;
+  job.tokens = static_cast<int64_t>(x.shape(0)), job.n = tiles.n, job.k = tiles.k;
+  job.stride = static_cast<int64_t>(out.shape(1));
+  require(static_cast<int64_t>(x.shape(1)) == tiles.k, "x does not have the weight's columns");
+  require(out.shape(0) == x.shape(0), "out does not have the rows of x");
+  require(column >= 0 && column + tiles.n <= job.stride, "out is too narrow");
+  require(!bias || static_cast<int64_t>(bias->size()) == tiles.n, "bias does not have the weight's rows");
+  require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(tiles.kind)), "mode does not fit");
+  if (job.tokens == 0) return;
+  job.x = x.data(), job.weight = tiles.pages.data(), job.bias = bias ? bias->data() : nullptr;
+  job.out = out.data() + column;
+  job.kind = tiles.kind;
+  job.round_bf16 = mode == static_cast<int>(Mode::bf16);
+  job.mode = job.round_bf16 && tiles.kind != Kind::bf16 ? Mode::f32 : static_cast<Mode>(mode);
+  nb::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(panels.busy);
+  job.panels = panels.at_least(job.tokens * token_bytes(job.mode, job.k));
+  linear(engine.pool, *engine.kernels->gemm, job);
+}
+
+void embed_into(Engine& engine, const Tiles& tiles, const In<int32_t, Vec>& ids, const InOut<float, Mat>& out) {
+  const auto count = static_cast<int64_t>(ids.size());
+  require(static_cast<int64_t>(out.shape(0)) == count && static_cast<int64_t>(out.shape(1)) == tiles.k,
+          "out must be ids x columns");
+  for (int64_t i = 0; i < count; ++i) require(ids.data()[i] >= 0 && ids.data()[i] < tiles.n, "an id beyond the table");
+  LinearJob job;
+  job.weight = tiles.pages.data(), job.kind = tiles.kind, job.n = tiles.n, job.k = tiles.k;
+  const int32_t* rows = ids.data();
+  float* to = out.data();
+  nb::gil_scoped_release release;
+  constexpr int64_t kRows = 8;  // rows of a chunk: some 10 us
+  engine.pool.run((count + kRows - 1) / kRows, [&](int64_t chunk, int) {
+    for (int64_t i = chunk * kRows; i < count && i < (chunk + 1) * kRows; ++i)
+      engine.kernels->gemm->unpack(job, rows[i], to + i * job.k);
+  });
+}
+
+}  // namespace
+
+void bind_gemm(nb::module_& m) {
+  m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
+  nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")
+      .def("__init__", &make_tiles, nb::arg("kind"), nb::arg("n"), nb::arg("k"))
+      .def_prop_ro("kind", [](const Tiles& t) { return kKindNames[static_cast<int>(t.kind)]; })
+      .def_prop_ro("n", [](const Tiles& t) { return t.n; })
+      .def_prop_ro("k", [](const Tiles& t) { return t.k; })
+      .def_prop_ro("nbytes", [](const Tiles& t) { return t.pages.size(); });
+  nb::class_<Panels>(m, "Panels", "Rounded activations of the product in progress.").def(nb::init<>());
+  m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), nb::arg("codes"),
+        nb::arg("scales").none() = nb::none(), nb::arg("mins").none() = nb::none(),
+        nb::arg("super_scales").none() = nb::none(), nb::arg("super_mins").none() = nb::none(),
+        "Writes rows [row, row + rows) from canonical fields, each given as its bytes.");
+  m.def("linear", &linear_into, nb::arg("pool"), nb::arg("panels"), nb::arg("x"), nb::arg("tiles"),
+        nb::arg("bias").none(), nb::arg("out"), nb::arg("column"), nb::arg("mode"),
+        "out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.");
+  m.def("embed", &embed_into, nb::arg("pool"), nb::arg("tiles"), nb::arg("ids"), nb::arg("out"),
+        "out[i] = row ids[i] of the matrix, exactly.");
+}
+
+}  // namespace flyweight

@@ -1,0 +1,224 @@
+// The two loops every product is made of, over `Tiles` tiles and `Tokens` tokens held in registers.
+//
+// Normative order: each output element is one accumulator that walks K upward; nothing else is ever added to it but the
+// bias, last.  So an element's bits depend on its row of x and its weight row alone, whatever tile, panel or thread
+// computes it.  A weight kind enters as a type with static members (gemm_dense.cpp, gemm_grouped.cpp).
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "kernels_gemm.h"
+#include "simd.h"
+
+namespace flyweight::FW_ISA {
+
+// Registers.  avx512: 2 tiles x 6 tokens keep 12 integer and 12 float accumulators, 2 weights and 1 activation in 32 zmm,
+// and one activation load serves two multiplications.  The others have 16 registers (2 or 4 to a logical vector): one
+// tile x 4 tokens, whose float accumulators live in L1 between groups.
+#if defined(FW_ISA_AVX512)
+constexpr int kTokens = 6;
+constexpr int kTiles = 2;
+#else
+constexpr int kTokens = 4;
+constexpr int kTiles = 1;
+#endif
+constexpr int kRowTiles = 4;  // float row path: independent chains of fma to hide its latency
+
+// Where a kernel reads and writes: `tile` is the first of its tiles, `panel` its tokens.
+struct Spot {
+  const uint8_t* tile;
+  const uint8_t* panel;
+  float* out;
+  const float* bias;
+  int64_t left;  // rows from the first of these tiles to the end of the weight
+};
+
+template <int Tiles, int Tokens>
+FW_INLINE void finish(const LinearJob& job, const Spot& at, F32x16 (&acc)[Tiles][Tokens]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Tiles; ++i) {
+    const int64_t left = at.left - int64_t{kLanes} * i;
+    const int lanes = left < kLanes ? static_cast<int>(left) : kLanes;
+    const F32x16 bias = at.bias ? load_tail(at.bias + kLanes * i, lanes) : zero();
+#pragma GCC unroll 8
+    for (int t = 0; t < Tokens; ++t) {
+      const F32x16 y = at.bias ? add(acc[i][t], bias) : acc[i][t];
+      store_tail(at.out + t * job.stride + kLanes * i, y, lanes);
+    }
+  }
+}
+
+FW_INLINE F32x16 broadcast(const uint8_t* p) {
+  float x;
+  std::memcpy(&x, p, 4);
+  return set1(x);
+}
+FW_INLINE I32x16 ibroadcast(const uint8_t* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return iset1(x);
+}
+
+// Float activations: acc = fma(w[k], x[k], acc), k upward; w[k] is the exact dequantised weight.
+// W::Step K share one call of W::values.
+template <class W, int Tiles, int Tokens>
+void multiply_float(const LinearJob& job, const Spot& at) {
+  constexpr int step = W::kStep;
+  const int64_t bytes = tile_bytes(W::kKind, job.k);
+  F32x16 acc[Tiles][Tokens];
+#pragma GCC unroll 8
+  for (int i = 0; i < Tiles; ++i)
+#pragma GCC unroll 8
+    for (int t = 0; t < Tokens; ++t) acc[i][t] = zero();
+  const uint8_t* x = at.panel;
+  const int64_t whole = job.k / step * step;
+  for (int64_t k = 0; k < whole; k += step, x += 4 * step * Tokens) {
+    F32x16 w[Tiles][step];
+#pragma GCC unroll 8
+    for (int i = 0; i < Tiles; ++i) W::values(at.tile + bytes * i, k, w[i]);
+#pragma GCC unroll 8
+    for (int j = 0; j < step; ++j)
+#pragma GCC unroll 8
+      for (int t = 0; t < Tokens; ++t) {
+        const F32x16 xs = broadcast(x + 4 * (j * Tokens + t));
+#pragma GCC unroll 8
+        for (int i = 0; i < Tiles; ++i) acc[i][t] = fma(w[i][j], xs, acc[i][t]);
+      }
+  }
+  if (whole < job.k) {  // bf16 with odd K: the second half of the last pair is padding
+    for (int i = 0; i < Tiles; ++i) {
+      F32x16 w[step];
+      W::values(at.tile + bytes * i, whole, w);
+      for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(w[0], broadcast(x + 4 * t), acc[i][t]);
+    }
+  }
+  finish<Tiles, Tokens>(job, at, acc);
+}
+
+// Integer activations.  For each sub-group of W::kSub along K, upward:
+//   acc = fma(float(dot), scale_w * scale_x, acc)        dot = sum of (code - zero) * x, exact in int32
+//   acc = fma(-min_w, scale_x * sum of x, acc)           q4_k only, after its group's first line
+// where scale_w and min_w are exact in float32 and |dot| < 2^24, so each line rounds twice at most.
+template <class W, int Tiles, int Tokens>
+void multiply_i8(const LinearJob& job, const Spot& at) {
+  constexpr int subs = kGroup / W::kSub, quads = W::kSub / 4;
+  const int64_t bytes = tile_bytes(W::kKind, job.k);
+  F32x16 acc[Tiles][Tokens];
+#pragma GCC unroll 8
+  for (int i = 0; i < Tiles; ++i)
+#pragma GCC unroll 8
+    for (int t = 0; t < Tokens; ++t) acc[i][t] = zero();
+  const uint8_t* x = at.panel;
+  for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
+#pragma GCC unroll 2
+    for (int s = 0; s < subs; ++s) {
+      I32x16 dot[Tiles][Tokens];
+#pragma GCC unroll 8
+      for (int t = 0; t < Tokens; ++t) {
+        const I32x16 start = W::kZero ? ibroadcast(x + kRecord * t + (subs == 1 ? 44 : 36 + 4 * s)) : izero();
+#pragma GCC unroll 8
+        for (int i = 0; i < Tiles; ++i) dot[i][t] = start;
+      }
+#pragma GCC unroll 8
+      for (int j = 0; j < quads; ++j) {
+        B8x64 w[Tiles];
+#pragma GCC unroll 8
+        for (int i = 0; i < Tiles; ++i) w[i] = W::quad(at.tile + bytes * i, g, s * quads + j);
+#pragma GCC unroll 8
+        for (int t = 0; t < Tokens; ++t) {
+          const B8x64 xs = set4(x + kRecord * t + 4 * (s * quads + j));
+#pragma GCC unroll 8
+          for (int i = 0; i < Tiles; ++i) dot[i][t] = W::dot(dot[i][t], w[i], xs);
+        }
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < Tiles; ++i) {
+        const F32x16 scale = W::scale(at.tile + bytes * i, g, s);
+#pragma GCC unroll 8
+        for (int t = 0; t < Tokens; ++t)
+          acc[i][t] = fma(to_f32(dot[i][t]), mul(scale, broadcast(x + kRecord * t + 32)), acc[i][t]);
+        if constexpr (W::kMins) {
+          const F32x16 low = W::minus_min(at.tile + bytes * i, g);
+#pragma GCC unroll 8
+          for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(low, broadcast(x + kRecord * t + 44), acc[i][t]);
+        }
+      }
+    }
+  }
+  finish<Tiles, Tokens>(job, at, acc);
+}
+
+using Inner = void (*)(const LinearJob&, const Spot&);
+
+// The kernels of one product by panel size: `many` tiles at once, and one tile for what is left over.
+struct Inners {
+  int tiles;
+  Inner many[kTokens], one[kTokens];
+};
+
+template <class M, int Tiles, int... T>
+constexpr Inners inners(std::integer_sequence<int, T...>) {
+  return {Tiles, {M::template run<Tiles, T + 1>...}, {M::template run<1, T + 1>...}};
+}
+template <class M, int Tiles>
+constexpr Inners kInners = inners<M, Tiles>(std::make_integer_sequence<int, kTokens>{});
+
+// Tiles outside, panels inside: a pair of tiles stays in L2 (at most 110 KB at K = 3072) while the panels pass.
+inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range panels) {
+  const int64_t bytes = tile_bytes(job.kind, job.k), token = token_bytes(job.mode, job.k);
+  const int64_t count = panel_count(job.tokens, kTokens);
+  for (int64_t i = tiles.begin; i < tiles.end;) {
+    const bool many = i + inner.tiles <= tiles.end;
+    const int64_t row = i * kLanes;
+    for (int64_t p = panels.begin; p < panels.end; ++p) {
+      const int64_t t = panel_start(job.tokens, count, p), size = panel_start(job.tokens, count, p + 1) - t;
+      const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
+                    job.bias ? job.bias + row : nullptr, job.n - row};
+      (many ? inner.many : inner.one)[size - 1](job, at);
+    }
+    i += many ? inner.tiles : 1;
+  }
+}
+
+template <class W>
+struct Float {
+  template <int Tiles, int Tokens>
+  static void run(const LinearJob& job, const Spot& at) {
+    multiply_float<W, Tiles, Tokens>(job, at);
+  }
+};
+template <class W>
+struct Int8 {
+  template <int Tiles, int Tokens>
+  static void run(const LinearJob& job, const Spot& at) {
+    multiply_i8<W, Tiles, Tokens>(job, at);
+  }
+};
+
+template <class W>
+void multiply_float_tiles(const LinearJob& job, Range tiles, Range panels) {
+  const bool row = job.tokens <= 2;
+  walk(job, row ? kInners<Float<W>, kRowTiles> : kInners<Float<W>, kTiles>, tiles, panels);
+}
+
+// One row of a weight: the float path's own values, lane by lane.
+template <class W>
+void unpack_row(const LinearJob& job, int64_t row, float* out) {
+  const uint8_t* tile = job.weight + row / kLanes * tile_bytes(W::kKind, job.k);
+  for (int64_t k = 0; k < job.k; k += W::kStep) {
+    F32x16 w[W::kStep];
+    W::values(tile, k, w);
+    for (int j = 0; j < W::kStep && k + j < job.k; ++j) {
+      float lane[kLanes];
+      store(lane, w[j]);
+      out[k + j] = lane[row % kLanes];
+    }
+  }
+}
+
+void fill_i8(const LinearJob& job, int64_t token, int64_t size);
+void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
+void unpack_grouped(const LinearJob& job, int64_t row, float* out);
+
+}  // namespace flyweight::FW_ISA

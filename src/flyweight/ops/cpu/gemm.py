@@ -1,0 +1,148 @@
+"""Weights in 16-row tiles and the product over them: pack, linear, embed.
+
+Invariant: an output row's bits depend on that row of x and the weight alone; the kernels fix the order of every sum
+(native/gemm_tile.h).  Packed bytes are at most 1.05 x the file's for quantised kinds.  Nothing here knows models or files.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight import _native
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import Array
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.wire import F32, I32, U8
+
+DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
+# What the kernels of a kind take for granted: bits, group, zero, super_group, codes.
+LAYOUTS = {
+    "q8_0": (8, 32, 0, 0, "int8"),
+    "q4_0": (4, 32, 8, 0, "uint8"),
+    "q4_k": (4, 32, 0, 256, "uint8"),
+    "q6_k": (6, 16, 32, 256, "uint8"),
+}
+MODES = {"f32": 0, "bf16": 1, "int8": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A matrix [N,K] in the tiles of native/kernels_gemm.h, and its bias."""
+
+    shape: tuple[int, int]
+    kind: str
+    tiles: _native.Tiles
+    bias: F32 | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.tiles.nbytes) + (0 if self.bias is None else self.bias.nbytes)
+
+
+def mode_of(activations: str, kind: str) -> int:
+    """What `linear` rounds its rows to: int8 is for grouped kinds; with it, bf16 weights take bf16 and others float32."""
+    if activations == "int8" and kind not in LAYOUTS:
+        return MODES["bf16" if kind == "bf16" else "f32"]
+    return MODES[activations]
+
+
+class Gemm:
+    """pack, linear and embed on one pool.  Holds the scratch for rounded activations, nothing else."""
+
+    def __init__(self, pool: _native.Pool, activations: str) -> None:
+        self._pool = pool
+        self._panels = _native.Panels()
+        self._modes = {kind: mode_of(activations, kind) for kind in (*DENSE_KINDS.values(), *LAYOUTS)}
+
+    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+        """Bytes `pack` holds for a weight without bias, exactly."""
+        return int(_native.packed_nbytes(kind, *shape))
+
+    def pack(
+        self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None
+    ) -> PackedWeight:
+        """Row ranges, in order, into one weight; a part is let go before the next one is asked for."""
+        tiles: _native.Tiles | None = None
+        row = 0
+        for part in parts:
+            kind, rows = part_kind(part), part.shape[0]
+            if tiles is None:
+                check_columns(shape, kind)
+                tiles = _native.Tiles(kind, *shape)
+            if kind != tiles.kind:
+                raise CheckpointError(f"one weight of kinds {tiles.kind}, {kind}; its parts must be of one kind")
+            if part.shape[1] != shape[1] or row + rows > shape[0]:
+                raise CheckpointError(
+                    f"weight part {part.shape} at row {row} where a weight of shape {shape} is needed"
+                )
+            _native.pack_rows(self._pool, tiles, row, rows, *fields(part))
+            row += rows
+        if tiles is None or row != shape[0]:
+            raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
+        own = None if bias is None else np.ascontiguousarray(bias, np.float32)
+        if own is not None and own.shape != shape[:1]:
+            raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
+        return PackedWeight(shape, tiles.kind, tiles, own)
+
+    def linear(self, x: F32, weights: PackedWeight | tuple[PackedWeight, ...]) -> F32:
+        """[T,K] x (N,K) -> [T,N]; a tuple's outputs lie side by side."""
+        x = np.ascontiguousarray(x)
+        if isinstance(weights, PackedWeight):
+            out = np.empty((len(x), weights.shape[0]), np.float32)
+            self._into(x, weights, out, 0)
+            return out
+        out = np.empty((len(x), sum(w.shape[0] for w in weights)), np.float32)
+        column = 0
+        for w in weights:
+            self._into(x, w, out, column)
+            column += w.shape[0]
+        return out
+
+    def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
+        _native.linear(self._pool, self._panels, x, w.tiles, w.bias, out, column, self._modes[w.kind])
+
+    def embed(self, table: PackedWeight, ids: I32) -> F32:
+        """[T] -> [T,K]: rows of the table, exactly as their format defines them."""
+        out = np.empty((len(ids), table.shape[1]), np.float32)
+        _native.embed(self._pool, table.tiles, ids, out)
+        return out
+
+
+def part_kind(part: GroupedWeight | Array) -> str:
+    """The packed kind of a canonical part; raises CheckpointError where no kernel reads it."""
+    if not isinstance(part, GroupedWeight):
+        kind = DENSE_KINDS.get(part.dtype.name)
+        if kind is None or part.ndim != 2:
+            known = ", ".join(DENSE_KINDS)
+            raise CheckpointError(f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}")
+        return kind
+    layout = (part.bits, part.group, part.zero, part.super_group, part.codes.dtype.name)
+    if LAYOUTS.get(part.kind) != layout:
+        known = ", ".join(LAYOUTS)
+        raise CheckpointError(
+            f"quantised weight of (bits, group, zero, super group, codes) = {layout} has no kernel; known: {known}"
+        )
+    return part.kind
+
+
+def check_columns(shape: tuple[int, int], kind: str) -> None:
+    if kind not in LAYOUTS:
+        return
+    block = LAYOUTS[kind][3] or LAYOUTS[kind][1]
+    if shape[1] % block:
+        raise CheckpointError(f"{kind} weight with {shape[1]} columns; must be a multiple of {block}")
+
+
+def fields(part: GroupedWeight | Array) -> tuple[U8 | None, ...]:
+    """codes, scales, mins, super_scales, super_mins as bytes, in the order of `_native.pack_rows`."""
+    if not isinstance(part, GroupedWeight):
+        return (as_bytes(part), None, None, None, None)
+    optional = (part.mins, part.super_scales, part.super_mins)
+    return (as_bytes(part.codes), as_bytes(part.scales), *(None if a is None else as_bytes(a) for a in optional))
+
+
+def as_bytes(array: Array) -> U8:
+    flat: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat

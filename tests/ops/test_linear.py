@@ -1,0 +1,225 @@
+"""`pack`, `linear` and `embed` of the CPU backend against float64 NumPy, on every instruction set this machine can run.
+
+The reference here is written out again, from the definitions: dequantised weight times rounded activations in float64.
+Stated bound: each output errs by at most `rounds` * 2^-24 * sum |w x|, `rounds` being how often its sum is rounded.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import Array, bf16_bits, from_bf16_bits
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.wire import F32
+
+_native = pytest.importorskip("flyweight._native")
+from flyweight.ops.cpu.gemm import Gemm, PackedWeight  # noqa: E402
+
+Part = GroupedWeight | Array
+GROUPED = ("q8_0", "q4_0", "q4_k", "q6_k")
+KINDS = ("f32", "f16", "bf16", *GROUPED)
+ACTIVATIONS = ("f32", "bf16", "int8")
+ISAS = _native.isas()
+FILE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256}
+
+
+def block(kind: str) -> int:
+    return {"q8_0": 32, "q4_0": 32, "q4_k": 256, "q6_k": 256}.get(kind, 1)
+
+
+def make(kind: str, n: int, k: int, rng: np.random.Generator) -> Part:
+    """A random canonical part [n,k] that uses every code, signed scales and extreme sub-scales."""
+    if kind in ("f32", "f16", "bf16"):
+        w = rng.standard_normal((n, k)).astype(np.float32)
+        return {"f32": w, "f16": w.astype(np.float16), "bf16": bf16_bits(w)}[kind]
+    super_k = (n, k // 256)
+    f16 = (rng.standard_normal((n, k // 32)) * 0.01).astype(np.float16)
+    if kind == "q8_0":
+        return GroupedWeight((n, k), 8, 32, rng.integers(-128, 128, (n, k), np.int8), f16)
+    supers = (rng.standard_normal(super_k) * 0.01).astype(np.float16)
+    if kind == "q4_0":
+        return GroupedWeight((n, k), 4, 32, rng.integers(0, 16, (n, k), np.uint8), f16, zero=8)
+    if kind == "q6_k":
+        codes, scales = rng.integers(0, 64, (n, k), np.uint8), rng.integers(-128, 128, (n, k // 16), np.int8)
+        return GroupedWeight((n, k), 6, 16, codes, scales, zero=32, super_group=256, super_scales=supers)
+    return GroupedWeight(
+        (n, k), 4, 32, rng.integers(0, 16, (n, k), np.uint8), rng.integers(0, 64, (n, k // 32), np.uint8),
+        super_group=256, super_scales=supers, mins=rng.integers(0, 64, (n, k // 32), np.uint8),
+        super_mins=(rng.standard_normal(super_k) * 0.01).astype(np.float16),
+    )  # fmt: skip
+
+
+def floats(part: Part) -> F32:
+    if isinstance(part, GroupedWeight):
+        return part.dequantize()
+    return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
+
+
+def rows(part: Part, a: int, b: int) -> Part:
+    if not isinstance(part, GroupedWeight):
+        return part[a:b]
+    cut = {
+        name: None if (field := getattr(part, name)) is None else field[a:b]
+        for name in ("codes", "scales", "super_scales", "mins", "super_mins")
+    }
+    return replace(part, shape=(b - a, part.shape[1]), **cut)
+
+
+def seen(x: F32, activations: str, kind: str) -> NDArray[np.float64]:
+    """What the product multiplies with, from the definition in `Gemm`'s docstrings."""
+    if activations == "int8" and kind in GROUPED:
+        groups = x.reshape(len(x), -1, 32)
+        amax = np.abs(groups).max(axis=2, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            inverse = np.float32(127) / amax
+            usable = np.isfinite(inverse) & (inverse > 0)
+            codes = np.where(usable, np.rint(groups * inverse), 0).astype(np.float64)
+        return (codes * np.where(usable, amax / np.float32(127), 0).astype(np.float64)).reshape(x.shape)
+    if activations == "bf16" or (activations == "int8" and kind == "bf16"):
+        return from_bf16_bits(bf16_bits(x)).astype(np.float64)
+    return x.astype(np.float64)
+
+
+def gemm(isa: str = "", activations: str = "f32", threads: int = 2) -> Gemm:
+    return Gemm(_native.Pool(threads, isa), activations)
+
+
+def tokens(t: int, k: int, rng: np.random.Generator) -> F32:
+    x = rng.standard_normal((t, k)) * np.exp(rng.standard_normal((t, 1)))
+    return x.astype(np.float32)
+
+
+def packed(g: Gemm, part: Part, bias: F32 | None = None) -> PackedWeight:
+    return g.pack(part.shape, [part], bias)
+
+
+def check_product(isa: str, activations: str, kind: str, shape: tuple[int, int, int]) -> None:
+    t, n, k = shape
+    rng = np.random.default_rng(t + 1000 * n + k)
+    part, x = make(kind, n, k, rng), tokens(t, k, rng)
+    bias = rng.standard_normal(n).astype(np.float32) if n % 2 else None
+    g = gemm(isa, activations)
+    got = g.linear(x, packed(g, part, bias))
+    w, a = floats(part).astype(np.float64), seen(x, activations, kind)
+    want = a @ w.T + (0 if bias is None else bias)
+    # A group of the int8 product takes up to four roundings, an element of the others one; the scale of both and the
+    # bias a few more.  For minima the two terms are summed apart, so the bound must not let them cancel.
+    size = np.abs(w)
+    if isinstance(part, GroupedWeight) and part.mins is not None:
+        size = size + 2 * np.abs(part.super_mins.astype(np.float64)).max() * 63
+    bound = (k + 8) * 2.0**-24 * (np.abs(a) @ size.T + (0 if bias is None else np.abs(bias)))
+    assert got.shape == (t, n) and got.dtype == np.float32
+    assert (np.abs(got - want) <= bound + 1e-30).all(), f"worst {np.max(np.abs(got - want) / (bound + 1e-30))} of the bound"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_product_equals_float64(isa: str, activations: str, kind: str) -> None:
+    for t, n, k in ((1, 16, 256), (3, 172, 512), (7, 33, 256), (14, 15, 768)):
+        check_product(isa, activations, kind, (t, n, k))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(ISAS), st.sampled_from(ACTIVATIONS), st.sampled_from(KINDS),
+    st.integers(1, 20), st.integers(1, 70), st.integers(1, 150),
+)  # fmt: skip
+def test_any_shape(isa: str, activations: str, kind: str, t: int, n: int, k: int) -> None:
+    step = block(kind)
+    check_product(isa, activations, kind, (t, n, k if step == 1 else max(1, k * 8 // step) * step))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_do_not_know_each_other(isa: str, activations: str, kind: str) -> None:
+    """Any number of tokens, any number of threads, any place in the weight: the same bits."""
+    rng = np.random.default_rng(7)
+    n, k = 172, 512 if block(kind) > 1 else 333
+    part, x = make(kind, n, k, rng), tokens(70, k, rng)
+    alone = gemm(isa, activations, 1)
+    w = packed(alone, part)
+    want = np.concatenate([alone.linear(x[t : t + 1], w) for t in range(70)])
+    for threads in (1, 2, 3, 7):
+        g = gemm(isa, activations, threads)
+        for t in (70,) if threads != 2 else (*range(1, 16), 31, 48, 69, 70):
+            assert np.array_equal(g.linear(x[:t], w), want[:t]), (threads, t)
+            assert np.array_equal(g.linear(x[70 - t :], w), want[70 - t :]), (threads, t)
+    for edge in (1, 15, 16, 17, 100):  # the same rows elsewhere in a tile, beside others
+        moved = packed(alone, rows(part, edge, n))
+        assert np.array_equal(alone.linear(x[:9], moved), want[:9, edge:])
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_int8_products_are_the_same_on_every_target(kind: str) -> None:
+    rng = np.random.default_rng(11)
+    part, x = make(kind, 50, 512, rng), tokens(9, 512, rng)
+    outs = [g.linear(x, packed(g, part)) for g in (gemm(isa, "int8") for isa in ISAS)]
+    assert all(np.array_equal(out, outs[0]) for out in outs[1:])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_embed_is_exact(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    k = 512 if block(kind) > 1 else 77
+    part = make(kind, 45, k, rng)
+    g = gemm(isa)
+    ids = rng.integers(0, 45, 30).astype(np.int32)
+    assert np.array_equal(g.embed(packed(g, part), ids), floats(part)[ids])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_any_size_make_one_weight(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    part, g = make(kind, 61, 512, rng), gemm()
+    cuts = [0, 1, 16, 33, 33, 60, 61]
+    whole = g.pack((61, 512), (rows(part, a, b) for a, b in zip(cuts, cuts[1:], strict=False)))
+    assert np.array_equal(g.embed(whole, np.arange(61, dtype=np.int32)), floats(part))
+    assert whole.kind == kind and whole.nbytes == g.packed_nbytes((61, 512), kind)
+    assert g.packed_nbytes((64, 512), kind) <= 1.05 * 64 * 512 * FILE_BYTES[kind]
+
+
+def test_tuple_outputs_lie_side_by_side() -> None:
+    rng = np.random.default_rng(9)
+    g = gemm(activations="int8")
+    parts = [make(kind, n, 256, rng) for kind, n in (("q4_k", 33), ("q6_k", 16), ("f32", 5))]
+    weights = tuple(packed(g, part) for part in parts)
+    x = tokens(4, 256, rng)
+    assert np.array_equal(g.linear(x, weights), np.concatenate([g.linear(x, w) for w in weights], axis=1))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_extreme_activations(isa: str) -> None:
+    """All-zero, tiny, huge and non-finite groups round as the definition says."""
+    rng = np.random.default_rng(13)
+    x = tokens(1, 160, rng)
+    x[0, :32], x[0, 32:64], x[0, 64:96], x[0, 96] = 0, 1e-40, 1e30, np.inf
+    part, g = make("q8_0", 16, 160, rng), gemm(isa, "int8")
+    got = g.linear(x, packed(g, part))
+    want = seen(x, "int8", "q8_0") @ floats(part).astype(np.float64).T
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_wrong_weights_are_refused() -> None:
+    rng = np.random.default_rng(1)
+    g = gemm()
+    q4, q8 = make("q4_0", 16, 64, rng), make("q8_0", 16, 64, rng)
+    assert isinstance(q4, GroupedWeight)
+    for shape, parts, message in (
+        ((32, 64), [q4, q8], "one kind"),
+        ((17, 64), [q4], "16 rows where 17"),
+        ((15, 64), [q4], "at row 0"),
+        ((16, 32), [q4], "at row 0"),
+        ((16, 64), [], "0 rows"),
+        ((16, 64), [replace(q4, zero=7)], "no kernel"),
+        ((16, 64), [np.zeros((16, 64))], "float64"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            g.pack(shape, parts)
