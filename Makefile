@@ -8,5 +8,6 @@ BUILD ?= build/native
 .PHONY: native
 native:
 	@PATH="$(dir $(abspath $(shell command -v $(PYTHON)))):$$PATH"; \
-	test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE="$$(command -v $(PYTHON))"; \
+	test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja -DFLYWEIGHT_WERROR=ON \
+		-DPython_EXECUTABLE="$$(command -v $(PYTHON))"; \
 	cmake --build $(BUILD) && rm -f src/flyweight/_native*.so && cp $(BUILD)/_native*.so src/flyweight/

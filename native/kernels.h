@@ -42,12 +42,36 @@ struct ElementwiseKernels {
   void (*take)(Pool&, const float* x, const int32_t* rows, float* out, int64_t count, int64_t width);
 };
 
-struct SampleKernels;
+// One call of `sample`: the columns of flyweight.wire.SampleBatch, R rows, and where the answers go.  The caller has
+// checked that every id lies in [0, vocab) and that the *_starts ascend.
+struct SampleJob {
+  int64_t rows = 0, vocab = 0, longest_history = 0, width = 0;  // width: ids in a row of top_ids, at most 64
+  const float *logits = nullptr, *temperature = nullptr, *top_p = nullptr, *min_p = nullptr;
+  const int32_t *top_k = nullptr, *choice = nullptr, *position = nullptr;
+  const uint64_t* seed = nullptr;
+  const float* penalties = nullptr;  // [R, 3] repetition, presence, frequency
+  const int32_t *prompt = nullptr, *history = nullptr, *history_starts = nullptr;
+  const int32_t *bias_ids = nullptr, *bias_starts = nullptr;
+  const float* bias_values = nullptr;
+  const int32_t *banned_ids = nullptr, *banned_starts = nullptr;
+  const int32_t* logprobs = nullptr;
+  int32_t *tokens = nullptr, *ranks = nullptr, *top_ids = nullptr;
+  float *out_logprobs = nullptr, *top_logprobs = nullptr;
+  uint8_t* scratch = nullptr;  // 64-byte aligned
+};
+
+struct SampleKernels {
+  int64_t (*scratch)(const SampleJob&, int threads);  // bytes wanted
+  void (*sample)(Pool&, const SampleJob&);
+};
 
 // What one target offers.
 struct Kernels {
   const char* isa;
   const ElementwiseKernels* elementwise;
+  const AttentionKernels* attention;
+  const GemmKernels* gemm;
+  const SampleKernels* sample;
 };
 
 // All targets this machine can run, best last.

@@ -7,11 +7,17 @@
 namespace flyweight::FW_ISA {
 
 extern const ElementwiseKernels elementwise_kernels;
+extern const AttentionKernels attention_kernels;
+extern const GemmKernels gemm_kernels;
+extern const SampleKernels sample_kernels;
 
 extern const Kernels kernels;
 const Kernels kernels = {
     .isa = FW_NAME(FW_ISA),
     .elementwise = &elementwise_kernels,
+    .attention = &attention_kernels,
+    .gemm = &gemm_kernels,
+    .sample = &sample_kernels,
 };
 
 }  // namespace flyweight::FW_ISA

@@ -19,7 +19,8 @@ struct Engine {
   const Kernels* kernels;
 };
 
-// Input arrays: nanobind refuses another dtype, rank or a gap between elements with a TypeError, and never copies.
+// Input arrays: nanobind refuses another dtype, rank or a gap between elements with a TypeError, never copies
+// (bind with nb::arg(...).noconvert()).
 template <class T, class... Shape>
 using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu, Shape...>;
 template <class T, class... Shape>
@@ -42,8 +43,21 @@ Out<T> fresh(std::initializer_list<size_t> shape) {
   return Out<T>(data, shape, owner);
 }
 
+template <class A>
+int64_t extent(const A& array, size_t axis) {
+  return static_cast<int64_t>(array.shape(axis));
+}
+
+template <class A, class B>
+bool same_shape(const A& a, const B& b) {
+  return a.shape(0) == b.shape(0) && a.shape(1) == b.shape(1);
+}
+
 void require(bool ok, const char* what);  // raises ValueError(what)
 
+void bind_attention(nb::module_& m);
 void bind_elementwise(nb::module_& m);
+void bind_gemm(nb::module_& m);
+void bind_sample(nb::module_& m);
 
 }  // namespace flyweight

@@ -49,7 +49,10 @@ NB_MODULE(_native, m) {
           nb::arg("threads"), nb::arg("isa") = "")
       .def_prop_ro("threads", [](const Engine& e) { return e.pool.threads(); })
       .def_prop_ro("isa", [](const Engine& e) { return e.kernels->isa; });
+  bind_attention(m);
   bind_elementwise(m);
+  bind_gemm(m);
+  bind_sample(m);
 }
 
 }  // namespace flyweight

@@ -1,0 +1,123 @@
+// Python entry point of sample.cpp: checks the columns of a SampleBatch, owns the scratch and the answers.
+#include <nanobind/stl/tuple.h>
+
+#include <memory>
+#include <tuple>
+
+#include "bindings.h"
+
+namespace flyweight {
+namespace {
+
+template <class T>
+using Column = In<T, Vec>;
+using Ids = Column<int32_t>;
+
+using DrawColumns = std::tuple<Column<float>, Column<float>, Ids, Column<float>, Column<uint64_t>, Ids, Ids>;
+using HistoryColumns = std::tuple<In<float, Mat>, Ids, Ids, Ids>;
+using BiasColumns = std::tuple<Ids, Column<float>, Ids>;
+using BannedColumns = std::tuple<Ids, Ids>;
+using Answers = std::tuple<Out<int32_t>, Out<float>, Out<int32_t>, Out<int32_t>, Out<float>>;
+
+constexpr int64_t kMaxWidth = 64;  // sample_lists.h
+
+template <class T>
+const T* column(const Column<T>& array, const SampleJob& job) {
+  require(extent(array, 0) == job.rows, "sample: a column's length is not the number of rows");
+  return array.data();
+}
+
+// Ragged rows over `ids`: starts ascend from 0 to the end, ids lie in the vocabulary.  Returns the longest row.
+int64_t check_ragged(const Ids& ids, const Ids& starts, const SampleJob& job) {
+  require(extent(starts, 0) == job.rows + 1, "sample: starts must have one entry more than there are rows");
+  const int32_t* at = starts.data();
+  require(at[0] == 0 && at[job.rows] == extent(ids, 0), "sample: starts must run from 0 to the number of ids");
+  int64_t longest = 0;
+  for (int64_t r = 0; r < job.rows; ++r) {
+    require(at[r] <= at[r + 1], "sample: starts must ascend");
+    longest = at[r + 1] - at[r] > longest ? at[r + 1] - at[r] : longest;
+  }
+  for (size_t i = 0; i < ids.shape(0); ++i)
+    require(ids.data()[i] >= 0 && ids.data()[i] < job.vocab, "sample: an id is outside the vocabulary");
+  return longest;
+}
+
+void take_draw(SampleJob& job, const DrawColumns& c) {
+  job.temperature = column(std::get<0>(c), job);
+  job.top_p = column(std::get<1>(c), job);
+  job.top_k = column(std::get<2>(c), job);
+  job.min_p = column(std::get<3>(c), job);
+  job.seed = column(std::get<4>(c), job);
+  job.choice = column(std::get<5>(c), job);
+  job.position = column(std::get<6>(c), job);
+}
+
+void take_history(SampleJob& job, const HistoryColumns& c) {
+  const auto& [penalties, prompt, ids, starts] = c;
+  require(extent(penalties, 0) == job.rows && penalties.shape(1) == 3, "sample: penalties must be [rows, 3]");
+  job.penalties = penalties.data();
+  job.prompt = column(prompt, job);
+  for (int64_t r = 0; r < job.rows; ++r) require(job.prompt[r] >= 0, "sample: prompt must not be negative");
+  job.longest_history = check_ragged(ids, starts, job);
+  job.history = ids.data();
+  job.history_starts = starts.data();
+}
+
+void take_bias(SampleJob& job, const BiasColumns& c) {
+  const auto& [ids, values, starts] = c;
+  check_ragged(ids, starts, job);
+  require(values.shape(0) == ids.shape(0), "sample: bias ids and values differ in length");
+  job.bias_ids = ids.data();
+  job.bias_values = values.data();
+  job.bias_starts = starts.data();
+}
+
+void take_banned(SampleJob& job, const BannedColumns& c) {
+  const auto& [ids, starts] = c;
+  check_ragged(ids, starts, job);
+  job.banned_ids = ids.data();
+  job.banned_starts = starts.data();
+}
+
+Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const HistoryColumns& history,
+               const BiasColumns& bias, const BannedColumns& banned, Ids logprobs, int64_t width) {
+  SampleJob job;
+  job.rows = extent(logits, 0);
+  job.vocab = extent(logits, 1);
+  job.width = width;
+  job.logits = logits.data();
+  require(job.vocab > 0 && job.vocab < INT32_MAX, "sample: the vocabulary must not be empty");
+  require(width >= 0 && width <= kMaxWidth, "sample: width must be 0 to 64");
+  take_draw(job, draw);
+  take_history(job, history);
+  take_bias(job, bias);
+  take_banned(job, banned);
+  job.logprobs = column(logprobs, job);
+  for (int64_t r = 0; r < job.rows; ++r) require(job.logprobs[r] <= width, "sample: logprobs exceed the width");
+
+  const size_t rows = logits.shape(0), columns = static_cast<size_t>(width);
+  Answers answers{fresh<int32_t>({rows}), fresh<float>({rows}), fresh<int32_t>({rows}),
+                  fresh<int32_t>({rows, columns}), fresh<float>({rows, columns})};
+  job.tokens = std::get<0>(answers).data();
+  job.out_logprobs = std::get<1>(answers).data();
+  job.ranks = std::get<2>(answers).data();
+  job.top_ids = std::get<3>(answers).data();
+  job.top_logprobs = std::get<4>(answers).data();
+
+  const nb::gil_scoped_release release;
+  const auto bytes = static_cast<size_t>(e.kernels->sample->scratch(job, e.pool.threads()));
+  const auto free = [](uint8_t* p) { ::operator delete(p, kAlign); };
+  const std::unique_ptr<uint8_t, decltype(free)> scratch(static_cast<uint8_t*>(::operator new(bytes, kAlign)), free);
+  job.scratch = scratch.get();
+  e.kernels->sample->sample(e.pool, job);
+  return answers;
+}
+
+}  // namespace
+
+void bind_sample(nb::module_& m) {
+  m.def("sample", &sample, nb::arg("pool"), nb::arg("logits").noconvert(), nb::arg("draw"), nb::arg("history"),
+        nb::arg("bias"), nb::arg("banned"), nb::arg("logprobs").noconvert(), nb::arg("width"));
+}
+
+}  // namespace flyweight

@@ -1,0 +1,124 @@
+"""The CPU backend: `ops.base.Ops` over the native kernels, one pool of threads per `CpuOps`.
+
+Invariant: an output row depends on that row's inputs alone, bit for bit, whatever the threads and the company.  The rooms
+behind it: gemm (weights), attention (KV memory), elementwise, sample.  Knows no models and no files.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from flyweight import _native
+from flyweight.errors import ConfigError, nearest
+from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, KVLayer, Rotation, Weight
+from flyweight.ops.cpu import elementwise
+from flyweight.ops.cpu.attention import Attention, kv_layer
+from flyweight.ops.cpu.gemm import Gemm, PackedWeight
+from flyweight.ops.cpu.sample import sample
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
+
+MAX_THREADS = 1024  # native/pool.cpp counts workers in ten bits
+
+
+def available_isas() -> tuple[str, ...]:
+    """Names of the instruction sets this machine can run, best last."""
+    return tuple(_native.isas())
+
+
+class CpuOps:
+    """The op table on `threads` threads (the caller's among them).  `isa` None takes the best this machine has."""
+
+    def __init__(self, threads: int, isa: str | None = None, activations: str = "int8") -> None:
+        known = available_isas()
+        if isa is not None and isa not in known:
+            raise ConfigError(
+                f"isa = {isa!r} cannot run on this machine; allowed: {', '.join(known)}{nearest(isa, known)}"
+            )
+        if activations not in ACTIVATIONS:
+            allowed = ", ".join(ACTIVATIONS)
+            near = nearest(activations, ACTIVATIONS)
+            raise ConfigError(f"activations = {activations!r}; allowed: {allowed}{near}")
+        if not 1 <= threads <= MAX_THREADS:
+            near = str(min(max(threads, 1), MAX_THREADS))
+            raise ConfigError(f"threads = {threads}; allowed: 1 to {MAX_THREADS}; nearest valid: {near}")
+        self._pool = _native.Pool(threads, isa or "")
+        self._activations = activations
+        self._gemm = Gemm(self._pool, activations)
+        self._attention = Attention(self._pool)
+
+    @property
+    def activations(self) -> str:
+        return self._activations
+
+    @property
+    def isa(self) -> str:
+        return self._pool.isa
+
+    @property
+    def threads(self) -> int:
+        return self._pool.threads
+
+    # --- weights ---
+    def pack(
+        self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None
+    ) -> PackedWeight:
+        return self._gemm.pack(shape, parts, bias)
+
+    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+        return self._gemm.packed_nbytes(shape, kind)
+
+    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
+        return kv_layer(group, blocks, block_size, dtype)
+
+    # --- step bounds: kernels hold nothing between ops ---
+    def begin(self, batch: Batch) -> None: ...
+
+    def end(self) -> None: ...
+
+    # --- compute ---
+    def embed(self, table: Weight, ids: I32) -> F32:
+        assert isinstance(table, PackedWeight)
+        return self._gemm.embed(table, ids)
+
+    def linear(self, x: F32, w: Weight) -> F32:
+        assert isinstance(w, PackedWeight)
+        return self._gemm.linear(x, w)
+
+    def norm(self, x: F32, w: F32, eps: float) -> F32:
+        return elementwise.norm(self._pool, x, w, eps)
+
+    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
+        return elementwise.add_norm(self._pool, x, residual, w, eps)
+
+    def act(self, x: F32, kind: str) -> F32:
+        return elementwise.act(self._pool, x, kind)
+
+    def add(self, x: F32, residual: F32) -> None:
+        elementwise.add(self._pool, x, residual)
+
+    def take(self, x: F32, rows: I32) -> F32:
+        return elementwise.take(self._pool, x, rows)
+
+    def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
+        """Small (T * dim/2 angles a step, shared by all layers), so NumPy; the angle is one float32 product."""
+        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]
+        wide, factor = angles.astype(np.float64), np.float32(scale)
+        return Rotation(
+            np.cos(wide).astype(np.float32) * factor, np.sin(wide).astype(np.float32) * factor
+        )
+
+    def rope_store(
+        self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
+    ) -> F32:
+        return self._attention.rope_store(qkv, kv, batch, rope, norms)
+
+    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+        return self._attention.attend(q, kv, batch, scale)
+
+    def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
+        self._attention.move_kv(kv, src, dst)
+
+    def sample(self, logits: F32, s: SampleBatch) -> Sampled:
+        return sample(self._pool, logits, s)

@@ -1,0 +1,140 @@
+"""Norms, gated activations, sums and row copies on every instruction set, against the NumPy reference.
+
+What must be equal is compared with `==`: rows alone and in company, any thread count, any target.
+"""
+
+import numpy as np
+import pytest
+
+from flyweight.errors import ConfigError
+from flyweight.ops.cpu import CpuOps, available_isas
+from flyweight.ops.reference import ReferenceOps
+
+ISAS = available_isas()
+THREADS = (1, 2, 3, 7)
+SHAPES = [(1, 1), (1, 16), (3, 17), (2, 63), (5, 64), (1, 172), (9, 1000), (70, 288), (2, 4096)]
+KINDS = ("silu", "gelu", "gelu_tanh")
+
+
+def rows(shape: tuple[int, int], seed: int = 0, scale: float = 3.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32)
+
+
+@pytest.fixture(params=ISAS)
+def ops(request: pytest.FixtureRequest) -> CpuOps:
+    return CpuOps(2, request.param, "f32")
+
+
+@pytest.fixture(scope="module")
+def true() -> ReferenceOps:
+    return ReferenceOps()
+
+
+def close(got: np.ndarray, want: np.ndarray, rtol: float = 2e-6, atol: float = 1e-6) -> None:
+    assert got.dtype == want.dtype == np.float32
+    assert got.flags.c_contiguous
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norm(ops: CpuOps, true: ReferenceOps, shape: tuple[int, int]) -> None:
+    x, w = rows(shape), rows((1, shape[1]), 1)[0]
+    close(ops.norm(x, w, 1e-5), true.norm(x, w, 1e-5))
+
+
+def test_norm_of_zeros_and_of_tiny_rows_uses_eps(ops: CpuOps, true: ReferenceOps) -> None:
+    x = np.stack([np.zeros(48), np.full(48, 1e-4)]).astype(np.float32)
+    w = np.ones(48, np.float32)
+    close(ops.norm(x, w, 1e-6), true.norm(x, w, 1e-6))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_add_norm_updates_the_residual(
+    ops: CpuOps, true: ReferenceOps, shape: tuple[int, int]
+) -> None:
+    x, residual, w = rows(shape), rows(shape, 2), rows((1, shape[1]), 1)[0]
+    want_residual = residual.copy()
+    want = true.add_norm(x, want_residual, w, 1e-5)
+    got = ops.add_norm(x, residual, w, 1e-5)
+    assert (residual == want_residual).all()
+    close(got, want)
+    assert (got == ops.norm(residual, w, 1e-5)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_act(ops: CpuOps, true: ReferenceOps, shape: tuple[int, int], kind: str) -> None:
+    x = rows((shape[0], 2 * shape[1]))
+    close(ops.act(x, kind), true.act(x, kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_act_at_the_extremes(ops: CpuOps, true: ReferenceOps, kind: str) -> None:
+    gate = np.array(
+        [0, -0.0, 1e-30, -1e-30, 5, -5, 9.5, -9.5, 30, -30, 90, -90, 200, -200], np.float32
+    )
+    x = np.concatenate([gate, np.ones_like(gate)])[None]
+    close(ops.act(x, kind), true.act(x, kind), rtol=3e-6)
+    x[0, 3] = np.nan
+    assert np.isnan(ops.act(x, kind)[0, 3])
+    assert np.isfinite(np.delete(ops.act(x, kind)[0], 3)).all()
+
+
+def test_act_refuses_an_unknown_kind(ops: CpuOps) -> None:
+    with pytest.raises(ConfigError, match=r"swish.*silu, gelu, gelu_tanh"):
+        ops.act(rows((1, 4)), "swish")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_add_and_take(ops: CpuOps, shape: tuple[int, int]) -> None:
+    x, residual = rows(shape), rows(shape, 5)
+    want = residual + x
+    ops.add(x, residual)
+    assert (residual == want).all()
+    picked = np.array([shape[0] - 1, 0, shape[0] // 2, 0], np.int32)
+    assert (ops.take(x, picked) == x[picked]).all()
+    assert ops.take(x, picked[:0]).shape == (0, shape[1])
+
+
+def test_arrays_that_do_not_fit_are_refused(ops: CpuOps) -> None:
+    x, w = rows((2, 16)), np.ones(16, np.float32)
+    with pytest.raises(ValueError, match="length"):
+        ops.norm(x, w[:8].copy(), 1e-5)
+    with pytest.raises(ValueError, match="shape"):
+        ops.add(x, rows((1, 16)))
+    with pytest.raises(ValueError, match="range"):
+        ops.take(x, np.array([2], np.int32))
+    with pytest.raises(TypeError):
+        ops.norm(x.astype(np.float64), w, 1e-5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        ops.add(x[:, ::2], x[:, ::2])
+
+
+def everything(ops: CpuOps, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+    """[T,K] -> the outputs of every op, each with T rows."""
+    residual = x[:, ::-1].copy()
+    out = [ops.norm(x, w, 1e-5), ops.add_norm(x, residual, w, 1e-5), residual]
+    return out + [ops.act(x, kind) for kind in KINDS]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [2, 34, 288, 2304])
+def test_rows_do_not_depend_on_threads_or_company(isa: str, width: int) -> None:
+    x, w = rows((70, width)), rows((1, width), 1)[0]
+    alone = CpuOps(1, isa, "f32")
+    want = everything(alone, x, w)
+    for threads in THREADS:
+        for got, same in zip(everything(CpuOps(threads, isa, "f32"), x, w), want, strict=True):
+            assert (got == same).all()
+    for r in (0, 13, 69):
+        for got, same in zip(everything(alone, x[r : r + 1], w), want, strict=True):
+            assert (got[0] == same[r]).all()
+
+
+@pytest.mark.parametrize("width", [2, 34, 1000])
+def test_every_instruction_set_gives_the_same_bits(width: int) -> None:
+    x, w = rows((7, width)), rows((1, width), 1)[0]
+    want = everything(CpuOps(1, "scalar", "f32"), x, w)
+    for isa in ISAS:
+        for got, same in zip(everything(CpuOps(1, isa, "f32"), x, w), want, strict=True):
+            assert got.tobytes() == same.tobytes()
