@@ -38,15 +38,35 @@ FW_INLINE F32x16 widen(const Brain* p) { return load_bf16(&p->bits); }
 
 // A tile's memory: K as four [k_dim][16] parts, V as four [16][v_stride] parts.  Parts past the context repeat part 0.
 template <class T>
-struct Tile {
+struct Parts {
   const T* k[kParts];
   const T* v[kParts];
+};
+
+// Reading a tile in the cache's own memory touches the same places of the one after it: blocks lie anywhere, so the
+// hardware's prefetchers start anew every 16 positions.
+template <class T>
+struct StoredTile : Parts<T> {
+  using Element = T;
+  Parts<T> next;
   int64_t v_stride;
+
+  FW_INLINE void touch_k(int part, int64_t at) const { touch(next.k[part] + at); }
+  FW_INLINE void touch_v(int64_t part, int64_t at) const { touch(next.v[part] + at); }
+  FW_INLINE static void touch(const T* p) { __builtin_prefetch(p, 0, 2); }
+};
+
+struct WidenedTile : Parts<float> {
+  using Element = float;
+  int64_t v_stride;
+
+  FW_INLINE void touch_k(int, int64_t) const {}
+  FW_INLINE void touch_v(int64_t, int64_t) const {}
 };
 
 // scores[r][16*part + lane] for R rows; q is packed [k_dim][R].
-template <int R, class T>
-void score_rows(const float* q, const Tile<T>& tile, int64_t k_dim, float* scores) {
+template <int R, class Tile>
+void score_rows(const float* q, const Tile& tile, int64_t k_dim, float* scores) {
   for (int part = 0; part < kParts; part += kWide) {
     F32x16 sum[R][kWide];
     for (int r = 0; r < R; ++r)
@@ -54,6 +74,7 @@ void score_rows(const float* q, const Tile<T>& tile, int64_t k_dim, float* score
     for (int64_t d = 0; d < k_dim; ++d) {
       F32x16 k[kWide];
       for (int w = 0; w < kWide; ++w) k[w] = widen(tile.k[part + w] + d * 16);
+      for (int w = 0; w < kWide; ++w) tile.touch_k(part + w, d * 16);
       for (int r = 0; r < R; ++r) {
         const F32x16 x = set1(q[d * R + r]);
         for (int w = 0; w < kWide; ++w) sum[r][w] = fma(x, k[w], sum[r][w]);
@@ -65,18 +86,19 @@ void score_rows(const float* q, const Tile<T>& tile, int64_t k_dim, float* score
 }
 
 // acc[r] = acc[r] * factor[r] + sum over positions [from, to) of p[r] * v, W vectors of it.
-template <int R, int W, class T>
-void mix_columns(const float* p, const float* factor, const Tile<T>& tile, int64_t from, int64_t to, int64_t column,
+template <int R, int W, class Tile>
+void mix_columns(const float* p, const float* factor, const Tile& tile, int64_t from, int64_t to, int64_t column,
                  float* acc, int64_t stride) {
   F32x16 sum[R][W];
   for (int r = 0; r < R; ++r)
     for (int w = 0; w < W; ++w) sum[r][w] = mul(load(acc + r * stride + column + w * 16), set1(factor[r]));
   while (from < to) {
     const int64_t part = from / 16, stop = to < (part + 1) * 16 ? to : (part + 1) * 16;
-    const T* row = tile.v[part] + (from % 16) * tile.v_stride + column;
-    for (; from < stop; ++from, row += tile.v_stride) {
+    int64_t at = (from % 16) * tile.v_stride + column;
+    for (; from < stop; ++from, at += tile.v_stride) {
       F32x16 v[W];
-      for (int w = 0; w < W; ++w) v[w] = widen(row + w * 16);
+      for (int w = 0; w < W; ++w) v[w] = widen(tile.v[part] + at + w * 16);
+      for (int w = 0; w < W; w += 4 / static_cast<int>(sizeof(typename Tile::Element))) tile.touch_v(part, at + w * 16);
       for (int r = 0; r < R; ++r) {
         const F32x16 x = set1(p[r * kTile + from]);
         for (int w = 0; w < W; ++w) sum[r][w] = fma(x, v[w], sum[r][w]);
@@ -87,8 +109,8 @@ void mix_columns(const float* p, const float* factor, const Tile<T>& tile, int64
     for (int w = 0; w < W; ++w) store(acc + r * stride + column + w * 16, sum[r][w]);
 }
 
-template <int R, class T>
-void mix_rows(const float* p, const float* factor, const Tile<T>& tile, int64_t from, int64_t to, int64_t v_padded,
+template <int R, class Tile>
+void mix_rows(const float* p, const float* factor, const Tile& tile, int64_t from, int64_t to, int64_t v_padded,
               float* acc, int64_t stride) {
   int64_t column = 0;
   for (; column + 16 * kWide <= v_padded; column += 16 * kWide)
@@ -224,36 +246,45 @@ class Worker {
       compute(widened(), at, row, records);
       return;
     }
-    const Tile<T> tile = locate(at, seen);
-    if constexpr (!std::is_same_v<T, float>) {
-      if (tiles_ > 2) {  // from the third use on, widening once is cheaper than at every load
-        widen_tile(tile, seen);
-        compute(widened(), at, row, records);
-        return;
-      }
+    if (tiles_ > 2 && !std::is_same_v<T, float>) {  // from the third use on, widening once is cheaper than every time
+      widen_tile(stored(at, seen), seen);
+      compute(widened(), at, row, records);
+      return;
     }
-    compute(tile, at, row, records);
+    compute(stored(at, seen), at, row, records);
   }
 
-  Tile<T> locate(int64_t at, int64_t seen) const {
-    const KVView& kv = a_.kv;
-    Tile<T> tile{};
-    tile.v_stride = kv.v_dim;
-    for (int64_t part = 0; part < kParts; ++part) {
-      const int64_t slot = slot_of(part * 16 < seen ? at + part * 16 : at);
-      tile.k[part] = static_cast<const T*>(kv.k) + kv.k_index(slot, item_.head);
-      tile.v[part] = static_cast<const T*>(kv.v) + kv.v_index(slot, item_.head);
+  StoredTile<T> stored(int64_t at, int64_t seen) {
+    StoredTile<T> tile;
+    static_cast<Parts<T>&>(tile) = at == ahead_at_ ? ahead_ : locate(at, seen);
+    const int64_t left = position(rows_ - 1) + 1 - at - kTile;
+    if (left > 0) {
+      ahead_at_ = at + kTile;
+      ahead_ = locate(ahead_at_, left);
+      tile.next = ahead_;
+    } else {
+      tile.next = tile;
     }
+    tile.v_stride = a_.kv.v_dim;
     return tile;
   }
 
-  int64_t slot_of(int64_t position) const {
-    const int64_t block = a_.tables[item_.sequence * a_.table_width + position / a_.kv.block];
-    return block * a_.kv.block + position % a_.kv.block;
+  Parts<T> locate(int64_t at, int64_t seen) const {
+    const KVView& kv = a_.kv;
+    const auto block = static_cast<uint32_t>(kv.block);
+    const int32_t* table = a_.tables + item_.sequence * a_.table_width;
+    Parts<T> parts;
+    for (int part = 0; part < kParts; ++part) {
+      const auto position = static_cast<uint32_t>(part * 16 < seen ? at + part * 16 : at);
+      const int64_t row = (table[position / block] * kv.heads + item_.head) * kv.block + position % block;
+      parts.k[part] = static_cast<const T*>(kv.k) + row * kv.k_dim;
+      parts.v[part] = static_cast<const T*>(kv.v) + row * kv.v_dim;
+    }
+    return parts;
   }
 
-  Tile<float> widened() const {
-    Tile<float> tile{};
+  WidenedTile widened() const {
+    WidenedTile tile;
     tile.v_stride = v_padded_;
     for (int part = 0; part < kParts; ++part) {
       tile.k[part] = k_ + part * 16 * a_.kv.k_dim;
@@ -262,11 +293,19 @@ class Worker {
     return tile;
   }
 
-  void widen_tile(const Tile<T>& tile, int64_t seen) {
+  void widen_tile(const StoredTile<T>& tile, int64_t seen) {
     const int64_t floats = 16 * a_.kv.k_dim;
-    for (int64_t part = 0; part * 16 < seen; ++part)
-      for (int64_t i = 0; i < floats; i += 16) store(k_ + part * floats + i, widen(tile.k[part] + i));
-    for (int64_t j = 0; j < seen; ++j) widen_row(v_ + j * v_padded_, tile.v[j / 16] + (j % 16) * tile.v_stride, v_padded_);
+    for (int part = 0; part * 16 < seen; ++part) {
+      for (int64_t i = 0; i < floats; i += 16) {
+        store(k_ + part * floats + i, widen(tile.k[part] + i));
+        tile.touch_k(part, i);
+      }
+    }
+    for (int64_t j = 0; j < seen; ++j) {
+      const int64_t at = (j % 16) * tile.v_stride;
+      widen_row(v_ + j * v_padded_, tile.v[j / 16] + at, v_padded_);
+      for (int64_t i = 0; i < tile.v_stride; i += 32) tile.touch_v(j / 16, at + i);
+    }
   }
 
   static void widen_row(float* to, const T* from, int64_t n) {
@@ -278,7 +317,8 @@ class Worker {
     alignas(64) float row[kMaxHead + 16];
     const KVView& kv = a_.kv;
     for (int64_t j = 0; j < seen; ++j) {
-      const int64_t slot = slot_of(at + j);
+      const int64_t block = a_.tables[item_.sequence * a_.table_width + (at + j) / kv.block];
+      const int64_t slot = block * kv.block + (at + j) % kv.block;
       widen_row(row, static_cast<const T*>(kv.k) + kv.k_index(slot, item_.head), padded(kv.k_dim));
       float* to = k_ + j / 16 * 16 * kv.k_dim + j % 16;
       for (int64_t d = 0; d < kv.k_dim; ++d) to[d * 16] = row[d];
@@ -291,8 +331,8 @@ class Worker {
     return n < 0 ? 0 : n < kTile ? n : kTile;
   }
 
-  template <class U>
-  void compute(const Tile<U>& tile, int64_t at, int64_t row, float* records) {
+  template <class Tile>
+  void compute(const Tile& tile, int64_t at, int64_t row, float* records) {
     const int64_t begin = row / tile_rows_ * tile_rows_;
     for (int64_t first = begin; first < rows_; first += tile_rows_) {
       const float* q = q_ + first * a_.kv.k_dim;
@@ -316,8 +356,8 @@ class Worker {
   }
 
   // Positions every row of the register tile sees go together; what later rows see beyond that, row by row.
-  template <class U>
-  void mix(const Tile<U>& tile, int64_t at, int64_t first, int64_t row, float* records) {
+  template <class Tile>
+  void mix(const Tile& tile, int64_t at, int64_t first, int64_t row, float* records) {
     const int64_t rows = rows_in(first), shared = first < row ? 0 : seen_by(first, at);
     float* acc = records + first * stride_ + 32;
     if (shared > 0) {
@@ -336,6 +376,8 @@ class Worker {
   const AttendItem& item_;
   int64_t group_, rows_, tiles_, tile_rows_, v_padded_, stride_;
   float *k_, *v_, *q_, *scores_, *factor_, *running_, *folded_;
+  Parts<T> ahead_;  // of the tile at ahead_at_
+  int64_t ahead_at_ = -1;
 };
 
 void merge(const AttendArgs& a, const AttendMerge& m, float* records) {
