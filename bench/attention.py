@@ -1,0 +1,116 @@
+"""Speed of native attention: decode in GB/s of K/V read, beside a sampled read bandwidth; prefill in GFLOP/s.
+
+    python bench/attention.py [--threads 2] [--dtype f16] [--isa avx512] [--heads 16,8,128]
+
+Times are the best of several calls over layers that together exceed the caches.  `cpu` figures divide by processor time
+instead of wall time, which is fairer to one thread on a busy machine.  Causal prefill counts the positions a row sees.
+"""
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from flyweight import _native
+from flyweight.ops.cpu.attention import Attention, CpuKV, kv_layer
+from flyweight.spec import KVGroup
+from flyweight.wire import Batch
+
+BLOCK = 16
+LAYERS = 8
+
+
+def bandwidth(threads: int) -> float:
+    """GB/s of `threads` readers over 128 MiB each, best of three."""
+    arrays = [np.zeros(1 << 24, np.int64) for _ in range(threads)]
+    for a in arrays:
+        a[:] = 1
+    best = 0.0
+    for _ in range(3):
+        readers = [threading.Thread(target=a.max) for a in arrays]
+        start = time.perf_counter()
+        for r in readers:
+            r.start()
+        for r in readers:
+            r.join()
+        best = max(best, threads * arrays[0].nbytes / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def step(sequences: int, computed: int, count: int) -> Batch:
+    """Each sequence computes `count` tokens after `computed` ones; blocks in shuffled order."""
+    per = -(-(computed + count) // BLOCK)
+    blocks = np.random.default_rng(0).permutation(sequences * per).astype(np.int32)
+    tables = blocks.reshape(sequences, per)
+    positions = np.tile(np.arange(computed, computed + count, dtype=np.int32), sequences)
+    owner = np.repeat(np.arange(sequences), count)
+    slots = tables[owner, positions // BLOCK] * BLOCK + positions % BLOCK
+    contexts = np.full(sequences, computed + count, np.int32)
+    starts = np.arange(sequences + 1, dtype=np.int32) * count
+    none = np.empty(0, np.int32)
+    return Batch(none, positions, slots, starts, contexts, tables, none, None)  # type: ignore[arg-type]
+
+
+def filled(group: KVGroup, blocks: int, dtype: str) -> CpuKV:
+    kv = kv_layer(group, blocks, BLOCK, dtype)
+    noise = np.random.default_rng(1).normal(size=1 << 16)
+    word = {"f32": noise.astype(np.float32), "f16": noise.astype(np.float16)}
+    word["bf16"] = (word["f32"].view(np.uint32) >> 16).astype(np.uint16)
+    for raw in (kv.k, kv.v):
+        values = raw.view(word[dtype].dtype)
+        values[:] = np.resize(word[dtype], values.size)
+    return kv
+
+
+def best(run: Callable[[int], object], repeats: int) -> tuple[float, float]:
+    """Least wall and processor seconds of one call."""
+    run(0)
+    wall = cpu = float("inf")
+    for i in range(repeats):
+        w, c = time.perf_counter(), time.process_time()
+        for layer in range(LAYERS):
+            run(layer)
+        wall = min(wall, (time.perf_counter() - w) / LAYERS)
+        cpu = min(cpu, (time.process_time() - c) / LAYERS)
+    return wall, cpu
+
+
+def report(args: argparse.Namespace, sequences: int, computed: int, count: int) -> None:
+    heads, kv_heads, dim = args.heads
+    pool = _native.Pool(args.threads, args.isa)
+    ops, batch, group = Attention(pool), step(sequences, computed, count), KVGroup(kv_heads, dim, dim)
+    layers = [filled(group, batch.tables.size, args.dtype) for _ in range(LAYERS)]
+    q = np.random.default_rng(2).normal(size=(sequences * count, heads, dim)).astype(np.float32)
+    before = bandwidth(args.threads)
+    wall, cpu = best(lambda i: ops.attend(q, layers[i], batch, dim**-0.5), args.repeats)
+    bracket = (before + bandwidth(args.threads)) / 2
+    seen = sequences * sum(computed + i + 1 for i in range(count))
+    flops = 4 * seen * heads * dim
+    nbytes = sequences * (computed + count) * kv_heads * dim * 2 * (4 if args.dtype == "f32" else 2)
+    name = f"{sequences} x {count} after {computed}"
+    print(
+        f"{name:20} {wall * 1e6:9.0f} us  {nbytes / wall / 1e9:6.1f} GB/s = "
+        f"{nbytes / wall / 1e9 / bracket * 100:4.0f} % of {bracket:5.1f}  {flops / wall / 1e9:7.1f} GFLOP/s  "
+        f"cpu: {nbytes / cpu / 1e9:6.1f} GB/s {flops / cpu / 1e9:7.1f} GFLOP/s a thread"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
+    parser.add_argument("--isa", default="", help="instruction set, the best by default")
+    parser.add_argument("--heads", default="16,8,128", help="query heads, KV heads, head size")
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args()
+    args.heads = tuple(int(n) for n in args.heads.split(","))
+    pool = _native.Pool(1, args.isa)
+    print(f"isa {pool.isa}, {args.threads} threads, KV {args.dtype}, heads {args.heads}")
+    for case in ((1, 2047, 1), (1, 8191, 1), (16, 511, 1), (1, 0, 512), (1, 0, 2048), (1, 1536, 512), (8, 1024, 4)):
+        report(args, *case)
+
+
+if __name__ == "__main__":
+    main()
