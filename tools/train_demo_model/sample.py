@@ -69,13 +69,13 @@ def opening_ids(llm: LLM, opening: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="directory convert_llama2c.py wrote")
+    parser.add_argument("--model", required=True, help="the sampling model: a directory or .gguf")
     parser.add_argument("--excerpt", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("shards"))
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1, help="shards, up from --first")
     parser.add_argument("--stories", type=int, default=1000, help="asked for per shard")
-    parser.add_argument("--temperature", type=float, default=0.9)
+    parser.add_argument("--temperature", type=float, default=0.75)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--bos", type=int, default=1, help="begins and ends the model's stories")
     parser.add_argument("--max-num-seqs", type=int, default=128)
