@@ -1,0 +1,166 @@
+"""The house rules as tests: the README's map, docstrings, lengths, names, who may import what, who reads the environment.
+
+What import-linter checks in CI (`.importlinter`) is not repeated here, except the two walls that matter most.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "flyweight"
+MODULES = sorted(SOURCE.rglob("*.py"))
+NATIVE = sorted(p for p in (ROOT / "native").rglob("*") if p.suffix in (".cpp", ".h"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TOOLS = sorted([*(ROOT / "tools").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
+
+MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
+DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "base_class", "impl"}
+STANDARD_ONLY = (
+    "engine/scheduler", "engine/sequence", "engine/metrics", "kv/blocks", "types", "results", "spec", "config", "errors",
+)  # fmt: skip
+HEAVY = {"torch", "triton", "transformers"}
+HEAVY_ROOMS = ("ops/cuda/", "parallel/")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(module: ast.Module) -> Iterator[str]:
+    """Every module named in an import statement, wherever it stands."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out in full"
+            yield str(node.module)
+
+
+def mapped_paths() -> list[str]:
+    """The first column of the README's map of rooms."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("## The map of rooms", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^\| `([^`]+)` \|", section, re.M)
+
+
+def test_the_map_of_rooms_is_complete_and_true() -> None:
+    paths = mapped_paths()
+    missing = [p for p in paths if not (ROOT / p).exists()]
+    rooms = [name(p) for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"]
+    rooms += [name(p) for p in SOURCE.glob("*.py")]
+    assert len(paths) > 20
+    assert missing == []
+    assert [room for room in rooms if room not in {p.rstrip("/") for p in paths}] == [], "rooms that are not on the map"
+
+
+def test_documents_link_to_files_that_exist() -> None:
+    dead = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                dead.append(f"{name(page)}: {target}")
+    assert dead == []
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    assert [name(p) for p in [*MODULES, *TOOLS, *TESTS] if not ast.get_docstring(tree(p))] == []
+
+
+def test_every_native_file_opens_with_a_comment() -> None:
+    """Its own, or its header's."""
+    told = [p for p in NATIVE if not (p.suffix == ".cpp" and p.with_suffix(".h").exists())]
+    assert [name(p) for p in told if not p.read_text(encoding="utf-8").startswith("//")] == []
+
+
+def test_files_are_short() -> None:
+    def long(paths: list[Path], most: int) -> dict[str, int]:
+        sizes = {name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in paths}
+        return {p: n for p, n in sizes.items() if n > most}
+
+    assert long([*MODULES, *TOOLS, *TESTS], MOST_LINES) == {}
+    assert long(NATIVE, MOST_KERNEL_LINES) == {}
+
+
+def test_functions_are_short() -> None:
+    """A command's function may be longer by its argument table: only its body counts."""
+    found = {}
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.body[0].lineno + 1
+                if length > MOST_FUNCTION:
+                    found[f"{name(path)}:{node.name}"] = length
+    assert found == {}
+
+
+def test_there_are_no_drawers() -> None:
+    """A room has a name that says what it does; utils, common and the like are drawers."""
+    places = [*MODULES, *NATIVE, *TOOLS, *TESTS]
+    assert [name(p) for p in places if DRAWERS & set(re.split(r"[/_.]", name(p).lower()))] == []
+    classes = [
+        f"{name(p)}: {node.name}"
+        for p in MODULES
+        for node in ast.walk(tree(p))
+        if isinstance(node, ast.ClassDef) and re.search(r"(Manager|Handler|Helper|Utils?|Impl|Mixin)$", node.name)
+    ]
+    assert classes == []
+
+
+@pytest.mark.parametrize("module", STANDARD_ONLY)
+def test_what_must_need_nothing_needs_nothing(module: str) -> None:
+    """Standard library only, through everything of ours that it imports."""
+    seen: set[str] = set()
+    waiting = ["flyweight." + module.replace("/", ".")]
+    foreign = set()
+    while waiting:
+        dotted = waiting.pop()
+        if dotted in seen:
+            continue
+        seen.add(dotted)
+        path = ROOT / "src" / Path(*dotted.split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        for found in imports(tree(file)):
+            top = found.split(".")[0]
+            if top == "flyweight":
+                waiting.append(found)
+            elif top not in sys.stdlib_module_names:
+                foreign.add(f"{dotted} imports {found}")
+    assert foreign == set()
+
+
+def test_torch_stays_in_its_two_rooms() -> None:
+    strays = [
+        f"{name(path)} imports {found}"
+        for path in MODULES
+        if not path.relative_to(SOURCE).as_posix().startswith(HEAVY_ROOMS)
+        for found in imports(tree(path))
+        if found.split(".")[0] in HEAVY
+    ]
+    assert strays == []
+
+
+def test_only_config_reads_the_environment() -> None:
+    reads = re.compile(r"\bos\.(environ|getenv|putenv)|from os import .*(environ|getenv)")
+    strays = [name(p) for p in MODULES if p.name != "config.py" and reads.search(p.read_text(encoding="utf-8"))]
+    assert strays == []
+    assert [name(p) for p in NATIVE if re.search(r"\bgetenv\b", p.read_text(encoding="utf-8"))] == []
+
+
+def test_only_bindings_know_python() -> None:
+    """Kernels take pointers, sizes and a pool."""
+    foreign = re.compile(r"#include\s*[<\"](Python\.h|nanobind|numpy|torch)")
+    strays = [name(p) for p in NATIVE if "bindings" not in p.parts and foreign.search(p.read_text(encoding="utf-8"))]
+    assert strays == []
+
+
+def test_committed_test_data_is_small() -> None:
+    assert sum(p.stat().st_size for p in (ROOT / "tests" / "data").rglob("*") if p.is_file()) <= 15 << 20
