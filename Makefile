@@ -1,13 +1,63 @@
-# make demo    set up .venv, install, and stream a story from the embedded model
-# make test    set up .venv with the development extras and run the whole suite
-# make native  build the extension in place for development (PYTHON=... picks the interpreter and its tools)
+# make demo         set up .venv, install, and stream a story from the model in the package
+# make test         set up .venv with the development extras and run the whole suite
+# make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
+#                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
+# make native-test  build and run the C++ tests under AddressSanitizer and UBSan
+#
+# demo and test need Python 3.11 or later, its venv module and a C++ compiler, nothing else.
 
-PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+PYTHON ?= python3
 BUILD ?= build/native
+SANITIZE ?= address,undefined
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: native
+VENV := .venv
+# Everything the wheel is made from: .venv is reinstalled when any of it changes.
+SOURCES := pyproject.toml CMakeLists.txt $(shell find native src -type f ! -name '*.so' ! -path '*/__pycache__/*')
+# For `native`: the interpreter named by the caller, else .venv's, else the machine's.
+NATIVE_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)),$(PYTHON))
+TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
+
+.PHONY: demo test native native-test clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/flyweight run "Once upon a time"
+
+test: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "flyweight needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make a venv; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+		{ echo "no C++ compiler found; on Debian and Ubuntu: apt install g++"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python $(SOURCES)
+	$(VENV)/bin/python -m pip install --quiet .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
+	$(VENV)/bin/python -m pip install --quiet '.[dev]'
+	@touch $@ $(VENV)/.installed
+
 native:
-	@PATH="$(dir $(abspath $(shell command -v $(PYTHON)))):$$PATH"; \
+	@PATH="$(TOOL_PATH)"; set -e; \
 	test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja -DFLYWEIGHT_WERROR=ON \
-		-DPython_EXECUTABLE="$$(command -v $(PYTHON))"; \
-	cmake --build $(BUILD) && rm -f src/flyweight/_native*.so && cp $(BUILD)/_native*.so src/flyweight/
+		-DPython_EXECUTABLE="$$(command -v $(NATIVE_PYTHON))"; \
+	cmake --build $(BUILD); \
+	rm -f src/flyweight/_native*.so; cp $(BUILD)/_native*.so src/flyweight/; \
+	cd $(BUILD) && $(abspath $(shell command -v $(NATIVE_PYTHON))) -m nanobind.stubgen -q -m _native \
+		-o $(CURDIR)/src/flyweight/_native.pyi
+
+native-test:
+	@PATH="$(TOOL_PATH)"; set -e; \
+	test -f build/native-test/build.ninja || cmake -S . -B build/native-test -G Ninja -DFLYWEIGHT_TESTS=ON \
+		-DFLYWEIGHT_WERROR=ON -DFLYWEIGHT_SANITIZE=$(SANITIZE); \
+	cmake --build build/native-test; \
+	ctest --test-dir build/native-test --output-on-failure
+
+clean:
+	rm -rf build $(VENV) src/flyweight/_native*.so

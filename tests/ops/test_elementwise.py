@@ -1,4 +1,4 @@
-"""Norms, gated activations, sums and row copies on every instruction set, against the NumPy reference.
+"""Norms, gated activations, sums and row copies on every instruction set, against the reference.
 
 What must be equal is compared with `==`: rows alone and in company, any thread count, any target.
 """

@@ -1,7 +1,8 @@
 """The CPU backend: `ops.base.Ops` over the native kernels, one pool of threads per `CpuOps`.
 
-Invariant: an output row depends on that row's inputs alone, bit for bit, whatever the threads and the company.  The rooms
-behind it: gemm (weights), attention (KV memory), elementwise, sample.  Knows no models and no files.
+Invariant: an output row depends on that row's inputs alone, bit for bit, whatever the threads and
+the company.  Behind it: gemm (weights), attention (KV memory), elementwise, sample.  Knows no
+models and no files.
 """
 
 from collections.abc import Iterable
@@ -28,21 +29,23 @@ def available_isas() -> tuple[str, ...]:
 
 
 class CpuOps:
-    """The op table on `threads` threads (the caller's among them).  `isa` None takes the best this machine has."""
+    """The op table on `threads` threads, the caller's among them; `isa` None takes the best."""
 
     def __init__(self, threads: int, isa: str | None = None, activations: str = "int8") -> None:
         known = available_isas()
         if isa is not None and isa not in known:
             raise ConfigError(
-                f"isa = {isa!r} cannot run on this machine; allowed: {', '.join(known)}{nearest(isa, known)}"
+                f"isa = {isa!r} cannot run on this machine; allowed: {', '.join(known)}"
+                f"{nearest(isa, known)}"
             )
         if activations not in ACTIVATIONS:
-            allowed = ", ".join(ACTIVATIONS)
-            near = nearest(activations, ACTIVATIONS)
+            allowed, near = ", ".join(ACTIVATIONS), nearest(activations, ACTIVATIONS)
             raise ConfigError(f"activations = {activations!r}; allowed: {allowed}{near}")
         if not 1 <= threads <= MAX_THREADS:
             near = str(min(max(threads, 1), MAX_THREADS))
-            raise ConfigError(f"threads = {threads}; allowed: 1 to {MAX_THREADS}; nearest valid: {near}")
+            raise ConfigError(
+                f"threads = {threads}; allowed: 1 to {MAX_THREADS}; nearest valid: {near}"
+            )
         self._pool = _native.Pool(threads, isa or "")
         self._activations = activations
         self._gemm = Gemm(self._pool, activations)
@@ -62,7 +65,10 @@ class CpuOps:
 
     # --- weights ---
     def pack(
-        self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None
+        self,
+        shape: tuple[int, int],
+        parts: Iterable[GroupedWeight | Array],
+        bias: F32 | None = None,
     ) -> PackedWeight:
         return self._gemm.pack(shape, parts, bias)
 
@@ -79,12 +85,11 @@ class CpuOps:
 
     # --- compute ---
     def embed(self, table: Weight, ids: I32) -> F32:
-        assert isinstance(table, PackedWeight)
-        return self._gemm.embed(table, ids)
+        return self._gemm.embed(_packed(table), ids)
 
-    def linear(self, x: F32, w: Weight) -> F32:
-        assert isinstance(w, PackedWeight)
-        return self._gemm.linear(x, w)
+    def linear(self, x: F32, w: Weight | tuple[Weight, ...]) -> F32:
+        parts = w if isinstance(w, tuple) else (w,)
+        return self._gemm.linear(x, tuple(_packed(part) for part in parts))
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
         return elementwise.norm(self._pool, x, w, eps)
@@ -102,8 +107,9 @@ class CpuOps:
         return elementwise.take(self._pool, x, rows)
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
-        """Small (T * dim/2 angles a step, shared by all layers), so NumPy; the angle is one float32 product."""
-        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]
+        """Once a step for all layers, so NumPy will do; the angle is one float32 product."""
+        # [T, dim/2]
+        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)
         wide, factor = angles.astype(np.float64), np.float32(scale)
         return Rotation(
             np.cos(wide).astype(np.float32) * factor, np.sin(wide).astype(np.float32) * factor
@@ -122,3 +128,8 @@ class CpuOps:
 
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
         return sample(self._pool, logits, s)
+
+
+def _packed(weight: Weight) -> PackedWeight:
+    assert isinstance(weight, PackedWeight), "a weight of another backend"
+    return weight

@@ -1,6 +1,7 @@
 """Norms, activations, sums and row copies: names and kinds in, one native call each.
 
-Invariant: nothing is computed or copied here; the kernels check dtype, shape and contiguity.  Knows no weights' layout.
+Invariant: nothing is computed or copied here; the kernels check dtype, shape and contiguity.  This
+module knows no weights' layout.
 """
 
 from flyweight import _native

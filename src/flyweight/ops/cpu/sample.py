@@ -1,6 +1,6 @@
 """Choosing tokens: the columns of a `SampleBatch` go into one native call for the whole batch.
 
-Invariant: equal to ops/reference_sample.py draw for draw; the kernel checks every length and id.  Computes nothing here.
+Invariant: equal to ops/reference_sample.py draw for draw; the kernel checks every length and id.
 """
 
 from flyweight import _native

@@ -1,0 +1,97 @@
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def isas() -> list[str]:
+    """Names of the instruction sets this machine can run, best last."""
+
+class Pool:
+    """Worker threads and the kernels they run; `isa` empty takes the best."""
+
+    def __init__(self, threads: int, isa: str = '') -> None: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def isa(self) -> str: ...
+
+KV_SPARE: int = 64
+
+class KV:
+    """K and V bytes of one layer with their layout (native/kv.h)."""
+
+    def __init__(self, k: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], dtype: int, blocks: int, shape: tuple[int, int, int, int]) -> None: ...
+
+class Scratch:
+    """Working memory; one call at a time may use it."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+def rope_store(pool: Pool, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], kv: KV, slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], cos: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], sin: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], norms: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, float]) -> NDArray[numpy.float32]: ...
+
+def attend(pool: Pool, scratch: Scratch, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], kv: KV, positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float) -> NDArray[numpy.float32]: ...
+
+def move_kv(pool: Pool, scratch: Scratch, kv: KV, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+class Act(enum.Enum):
+    silu = 0
+
+    gelu = 1
+
+    gelu_tanh = 2
+
+def norm(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float) -> NDArray[numpy.float32]: ...
+
+def add_norm(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], residual: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], w: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float) -> NDArray[numpy.float32]: ...
+
+def act(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], kind: Act) -> NDArray[numpy.float32]: ...
+
+def add(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], residual: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+
+def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
+
+def packed_nbytes(kind: str, n: int, k: int) -> int: ...
+
+class Tiles:
+    """A matrix [n, k] of one kind in 16-row tiles, zero until packed."""
+
+    def __init__(self, kind: str, n: int, k: int) -> None: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+class Panels:
+    """Rounded activations of the product in progress."""
+
+    def __init__(self) -> None: ...
+
+def pack_rows(pool: Pool, tiles: Tiles, row: int, rows: int, codes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+    """
+    Writes rows [row, row + rows) from canonical fields, each given as its bytes.
+    """
+
+def linear(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], tiles: Tiles, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], column: int, mode: int) -> None:
+    """
+    out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.
+    """
+
+def embed(pool: Pool, tiles: Tiles, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out[i] = row ids[i] of the matrix, exactly."""
+
+def sample(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], draw: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], history: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], bias: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], banned: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], logprobs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32], NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.float32]]: ...
