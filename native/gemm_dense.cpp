@@ -11,6 +11,7 @@ FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<con
 
 struct F32Weight {
   static constexpr Kind kKind = Kind::f32;
+  static constexpr int kGroupBytes = 2048, kRowTiles = 1;
   static constexpr int kStep = 1;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[1]) {
     out[0] = load(reinterpret_cast<const float*>(tile) + k * kLanes);
@@ -19,6 +20,7 @@ struct F32Weight {
 
 struct F16Weight {
   static constexpr Kind kKind = Kind::f16;
+  static constexpr int kGroupBytes = 1024, kRowTiles = 2;
   static constexpr int kStep = 1;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[1]) {
     out[0] = load_f16(halves(tile) + k * kLanes);
@@ -27,6 +29,7 @@ struct F16Weight {
 
 struct BF16Weight {
   static constexpr Kind kKind = Kind::bf16;
+  static constexpr int kGroupBytes = 1024, kRowTiles = 2;
   static constexpr int kStep = 2;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[2]) {
     const I32x16 pair = iload(reinterpret_cast<const int32_t*>(tile) + k / 2 * kLanes);
@@ -46,6 +49,7 @@ void multiply_bf16(const LinearJob& job, const Spot& at) {
     for (int t = 0; t < Tokens; ++t) acc[i][t] = zero();
   const uint8_t* x = at.panel;
   for (int64_t pair = 0; pair < (job.k + 1) / 2; ++pair, x += 4 * Tokens) {
+    if (at.ahead) prefetch(at.tile + at.ahead + 64 * Tiles * pair, 64 * Tiles);
     B8x64 w[Tiles];
 #pragma GCC unroll 8
     for (int i = 0; i < Tiles; ++i) w[i] = bload(at.tile + bytes * i + 64 * pair);
@@ -95,7 +99,7 @@ void fill_bf16(const LinearJob& job, int64_t token, int64_t size) {
 }
 
 int64_t panel_width() { return kTokens; }
-int64_t tiles_at_once(const LinearJob& job) { return job.mode == Mode::f32 && job.tokens <= 2 ? kRowTiles : kTiles; }
+int64_t tiles_at_once(const LinearJob& job) { return job.mode == Mode::f32 && job.tokens <= kRowTokens ? 4 : kTiles; }
 
 void fill(const LinearJob& job, Range panels) {
   const int64_t count = panel_count(job.tokens, kTokens);
@@ -114,7 +118,8 @@ void multiply(const LinearJob& job, Range tiles, Range panels) {
     case Kind::f32: return multiply_float_tiles<F32Weight>(job, tiles, panels);
     case Kind::f16: return multiply_float_tiles<F16Weight>(job, tiles, panels);
     case Kind::bf16:
-      if (job.mode == Mode::bf16) return walk(job, kInners<BF16Pairs, kTiles>, tiles, panels);
+      if (job.mode == Mode::bf16)
+        return walk(job, job.tokens <= kRowTokens ? kInners<BF16Pairs, 1> : kInners<BF16Pairs, kTiles>, tiles, panels);
       return multiply_float_tiles<BF16Weight>(job, tiles, panels);
     default: return multiply_grouped(job, tiles, panels);
   }

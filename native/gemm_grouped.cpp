@@ -41,6 +41,7 @@ FW_INLINE void plain_values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) {
 
 struct Q8 {
   static constexpr Kind kKind = Kind::q8_0;
+  static constexpr int kGroupBytes = 544, kRowTiles = 4;
   static constexpr int kSub = 32, kStep = 4;
   static constexpr float kOffset = 128;
   static constexpr bool kMins = false;
@@ -59,6 +60,7 @@ struct Q8 {
 
 struct Q4 {
   static constexpr Kind kKind = Kind::q4_0;
+  static constexpr int kGroupBytes = 288, kRowTiles = 4;
   static constexpr int kSub = 32, kStep = 4, kZero = 8;
   static constexpr float kOffset = 8;
   static constexpr bool kMins = false;
@@ -71,6 +73,7 @@ struct Q4 {
 
 struct Q6K {
   static constexpr Kind kKind = Kind::q6_k;
+  static constexpr int kGroupBytes = 420, kRowTiles = 4;
   static constexpr int kSub = 16, kStep = 4, kZero = 32;
   static constexpr float kOffset = 32;
   static constexpr bool kMins = false;
@@ -101,6 +104,7 @@ struct Q6K {
 
 struct Q4K {
   static constexpr Kind kKind = Kind::q4_k;
+  static constexpr int kGroupBytes = 296, kRowTiles = 4;
   static constexpr int kSub = 32, kStep = 4, kZero = 0;
   static constexpr bool kMins = true;
   FW_INLINE static const uint8_t* at(const uint8_t* tile, int64_t g) { return tile + g / 8 * 2368; }
@@ -128,19 +132,45 @@ struct Q4K {
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
   if (job.mode != Mode::i8) return multiply_float_tiles<W>(job, tiles, panels);
-  walk(job, kInners<Int8<W>, kTiles>, tiles, panels);
+  const bool row = job.tokens <= kRowTokens;
+  walk(job, row ? kInners<Int8<W>, 1> : kInners<Int8<W>, kTiles>, tiles, panels);
 }
 
-// Largest |x| of a group as bits, so that a NaN wins.
+// Largest |x| of 32 as bits, so that a NaN wins; and the sum of 16 codes.  Both run once a group on the thread that calls
+// `linear` for one token, so they avoid the way through memory of simd.h's reductions.
+#if defined(FW_ISA_AVX512) || defined(FW_ISA_AVX2)
 FW_INLINE float largest(F32x16 a, F32x16 b) {
-  alignas(64) int32_t lane[kLanes];
+  const I32x16 both = imax(as_i32(abs(a)), as_i32(abs(b)));
+#if defined(FW_ISA_AVX512)
+  const __m256i eight = _mm256_max_epi32(_mm512_castsi512_si256(both.v), _mm512_extracti64x4_epi64(both.v, 1));
+#else
+  const __m256i eight = _mm256_max_epi32(both.a, both.b);
+#endif
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
+  return _mm_cvtss_f32(_mm_castsi128_ps(four));
+}
+FW_INLINE int32_t sum16(const uint8_t* codes) {  // vpsadbw adds unsigned bytes: code + 128
+  const __m128i offset = _mm_xor_si128(load16(codes), _mm_set1_epi8(static_cast<char>(0x80)));
+  const __m128i halves = _mm_sad_epu8(offset, _mm_setzero_si128());
+  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+}
+#else
+FW_INLINE float largest(F32x16 a, F32x16 b) {
+  int32_t lane[kLanes];
   istore(lane, imax(as_i32(abs(a)), as_i32(abs(b))));
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+  for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
   float out;
   std::memcpy(&out, lane, 4);
   return out;
 }
+FW_INLINE int32_t sum16(const uint8_t* codes) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
+  return sum;
+}
+#endif
 
 // One group of 32 into a record (kernels_gemm.h).  A group whose 127 / max is no finite positive number (all zero, denormal,
 // or not finite) becomes zero.
@@ -153,7 +183,7 @@ FW_INLINE void quantize_group(const float* x, int zero, bool mins, uint8_t* reco
   const I32x16 low = usable ? to_i32(mul(a, by)) : izero(), high = usable ? to_i32(mul(b, by)) : izero();
   store_i8(reinterpret_cast<int8_t*>(record), low);
   store_i8(reinterpret_cast<int8_t*>(record + 16), high);
-  const int32_t first = hsum(low), second = hsum(high);
+  const int32_t first = sum16(record), second = sum16(record + 16);
   const int32_t sums[3] = {-zero * first, -zero * second, -zero * (first + second)};
   std::memcpy(record + 32, &scale, 4);
   std::memcpy(record + 36, sums, 12);
