@@ -1,9 +1,10 @@
-"""Speed of native attention: decode in GB/s of K/V read, beside a sampled read bandwidth; prefill in GFLOP/s.
+"""Speed of native attention: decode in GB/s of K/V beside sampled bandwidth, prefill in GFLOP/s.
 
     python bench/attention.py [--threads 2] [--dtype f16] [--isa avx512] [--heads 16,8,128]
 
-Times are the best of several calls over layers that together exceed the caches.  `cpu` figures divide by processor time
-instead of wall time, which is fairer to one thread on a busy machine.  Causal prefill counts the positions a row sees.
+Times are the best of several calls over layers that together exceed the caches.  `cpu` figures
+divide by processor time instead of wall time, which is fairer to one thread on a busy machine.
+Causal prefill counts the positions a row sees.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def best(run: Callable[[int], object], repeats: int) -> tuple[float, float]:
     """Least wall and processor seconds of one call."""
     run(0)
     wall = cpu = float("inf")
-    for i in range(repeats):
+    for _ in range(repeats):
         w, c = time.perf_counter(), time.process_time()
         for layer in range(LAYERS):
             run(layer)
@@ -80,7 +81,11 @@ def best(run: Callable[[int], object], repeats: int) -> tuple[float, float]:
 def report(args: argparse.Namespace, sequences: int, computed: int, count: int) -> None:
     heads, kv_heads, dim = args.heads
     pool = _native.Pool(args.threads, args.isa)
-    ops, batch, group = Attention(pool), step(sequences, computed, count), KVGroup(kv_heads, dim, dim)
+    ops, batch, group = (
+        Attention(pool),
+        step(sequences, computed, count),
+        KVGroup(kv_heads, dim, dim),
+    )
     layers = [filled(group, batch.tables.size, args.dtype) for _ in range(LAYERS)]
     q = np.random.default_rng(2).normal(size=(sequences * count, heads, dim)).astype(np.float32)
     before = bandwidth(args.threads)
@@ -90,9 +95,10 @@ def report(args: argparse.Namespace, sequences: int, computed: int, count: int) 
     flops = 4 * seen * heads * dim
     nbytes = sequences * (computed + count) * kv_heads * dim * 2 * (4 if args.dtype == "f32" else 2)
     name = f"{sequences} x {count} after {computed}"
+    rate, speed = nbytes / wall / 1e9, flops / wall / 1e9
     print(
-        f"{name:20} {wall * 1e6:9.0f} us  {nbytes / wall / 1e9:6.1f} GB/s = "
-        f"{nbytes / wall / 1e9 / bracket * 100:4.0f} % of {bracket:5.1f}  {flops / wall / 1e9:7.1f} GFLOP/s  "
+        f"{name:20} {wall * 1e6:9.0f} us  {rate:6.1f} GB/s = {rate / bracket * 100:4.0f} % of "
+        f"{bracket:5.1f}  {speed:7.1f} GFLOP/s  "
         f"cpu: {nbytes / cpu / 1e9:6.1f} GB/s {flops / cpu / 1e9:7.1f} GFLOP/s a thread"
     )
 
@@ -108,7 +114,15 @@ def main() -> None:
     args.heads = tuple(int(n) for n in args.heads.split(","))
     pool = _native.Pool(1, args.isa)
     print(f"isa {pool.isa}, {args.threads} threads, KV {args.dtype}, heads {args.heads}")
-    for case in ((1, 2047, 1), (1, 8191, 1), (16, 511, 1), (1, 0, 512), (1, 0, 2048), (1, 1536, 512), (8, 1024, 4)):
+    for case in (
+        (1, 2047, 1),
+        (1, 8191, 1),
+        (16, 511, 1),
+        (1, 0, 512),
+        (1, 0, 2048),
+        (1, 1536, 512),
+        (8, 1024, 4),
+    ):
         report(args, *case)
 
 

@@ -1,8 +1,8 @@
 // Paged, ragged, grouped-query attention with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022).
 //
 // Invariant: one canonical order per query row.  A score is a chain of fmas over d; a tile of 64 positions updates the
-// running maximum, the 16 partial sums and the weighted V in position order; a split of 512 positions is a softmax of its
-// own; splits are folded in ascending order.  Grouping rows, widening tiles into scratch or computing splits apart
+// running maximum, the 16 partial sums and the weighted V in position order; a split of 512 positions is a softmax of
+// its own; splits are folded in ascending order.  Grouping rows, widening tiles into scratch or computing splits apart
 // repeats exactly these operations, so a row's bits depend on its q and the K/V it sees, on nothing else.
 // The kernels never use a K/V value beyond a row's own position, though vector loads may touch such slots of a block.
 #include <cmath>
@@ -368,7 +368,8 @@ class Worker {
     for (int64_t r = first < row ? row : first; r < first + rows; ++r) {
       const int64_t seen = seen_by(r, at);
       const float* factor = shared > 0 ? kOne : factor_ + r;
-      if (seen > shared) mix_rows<1>(scores_ + r * kTile, factor, tile, shared, seen, v_padded_, records + r * stride_ + 32, stride_);
+      float* own = records + r * stride_ + 32;
+      if (seen > shared) mix_rows<1>(scores_ + r * kTile, factor, tile, shared, seen, v_padded_, own, stride_);
     }
   }
 
@@ -385,7 +386,7 @@ void merge(const AttendArgs& a, const AttendMerge& m, float* records) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t token = m.token + r / group, splits = a.positions[token] / kSplit + 1;
     float* into = records + (m.record + r) * stride;
-    for (int64_t split = 1; split < splits; ++split) fold(into, records + (m.record + split * rows + r) * stride, stride);
+    for (int64_t split = 1; split < splits; ++split) fold(into, into + split * rows * stride, stride);
     finish(a.out + (token * a.heads + m.head * group + r % group) * a.kv.v_dim, into, a.kv.v_dim);
   }
 }

@@ -1,8 +1,9 @@
 // One layer's K and V as the attention kernels see it, and the sizes those kernels work in.
 //
-// Layout.  K is [blocks, heads, block/lanes, k_dim, lanes]: `lanes` neighbouring positions lie side by side, so a vector
-// load brings one element of 16 positions and a score needs no horizontal sum.  V is [blocks, heads, block, v_dim].
-// lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may touch.
+// Layout.  K is [blocks, heads, block/lanes, k_dim, lanes]: `lanes` neighbouring positions lie side by side, so a
+// vector load brings one element of 16 positions and a score needs no horizontal sum.  V is [blocks, heads, block,
+// v_dim].  lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may
+// touch.
 // Functions here are always inlined: shared by all targets, they must not leave a copy compiled for one of them.
 #pragma once
 
@@ -38,7 +39,8 @@ struct KVView {
 
 FW_SHARED int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
-// Query tokens of a work item: enough rows to pay for widening a K/V tile, few enough for scores and sums to stay in L2.
+// Query tokens of a work item: enough rows to pay for widening a K/V tile, few enough for scores and sums to stay in
+// L2.
 FW_SHARED int64_t item_tokens(int64_t heads_per_kv) { return heads_per_kv >= 64 ? 1 : 64 / heads_per_kv; }
 FW_SHARED int64_t item_rows(int64_t heads_per_kv) { return item_tokens(heads_per_kv) * heads_per_kv; }
 

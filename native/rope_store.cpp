@@ -1,7 +1,7 @@
 // From the fused projection to attention's inputs: split, norm the heads, rotate, store K and V; and moving slots.
 //
-// Rotary embedding (Su et al., 2021) in half-split order: element i pairs with i + half.  Invariant: every number written
-// depends on its own token only, in an order fixed by d; K and V are rounded to nearest even once, here.
+// Rotary embedding (Su et al., 2021) in half-split order: element i pairs with i + half.  Invariant: every number
+// written depends on its own token only, in an order fixed by d; K and V are rounded to nearest even once, here.
 #include <cmath>
 #include <cstring>
 

@@ -1,5 +1,5 @@
-// Python entry points of attention.cpp and rope_store.cpp.  Everything that indexes memory is checked here: slots, tables,
-// positions and sizes; the kernels trust them.
+// Python entry points of attention.cpp and rope_store.cpp.  Everything that indexes memory is checked here: slots,
+// tables, positions and sizes; the kernels trust them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
@@ -25,7 +25,9 @@ struct KV {
 
 int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
 
-void make_kv(KV* self, Bytes k, Bytes v, int dtype, int64_t blocks, std::tuple<int64_t, int64_t, int64_t, int64_t> shape) {
+using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // heads, block size, k_dim, v_dim
+
+void make_kv(KV* self, Bytes k, Bytes v, int dtype, int64_t blocks, LayerShape shape) {
   const auto [heads, block, k_dim, v_dim] = shape;
   require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
   require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
@@ -157,17 +159,18 @@ void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
 }  // namespace
 
 void bind_attention(nb::module_& m) {
+  const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   m.attr("KV_SPARE") = kSpare;
   nb::class_<KV>(m, "KV", "K and V bytes of one layer with their layout (native/kv.h).")
-      .def("__init__", &make_kv, nb::arg("k"), nb::arg("v"), nb::arg("dtype"), nb::arg("blocks"), nb::arg("shape"));
+      .def("__init__", &make_kv, array("k"), array("v"), nb::arg("dtype"), nb::arg("blocks"), nb::arg("shape"));
   nb::class_<Scratch>(m, "Scratch", "Working memory; one call at a time may use it.")
       .def(nb::init<>())
       .def_prop_ro("nbytes", &Scratch::bytes);
-  m.def("rope_store", &rope_store, nb::arg("pool"), nb::arg("qkv"), nb::arg("kv"), nb::arg("slots"), nb::arg("cos"),
-        nb::arg("sin"), nb::arg("norms"));
-  m.def("attend", &attend, nb::arg("pool"), nb::arg("scratch"), nb::arg("q"), nb::arg("kv"), nb::arg("positions"),
-        nb::arg("starts"), nb::arg("tables"), nb::arg("scale"));
-  m.def("move_kv", &move_kv, nb::arg("pool"), nb::arg("scratch"), nb::arg("kv"), nb::arg("src"), nb::arg("dst"));
+  m.def("rope_store", &rope_store, nb::arg("pool"), array("qkv"), nb::arg("kv"), array("slots"), array("cos"),
+        array("sin"), nb::arg("norms"));
+  m.def("attend", &attend, nb::arg("pool"), nb::arg("scratch"), array("q"), nb::arg("kv"), array("positions"),
+        array("starts"), array("tables"), nb::arg("scale"));
+  m.def("move_kv", &move_kv, nb::arg("pool"), nb::arg("scratch"), nb::arg("kv"), array("src"), array("dst"));
 }
 
 }  // namespace flyweight

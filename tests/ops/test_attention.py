@@ -1,4 +1,4 @@
-"""Native attention: bits that depend on nothing but a row's q and the K/V it sees, and how far they are from float64.
+"""Native attention: bits that depend on a row's q and the K/V it sees only; distance from float64.
 
 The truth here is a few lines of NumPy over K/V gathered by hand, independent of the reference ops.
 """
@@ -76,7 +76,7 @@ def truth(
 
 
 class Case:
-    """Sequences of given contexts with random K/V in a pool full of NaN; attends any part of them."""
+    """Sequences of given contexts with random K/V in a pool full of NaN; attends any part."""
 
     def __init__(self, contexts: list[int], group: KVGroup, share: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def cases(draw: st.DrawFn) -> tuple[Case, int, str]:
 def test_a_row_depends_on_nothing_else(
     isa: str, case_block_dtype: tuple[Case, int, str], data: st.DataObject
 ) -> None:
-    """Whole prompts == any chunking == one token alone == other threads, bit for bit; all near float64."""
+    """Whole prompts == any chunking == one token alone == other threads, bit for bit."""
     case, block, dtype = case_block_dtype
     ops = Ops(isa, data.draw(st.sampled_from([1, 2, 3, 7])))
     kv, pages = case.store(ops, block, dtype)
@@ -178,7 +178,7 @@ def test_a_row_depends_on_nothing_else(
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_threads_and_company(isa: str) -> None:
-    """One long decode alone is cut at the splits and merged; beside others it is not: the same bits."""
+    """A long decode alone is cut at the splits and merged, beside others not: the same bits."""
     contexts = [1500, 700, 90, 513, 64, 1]
     case = Case(contexts, KVGroup(2, 64, 64), 2)
     last = [(c - 1, 1) for c in contexts]
@@ -196,7 +196,7 @@ def test_threads_and_company(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_later_positions_cannot_leak(isa: str) -> None:
-    """Infinities and NaN at later positions of the same sequence leave earlier rows of the chunk as they are."""
+    """Infinities and NaN at later positions leave earlier rows of the same chunk as they are."""
     case = Case([100], KVGroup(1, 16, 16), 3)
     ops = Ops(isa)
     clean = case.attend(ops, *case.store(ops, 16, "f32"), [(0, 100)])[0]

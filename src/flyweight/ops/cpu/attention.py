@@ -1,7 +1,8 @@
 """The KV cache of the CPU backend: its memory, what writes it and what reads it.
 
-Invariant: blocks nobody wrote cost no memory (pages of zeros are mapped when touched), and no value beyond a token's own
-position reaches its output.  The layout is native/kv.h's; this module knows its sizes only.
+Invariant: blocks nobody wrote cost no memory (pages of zeros are mapped when touched), and no value
+beyond a token's own position reaches its output.  The layout is native/kv.h's; this module knows
+its sizes only.
 """
 
 from dataclasses import dataclass
