@@ -128,3 +128,12 @@ def test_configuration_files_are_read(tmp_path: Path) -> None:
     assert tokenizer.encode("a<|stop|>")[-1] == 483
     (tmp_path / "model" / "chat_template.jinja").write_text("file")
     assert load_tokenizer(tmp_path / "model").chat_template == "file"
+
+
+def test_a_merge_that_makes_no_piece_is_left_out() -> None:
+    """Published files hold such merges, and other engines run them."""
+    plain = load_tokenizer(BPE)
+    merges = [*list(BPE["tokenizer.ggml.merges"]), "a a"]  # type: ignore[call-overload]
+    extra = load_tokenizer({**BPE, "tokenizer.ggml.merges": merges})
+    assert "aa" not in list(BPE["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    assert extra.encode("aaa banana") == plain.encode("aaa banana")

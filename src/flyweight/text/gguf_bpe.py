@@ -152,16 +152,20 @@ def _splits(patterns: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
 
 
 def _pairs(merges: Sequence[str], ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Merges as pairs.  One whose result is no piece is left out: it could never be taken, and
+    published files hold such.
+    """
     pairs = []
     for i, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
-        unknown = [piece for piece in (left, right, left + right) if piece not in ids]
+        unknown = [piece for piece in (left, right) if piece not in ids]
         if unknown:
             raise CheckpointError(
                 f"tokenizer.ggml.merges[{i}] is {merge[:40]!r}, but {unknown[0][:40]!r} is not "
                 "among tokenizer.ggml.tokens"
             )
-        pairs.append((left, right))
+        if left + right in ids:
+            pairs.append((left, right))
     return pairs
 
 
