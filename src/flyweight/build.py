@@ -1,26 +1,28 @@
-"""The composition root: settings to a running engine.  The only place that names concrete classes of several rooms.
+"""The composition root: settings to a running engine.  The only place that names concrete classes
+of several rooms.
 
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """
 
-from dataclasses import dataclass, replace
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flyweight.config import LEAST_MODEL_LEN, Limits, Settings
+from flyweight.config import LEAST_MODEL_LEN, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops
-from flyweight.plan.machine import Machine, held, machine, parse_bytes
-from flyweight.plan.memory import MemoryPlan, Sizing, plan_memory
+from flyweight.plan.machine import Machine, machine, resident
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, plan_memory
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
@@ -33,7 +35,7 @@ DEFAULT_MODEL = "stories"
 class Notify(Protocol):
     """Who is told while a model loads; every method may do nothing."""
 
-    def planned(self, plan: MemoryPlan, spec: ModelSpec) -> None: ...
+    def planned(self, plan: MemoryPlan, found: "Described") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
 
@@ -41,24 +43,27 @@ class Notify(Protocol):
 class Silent:
     """Says nothing."""
 
-    def planned(self, plan: MemoryPlan, spec: ModelSpec) -> None: ...
+    def planned(self, plan: MemoryPlan, found: "Described") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A model looked at, not loaded: what `flyweight inspect` shows."""
+    """A model looked at, not loaded: what `flyweight inspect` shows.  `stop_ids` end a sequence
+    unless ignore_eos: all that its files name.
+    """
 
     checkpoint: Checkpoint
     spec: ModelSpec
     plan: WeightPlan
     tokenizer: Tokenizer
+    stop_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run.  `stop_ids` end a sequence unless ignore_eos; `generation` are the checkpoint's defaults."""
+    """A model ready to run.  `generation` is the checkpoint's generation_config.json."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -70,26 +75,29 @@ class Loaded:
     threads: int
 
 
-def find(model: str | None) -> Path:
+def find(model: str | os.PathLike[str] | None) -> Path:
     """The path of a model: None or "stories" is the one inside the package."""
-    if model in (None, DEFAULT_MODEL):
+    if model is None or model == DEFAULT_MODEL:
         return ASSETS / f"{DEFAULT_MODEL}.gguf"
-    assert model is not None
-    path = Path(model).expanduser()
-    if not path.exists():
+    path = os.path.expanduser(model)
+    if not os.path.exists(path):
         raise CheckpointError(
-            f"model {model!r} is not a file or directory here; "
-            f"give a .gguf file, a directory with config.json, or {DEFAULT_MODEL!r}"
+            f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
+            f"a directory with config.json and *.safetensors, or {DEFAULT_MODEL!r}"
         )
-    return path
+    return Path(path)
 
 
-def describe(model: str | None) -> Described:
+def describe(model: str | os.PathLike[str] | None) -> Described:
     """Opens and checks a model's files and loads its tokenizer; reads no weights."""
     checkpoint = open_checkpoint(find(model))
     kind = family(checkpoint.config)
     spec = _spec(checkpoint, kind)
-    return Described(checkpoint, spec, kind.plan(spec), load_tokenizer(checkpoint.tokenizer_source))
+    plan = kind.plan(spec)
+    slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
+    tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+    ends = frozenset(checkpoint.eos_ids) | frozenset(tokenizer.eos_ids)
+    return Described(checkpoint, spec, plan, tokenizer, ends)
 
 
 def backend(settings: Settings, cores: int) -> Ops:
@@ -109,9 +117,9 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     here = machine()
     found = describe(settings.model)
     ops = backend(settings, here.cores)
-    length = _model_length(settings, found.spec, tell)
-    memory = memory_plan(settings, found, ops, here, length)
-    tell.planned(memory, found.spec)
+    memory = memory_plan(settings, found, ops, here)
+    _warn_of_length(settings, found.spec, tell)
+    tell.planned(memory, found)
     weights = load(found.checkpoint, found.plan, ops, tell.progress)
     model = Decoder(found.spec, weights, ops, Solo())
     limits = Limits(
@@ -125,67 +133,62 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     )
     engine = _engine(settings, limits, model, ops, found)
     found.checkpoint.close()
-    stop_ids = frozenset(found.checkpoint.eos_ids) | frozenset(found.tokenizer.eos_ids)
-    threads = settings.threads or here.cores
     return Loaded(
-        engine, found.tokenizer, found.spec, memory, limits, stop_ids, found.checkpoint.generation, threads
+        engine=engine,
+        tokenizer=found.tokenizer,
+        spec=found.spec,
+        memory=memory,
+        limits=limits,
+        stop_ids=found.stop_ids,
+        generation=found.checkpoint.generation,
+        threads=memory.sizing.threads,
     )
 
 
-def memory_plan(
-    settings: Settings, found: Described, ops: Ops, here: Machine, length: int | None
-) -> MemoryPlan:
-    """The memory plan at `length` tokens; None asks for the longest context that fits, up to the model's own."""
-    allowed = parse_bytes(settings.memory_limit, here.total)
-    bounds = (held(), min(allowed, held() + here.available))
-    kinds = slot_kinds(found.checkpoint, found.plan)
+def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -> MemoryPlan:
+    """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
+    held = resident()
+    allowed = min(parse_bytes(str(settings.memory_limit), here.total), held + here.available)
+    length = settings.max_model_len or found.spec.context
+    if settings.blocks:
+        length = min(length, settings.blocks * settings.block_size)
     sizing = Sizing(
-        max_model_len=length or found.spec.context,
+        max_model_len=length,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
         kv_dtype=settings.kv_cache_dtype,
+        threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
         blocks=settings.blocks,
     )
-    while True:
-        try:
-            return plan_memory(found.spec, kinds, ops, sizing, bounds)
-        except ConfigError:
-            if length is not None or sizing.max_model_len <= LEAST_MODEL_LEN:
-                raise
-        shorter = max(LEAST_MODEL_LEN, sizing.max_model_len * 3 // 4)
-        sizing = replace(sizing, max_model_len=shorter)
+    needs = Needs.of(found.spec, slot_kinds(found.checkpoint, found.plan), ops)
+    least = length if settings.max_model_len else LEAST_MODEL_LEN
+    return plan_memory(needs, sizing, (held, allowed), least)
 
 
 def _spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
-    """A checkpoint that carries its own head has one, whatever its config says of tying."""
+    """Where the config does not say whether embedding and head are one matrix, the file does."""
     config = dict(checkpoint.config)
-    if "lm_head.weight" not in checkpoint.tensors:
-        config["tie_word_embeddings"] = True
-    elif checkpoint.config.get("tie_word_embeddings") is None:
-        config["tie_word_embeddings"] = False
-    factors = checkpoint.tensors.get("rope_freqs.weight")
-    if factors is not None:
-        values = [float(x) for x in checkpoint.read(factors.name, 0, factors.shape[0])]
-        config["rope_scaling"] = {"rope_type": "factors", "factors": values}
+    if config.get("tie_word_embeddings") is None:
+        config["tie_word_embeddings"] = "lm_head.weight" not in checkpoint.tensors
     return kind.spec(config)
 
 
-def _model_length(settings: Settings, spec: ModelSpec, tell: Notify) -> int | None:
+def _warn_of_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     asked = settings.max_model_len
     if asked is not None and asked > spec.context:
         tell.warn(
             f"max_model_len = {asked} is above the {spec.context} tokens the model was made for; "
             "quality may fall beyond them"
         )
-    return asked
 
 
-def _engine(settings: Settings, limits: Limits, model: Decoder, ops: Ops, found: Described) -> Engine:
+def _engine(
+    settings: Settings, limits: Limits, model: Decoder, ops: Ops, found: Described
+) -> Engine:
     layers = kv_memory(found.spec, ops, limits, settings.kv_cache_dtype)
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = NgramDrafter() if settings.draft_tokens else None
     return Engine(scheduler, Runner(model, ops, layers), drafter, Metrics())
-

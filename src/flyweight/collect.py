@@ -1,21 +1,24 @@
-"""From the engine's events to what a caller reads: text, stop strings, log-probabilities, timings of one request.
+"""From the engine's events to what a caller reads: text, stop strings, log-probabilities, timings
+of one request.
 
-Invariant: the text never holds half a character or part of a stop string, and does not depend on how tokens were
-grouped into events.  Knows nothing of scheduling; who ends a choice early is told by `feed`'s return value.
+Invariant: the text never holds half a character or part of a stop string, and does not depend on
+how tokens were grouped into events.  Knows nothing of scheduling; who ends a choice early is told
+by `feed`'s return value.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flyweight.results import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, Timings, TokenLogprobs
+from flyweight.types import Event, Finish, Request, TokenLogprobs
 
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice as it grows."""
+    """One choice as it grows; `delta` is the text no output has shown yet."""
 
     detokenizer: Detokenizer
     tokens: list[int] = field(default_factory=list)
@@ -27,53 +30,84 @@ class _Choice:
 
 
 class Collector:
-    """Gathers one request's events.  `prompt` is the text it came from, if it came as text."""
+    """Gathers one request's events.  `prompt` is the text it came from, if it came as text;
+    `changed` is set by every event, and taken back by who has seen it.
+    """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, prompt: str | None) -> None:
-        params = request.params
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        prompt: str | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request, self.tokenizer, self.prompt = request, tokenizer, prompt
+        self.clock = clock
         self.cached = 0
-        self.timings: Timings | None = None
-        self.choices = [
-            _Choice(
-                Detokenizer(
-                    tokenizer,
-                    request.tokens,
-                    stop=params.stop,
-                    skip_special=params.skip_special_tokens,
-                    include_stop=params.include_stop_str_in_output,
-                )
-            )
-            for _ in range(params.n)
-        ]
+        self.changed = False
+        self._scheduled = self._first = self._last = 0.0
+        self.choices = [_Choice(self._detokenizer()) for _ in range(request.params.n)]
 
     @property
     def finished(self) -> bool:
         return all(choice.finish for choice in self.choices)
 
+    @property
+    def produced(self) -> int:
+        """Tokens so far, over all choices."""
+        return sum(len(choice.tokens) for choice in self.choices)
+
     def feed(self, event: Event) -> bool:
-        """Takes one event; True when a stop string ended its choice, so that the engine can be told to stop it."""
+        """Takes one event; True when a stop string ended its choice, so that the engine can be told
+        to stop it.
+        """
         choice = self.choices[event.index]
-        self.timings = event.timings or self.timings
         self.cached = max(self.cached, event.cached)
-        choice.delta = ""
         if choice.finish:
             return False
+        self.changed = True
+        self._time(event)
         for i, token in enumerate(event.tokens):
-            hidden = event.stop_token is not None and i == len(event.tokens) - 1
-            self._take(choice, token, event.logprobs[i] if event.logprobs else None, hidden)
+            scored = event.logprobs[i] if event.logprobs else None
+            last = i == len(event.tokens) - 1
+            self._take(choice, token, scored, hidden=last and self._hides(event))
             if choice.detokenizer.stopped is not None:
                 choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
                 return event.finish is None
         if event.finish:
-            choice.delta += choice.detokenizer.finish()
-            choice.finish, choice.reason = event.finish.value, event.stop_token
-            if choice.detokenizer.stopped is not None:
-                choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
+            self._end(choice, event, event.finish)
         return False
 
-    def _take(self, choice: _Choice, token: int, scored: TokenLogprobs | None, hidden: bool) -> None:
-        """`hidden`: a stop token is returned among the ids but is no part of the text."""
+    def output(self) -> RequestOutput:
+        """The result so far; its deltas hold what was new since the output before."""
+        return RequestOutput(
+            request_id=self.request.id,
+            prompt=self.prompt,
+            prompt_token_ids=self.request.tokens,
+            outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self.choices)),
+            finished=self.finished,
+            num_cached_tokens=self.cached,
+            metrics=self._metrics(),
+        )
+
+    def _detokenizer(self) -> Detokenizer:
+        params = self.request.params
+        return Detokenizer(
+            self.tokenizer,
+            self.request.tokens,
+            stop=params.stop,
+            skip_special=params.skip_special_tokens,
+            include_stop=params.include_stop_str_in_output,
+            least=params.min_tokens,
+        )
+
+    def _hides(self, event: Event) -> bool:
+        """A stop token is returned among the ids but is no part of the text, unless asked for."""
+        return event.stop_token is not None and not self.request.params.include_stop_str_in_output
+
+    def _take(
+        self, choice: _Choice, token: int, scored: TokenLogprobs | None, *, hidden: bool
+    ) -> None:
         choice.tokens.append(token)
         if scored is not None:
             choice.cumulative += scored.chosen
@@ -81,47 +115,53 @@ class Collector:
         if not hidden:
             choice.delta += choice.detokenizer.push([token])
 
-    def _logprobs(self, token: int, scored: TokenLogprobs) -> dict[int, Logprob]:
-        found = {token: Logprob(scored.chosen, scored.rank, self.tokenizer.piece(token))}
-        for rank, (i, p) in enumerate(zip(scored.top_ids, scored.top, strict=True), 1):
-            found.setdefault(i, Logprob(p, rank, self.tokenizer.piece(i)))
-        return found
+    def _end(self, choice: _Choice, event: Event, finish: Finish) -> None:
+        choice.delta += choice.detokenizer.finish()
+        choice.finish = finish.value
+        if choice.detokenizer.stopped is not None:
+            choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
+        elif event.stop_token in self.request.params.stop_token_ids:
+            choice.reason = event.stop_token
 
-    def output(self) -> RequestOutput:
-        """Everything so far, as a frozen result."""
-        wanted = self.request.params.logprobs is not None
-        return RequestOutput(
-            request_id=self.request.id,
-            prompt=self.prompt,
-            prompt_token_ids=self.request.tokens,
-            outputs=tuple(_result(i, c, wanted) for i, c in enumerate(self.choices)),
-            finished=self.finished,
-            num_cached_tokens=self.cached,
-            metrics=_metrics(self.timings, [len(c.tokens) for c in self.choices]),
+    def _time(self, event: Event) -> None:
+        """The first token of any choice, the newest of all."""
+        if event.timings is not None and not self._first:
+            self._scheduled, self._first = event.timings.scheduled, event.timings.first
+        self._last = self.clock()
+
+    def _metrics(self) -> RequestMetrics:
+        if not self._first:
+            return RequestMetrics()
+        arrival, decoding = self.request.arrival, self._last - self._first
+        later = sum(max(0, len(choice.tokens) - 1) for choice in self.choices)
+        return RequestMetrics(
+            queued=self._scheduled - arrival,
+            ttft=self._first - arrival,
+            total=self._last - arrival,
+            decode_rate=later / decoding if decoding > 0 else 0.0,
         )
 
+    def _logprobs(self, token: int, scored: TokenLogprobs) -> dict[int, Logprob]:
+        """The chosen token first, then the best, as vLLM lists them."""
+        found = {token: Logprob(scored.chosen, scored.rank, self._spelled(token))}
+        for rank, (id, value) in enumerate(zip(scored.top_ids, scored.top, strict=True), 1):
+            if id >= 0:
+                found.setdefault(id, Logprob(value, rank, self._spelled(id)))
+        return found
 
-def _result(index: int, choice: _Choice, wanted: bool) -> CompletionOutput:
-    return CompletionOutput(
-        index=index,
-        text=choice.detokenizer.text,
-        token_ids=tuple(choice.tokens),
-        cumulative_logprob=choice.cumulative if wanted else None,
-        logprobs=tuple(choice.logprobs) if wanted else None,
-        finish_reason=choice.finish,
-        stop_reason=choice.reason,
-        delta=choice.delta,
-    )
+    def _spelled(self, token: int) -> str:
+        return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
-
-def _metrics(timings: Timings | None, counts: Sequence[int]) -> RequestMetrics:
-    if timings is None:
-        return RequestMetrics()
-    later = sum(max(0, n - 1) for n in counts)
-    decoding = timings.last - timings.first
-    return RequestMetrics(
-        queued=timings.scheduled - timings.arrival,
-        ttft=timings.first - timings.arrival,
-        total=timings.last - timings.arrival,
-        decode_rate=later / decoding if decoding > 0 else 0.0,
-    )
+    def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
+        wanted = self.request.params.logprobs is not None
+        delta, choice.delta = choice.delta, ""
+        return CompletionOutput(
+            index=index,
+            text=choice.detokenizer.text,
+            token_ids=tuple(choice.tokens),
+            cumulative_logprob=choice.cumulative if wanted else None,
+            logprobs=tuple(choice.logprobs) if wanted else None,
+            finish_reason=choice.finish,
+            stop_reason=choice.reason,
+            delta=delta,
+        )

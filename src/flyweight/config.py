@@ -1,11 +1,13 @@
 """Settings and limits: every knob has a default, a range check and one line of help.
 
-Invariant: a `Limits` or `Settings` that exists is consistent.  The only module that reads the environment.  Standard
-library only.
+Invariant: a `Limits` or `Settings` that exists is consistent.  The only module that reads the
+environment.  Standard library only.
 """
 
 import os
+import re
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
@@ -15,7 +17,9 @@ CHOICES = {
     "kv_cache_dtype": ("f16", "bf16", "f32"),
     "backend": ("cpu", "reference"),
 }
-LEAST_MODEL_LEN = 512  # shorter than this is only chosen when asked for
+LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -61,19 +65,41 @@ class Limits:
             whole("max_chunk", self.max_chunk, 1)
 
 
+def parse_bytes(text: str, total: int) -> int:
+    """`6GiB`, `512MB`, `80%` (of `total`) or plain bytes.  Raises `ConfigError`."""
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]{0,3}|%)\s*", text, re.ASCII)
+    if match is None:
+        raise ConfigError(f"memory_limit = {text!r} is not a size; write 6GiB, 512MB or 80%")
+    number, unit = Fraction(match[1]), match[2].lower()
+    if unit == "%":
+        if not 0 < number <= 100:
+            raise ConfigError(
+                f"memory_limit = {text!r} is out of range; allowed: above 0% to 100%; "
+                f"nearest valid: {'100%' if number else '1%'}"
+            )
+        return int(total * number / 100)
+    scale = (UNITS | BINARY).get(unit.removesuffix("b"))
+    if scale is None:
+        raise ConfigError(f"memory_limit = {text!r}: unknown unit; write 6GiB, 512MB or 80%")
+    return int(number * scale)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may choose about an engine; names are vLLM's where it has one.  Raises `ConfigError`.
+    """What a user may choose about an engine; names are vLLM's where it has one.  Raises
+    `ConfigError`.
 
-    `model` None is the story model inside the package.  `max_model_len` None is the longest context that fits, up to the
-    model's own.  `memory_limit` covers everything the process holds.  `threads` None is the cores we may use.
-    `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.
-    `isa` forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds requests without one.
+    `model` None is the story model inside the package.  `max_model_len` None is the longest context
+    that fits, up to the model's own.  `memory_limit` covers everything the process holds, as text
+    (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `blocks` 0 is as many K/V blocks
+    as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.  `isa` forces
+    an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests that
+    have none of their own.
     """
 
-    model: str | None = None
+    model: str | os.PathLike[str] | None = None
     max_model_len: int | None = None
-    memory_limit: str = "80%"
+    memory_limit: str | int = "80%"
     threads: int | None = None
     activations: str = "int8"
     kv_cache_dtype: str = "f16"
@@ -89,34 +115,51 @@ class Settings:
     offline: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, str | os.PathLike | None):
+            raise ConfigError(f"model = {self.model!r} is not valid; allowed: a path, or none")
         for name, allowed in CHOICES.items():
             self._one_of(name, getattr(self, name), allowed)
+        for name in ("enable_prefix_caching", "offline"):
+            self._one_of(name, getattr(self, name), (True, False))
+        parse_bytes(str(self.memory_limit), 1)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         if self.max_model_len is not None:
             whole("max_model_len", self.max_model_len, 2, 1 << 24)
         if self.threads is not None:
             whole("threads", self.threads, 1, 256)
+        if self.seed is not None:
+            whole("seed", self.seed, -(2**63), 2**64 - 1)
         whole("block_size", self.block_size, 1, 1024)
         whole("blocks", self.blocks, 0, (2**31 - 1) // self.block_size)
         whole("max_num_seqs", self.max_num_seqs, 1, 4096)
+        # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
         whole("draft_tokens", self.draft_tokens, 0, 64)
+        if self.blocks and self.max_model_len:
+            least = -(-self.max_model_len // self.block_size)
+            if self.blocks < least:
+                raise ConfigError(
+                    f"blocks = {self.blocks} of {self.block_size} tokens hold less than one "
+                    f"sequence of max_model_len = {self.max_model_len}; nearest valid: {least}"
+                )
 
-    def _one_of(self, name: str, value: object, allowed: tuple[str, ...]) -> None:
+    def _one_of(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
         if value not in allowed:
-            hint = nearest(str(value), allowed)
-            raise ConfigError(
-                f"{name} = {value!r} is not valid; allowed: {', '.join(allowed)}{hint}"
-            )
+            words = [str(x) for x in allowed]
+            hint = nearest(str(value), words)
+            raise ConfigError(f"{name} = {value!r} is not valid; allowed: {', '.join(words)}{hint}")
 
     @classmethod
     def of(cls, **given: Any) -> Self:
-        """Settings from keywords, with FLYWEIGHT_ISA read where no instruction set was named; unknown names are refused."""
+        """Settings from keywords, with FLYWEIGHT_ISA read where no instruction set was named;
+        unknown names are refused.
+        """
         known = {f.name for f in fields(cls)}
         for name in given:
             if name not in known:
-                raise ConfigError(
-                    f"unknown setting {name!r}{nearest(name, known)}; known: {', '.join(sorted(known))}"
-                )
-        given.setdefault("isa", None)
-        given["isa"] = given["isa"] or os.environ.get("FLYWEIGHT_ISA") or None
-        return cls(**given)
+                names = ", ".join(sorted(known))
+                raise ConfigError(f"unknown setting {name!r}{nearest(name, known)}; known: {names}")
+        isa = given.pop("isa", None) or os.environ.get("FLYWEIGHT_ISA") or None
+        return cls(**given, isa=isa)

@@ -1,11 +1,16 @@
-"""What a caller gets back: vLLM's names, with timings and cached-token counts on every result.  Data only."""
+"""What a caller gets back: vLLM's names, with timings and cached-token counts on every result.
+
+Data only.
+"""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """One candidate at one position: its raw log-probability, its rank (1 = most likely) and its text."""
+    """One candidate at one position: its raw log-probability, its rank (1 = most likely), its
+    text.
+    """
 
     logprob: float
     rank: int | None
@@ -14,8 +19,9 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One choice.  `delta` is the text that is new since the last output of a stream.  `finish_reason` is "stop",
-    "length", "abort" or None while running; `stop_reason` the stop string or token id that ended it.
+    """One choice.  `delta` is the text that is new since the last output of a stream.
+    `finish_reason` is "stop", "length", "abort" or None while running; `stop_reason` the stop
+    string or the id of `stop_token_ids` that ended it, None where it was the model's own end.
     """
 
     index: int
@@ -30,8 +36,8 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Seconds: `queued` before the first step, `ttft` from arrival to the first token, `total` from arrival to the
-    newest token; `decode_rate` tokens per second after the first, summed over choices.
+    """Seconds: `queued` before the first step, `ttft` from arrival to the first token, `total` from
+    arrival to the newest token; `decode_rate` tokens per second after the first, over all choices.
     """
 
     queued: float = 0.0

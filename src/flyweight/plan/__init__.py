@@ -1,1 +1,3 @@
-"""ADVISES: what this machine has (`machine`) and what a model will need of it (`memory`), before a tensor is read."""
+"""ADVISES, before a tensor is read: what this machine has (`machine`), what a model will need of it
+(`memory`), and what a step needs of that (`step`).
+"""

@@ -1,24 +1,24 @@
-"""What this machine lets us use: cores by affinity and cgroup quota, memory by cgroup limit, and what we hold now.
+"""What this machine lets us use: cores by affinity and cgroup quota, memory by cgroup limit, and
+what we hold now.
 
-Invariant: never more than the container was given.  Every figure is read afresh; nothing is cached or assumed.
+Invariant: never more than the container was given; a limit of any group above ours counts.  Every
+figure is read afresh; nothing is cached or assumed.
 """
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-from flyweight.errors import ConfigError
-
-CGROUP = Path("/sys/fs/cgroup")
-UNITS = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Cores and bytes this process may use: `total` is the cgroup's limit or the machine's memory, `available` what is
-    free of it now.
+    """Cores and bytes this process may use: `total` is the cgroup's limit or the machine's memory,
+    `available` what is free of it now.
     """
 
     cores: int
@@ -26,73 +26,81 @@ class Machine:
     available: int
 
 
-def machine(root: Path = CGROUP) -> Machine:
-    """Reads affinity, cgroup (v2 or v1) and /proc/meminfo."""
-    info = _meminfo()
-    total, available = info["MemTotal"], info["MemAvailable"]
-    limit = _cgroup_memory(root)
-    if limit is not None and limit < total:
-        used = _read_int(root / "memory.current", root / "memory/memory.usage_in_bytes") or 0
-        total, available = limit, max(0, min(available, limit - used))
+def machine(root: Path = ROOT) -> Machine:
+    """Reads affinity, cgroups (v2 and v1) and /proc/meminfo under `root`."""
+    info = _counts(root / "proc/meminfo")
+    total, available = 1024 * info["MemTotal"], 1024 * info["MemAvailable"]
+    for group in _groups(root, "memory"):
+        limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+        if limit is not None and limit < total:
+            total = limit
+            available = min(available, max(0, limit - _unreclaimable(group)))
     return Machine(_cores(root), total, available)
 
 
-def parse_bytes(text: str, total: int) -> int:
-    """`6GiB`, `512MB`, `80%` (of `total`) or plain bytes.  Raises `ConfigError`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)\s*", text)
-    unit = match[2].lower() if match else "?"
-    if match and unit == "%":
-        share = float(match[1])
-        if not 0 < share <= 100:
-            raise ConfigError(f"memory limit {text!r} is out of range; allowed: above 0 % to 100 %")
-        return int(total * share / 100)
-    scale = (UNITS | BINARY).get(unit if unit == "b" else unit.removesuffix("b"))
-    if match is None or scale is None:
-        raise ConfigError(f"memory limit {text!r} is not a size; write 6GiB, 512MB or 80%")
-    return int(float(match[1]) * scale)
+def resident() -> int:
+    """Bytes of memory this process holds, pages it shares counted in full."""
+    found = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    assert found, "/proc/self/status has no VmRSS line"
+    return 1024 * int(found[1])
 
 
-def held() -> int:
-    """Proportional set size of this process, bytes: private pages plus its share of those it shares."""
-    text = Path("/proc/self/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+) kB", text, re.M)
-    assert found, "smaps_rollup has no Pss line"
-    return int(found[1]) * 1024
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of our cgroup and of those above it, for one controller.
 
-
-def _meminfo() -> dict[str, int]:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":", 1) for line in lines)}
-
-
-def _read_int(*paths: Path) -> int | None:
-    for path in paths:
-        try:
-            text = path.read_text().strip()
-        except OSError:
+    A container may see its own group as the top while /proc still names it from outside; such
+    folders do not exist and are passed over.
+    """
+    base = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup") or ["0::/"]:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and controller not in controllers.split(","):
             continue
+        top = base / controller if controllers else base
+        group = top / path.strip("/")
+        yield from (g for g in (group, *group.parents) if g.is_relative_to(top) and g.is_dir())
+
+
+def _unreclaimable(group: Path) -> int:
+    """Bytes in use that are not just cached files."""
+    used = _number(group / "memory.current", group / "memory.usage_in_bytes") or 0
+    stat = _counts(group / "memory.stat")
+    return used - stat.get("inactive_file", 0) - stat.get("active_file", 0)
+
+
+def _cores(root: Path) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quotas = [q for group in _groups(root, "cpu") if (q := _quota(group)) is not None]
+    return max(1, min([cores or 1, *map(ceil, quotas)]))
+
+
+def _quota(group: Path) -> float | None:
+    """Cores' worth of time a cgroup grants; None when unlimited."""
+    words = " ".join(_lines(group / "cpu.max")).split()
+    if len(words) == 2 and words[0].isdigit():
+        return int(words[0]) / int(words[1])
+    quota = _number(group / "cpu.cfs_quota_us")
+    period = _number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period else None
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """Lines of a name and a number, with or without a colon and a unit."""
+    rows = [line.replace(":", " ").split() for line in _lines(path)]
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _number(*paths: Path) -> int | None:
+    """The first file that holds a number; "max" and -1 mean there is no limit."""
+    for path in paths:
+        text = "".join(_lines(path)).strip()
         if text.isdigit():
             return int(text)
     return None
 
 
-def _cgroup_memory(root: Path) -> int | None:
-    return _read_int(root / "memory.max", root / "memory/memory.limit_in_bytes")
-
-
-def _cores(root: Path) -> int:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cpu_quota(root)
-    return max(1, min(allowed, int(quota + 0.999)) if quota else allowed)
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time the cgroup grants, or None when unlimited."""
+def _lines(path: Path) -> list[str]:
     try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    v1_quota = _read_int(root / "cpu/cpu.cfs_quota_us")
-    v1_period = _read_int(root / "cpu/cpu.cfs_period_us")
-    return v1_quota / v1_period if v1_quota and v1_period else None
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,30 +1,37 @@
-"""The memory promise: what a model will need, worked out before a tensor is read, and what fits under a limit.
+"""The memory promise: what a model will need, worked out before a tensor is read, and what fits
+under a limit.
 
-Invariant: `need` counts everything the process will hold at its worst moment: what it holds already (interpreter,
-libraries, tokenizer), weights as packed, K/V, a step's arrays, logits and the loader's buffers.  It allocates nothing.
+Invariant: `need` counts everything the process will hold at its worst moment: what it holds already
+(interpreter, libraries, tokenizer), weights as packed, K/V, a step's arrays, logits, the loader's
+buffers.  It allocates nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flyweight.errors import ConfigError
+from flyweight.plan.step import attend_bytes, layer_bytes, sample_bytes
 from flyweight.spec import ModelSpec
 
 KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 MIB = 1 << 20
-LOAD_BUFFER = 64 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
-STEP_SLACK = 24 * MIB  # allocator slop, thread stacks, sequences, tables and the events in flight
-SAMPLE_BYTES = 16  # bytes per vocabulary entry of one row being sampled: candidates with their weights
+LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
+SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time
+TOKEN_BYTES = 160  # a token in Python: in the request, the sequence, the result, the prefix cache
+MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
 
 
 class Packer(Protocol):
-    """The two facts of a backend this room needs."""
+    """The facts of a backend this room needs."""
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int: ...
     @property
     def activations(self) -> str: ...
+
+
+SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Sizing:
     max_num_batched_tokens: int
     block_size: int
     kv_dtype: str
+    threads: int = 1
     draft_tokens: int = 0
     blocks: int = 0
 
@@ -50,7 +58,6 @@ class MemoryPlan:
     blocks: int
     step: int
     logits: int
-    load: int
     limit: int
     sizing: Sizing
 
@@ -59,22 +66,41 @@ class MemoryPlan:
         return self.block * self.blocks
 
     @property
+    def books(self) -> int:
+        return TOKEN_BYTES * self.blocks * self.sizing.block_size
+
+    @property
     def need(self) -> int:
         """Peak bytes: loading and running do not overlap, weights stay."""
-        return self.base + self.weights + max(self.load, self.kv + self.step + self.logits)
+        running = self.kv + self.books + self.step + self.logits
+        return self.base + self.weights + max(LOAD_BUFFER, running)
 
     def rows(self) -> list[tuple[str, int]]:
-        """(what, bytes) for people to read; the loader's buffers are given back before K/V is touched."""
+        """(what, bytes) for people to read; the loader's buffers are given back before K/V is
+        touched.
+        """
         return [
-            ("already held (Python, libraries, tokenizer)", self.base),
+            ("held already (Python, libraries, tokenizer)", self.base),
             ("weights", self.weights),
-            (f"K/V: {self.blocks} blocks of {self.sizing.block_size} tokens", self.kv),
-            ("one step's arrays", self.step),
+            (f"K/V, {self.blocks} blocks of {self.sizing.block_size} tokens", self.kv),
+            ("token lists and tables", self.books),
+            ("arrays of a step", self.step),
             ("logits and sampling", self.logits),
         ]
 
 
-SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a model asks of memory before any setting is known: `weights` bytes once packed."""
+
+    spec: ModelSpec
+    kinds: SlotKinds
+    weights: int
+    activations: str
+
+    @classmethod
+    def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
+        return cls(spec, kinds, weight_bytes(kinds, ops), ops.activations)
 
 
 def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
@@ -88,51 +114,52 @@ def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
 
 
 def block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
-    """Bytes of one K/V block over all layers: the seeds' 2 x L x heads x d_head, per token, by KV heads."""
+    """Bytes of one K/V block over all layers."""
     per_token = sum(x.kv.heads * (x.kv.k_dim + x.kv.v_dim) for x in spec.layers)
     return per_token * block_size * KV_BYTES[kv_dtype]
 
 
-def step_bytes(spec: ModelSpec, tokens: int) -> int:
-    """The most float32 arrays alive at once in a step of `tokens`, with the quantised copy of a linear's input."""
-    layer = max(spec.layers, key=lambda x: x.inner)
-    heads, kv = layer.heads * layer.head, layer.kv.heads * layer.head
-    attention = (heads + 2 * kv) + 2 * heads + 2 * spec.hidden
-    mlp = 3 * layer.inner + 2 * spec.hidden
-    quantised = max(layer.inner, spec.hidden, heads) * 2
-    rotation = spec.rope.dim
-    return tokens * (4 * (spec.hidden + max(attention, mlp) + rotation) + quantised)
+def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: int) -> MemoryPlan:
+    """The plan under `bounds` = (bytes held now, bytes allowed).
 
+    The context is shortened as little as it must be, down to `least` tokens; blocks are as many as
+    are useful and fit.  Raises `ConfigError` naming the nearest settings that fit.
+    """
 
-def plan_memory(
-    spec: ModelSpec, kinds: SlotKinds, ops: Packer, sizing: Sizing, bounds: tuple[int, int]
-) -> MemoryPlan:
-    """The plan under `bounds` = (bytes held now, bytes allowed).  Raises `ConfigError` naming what would fit."""
-    base, limit = bounds
-    rows = sizing.max_num_seqs * (1 + sizing.draft_tokens)
-    plan = MemoryPlan(
-        base=base,
-        weights=weight_bytes(kinds, ops),
-        block=block_bytes(spec, sizing.block_size, sizing.kv_dtype),
-        blocks=0,
-        step=step_bytes(spec, sizing.max_num_batched_tokens) + STEP_SLACK,
-        logits=spec.vocab * (4 * rows + SAMPLE_BYTES * min(rows, 16)),
-        load=LOAD_BUFFER,
-        limit=limit,
-        sizing=sizing,
-    )
-    useful = sizing.max_num_seqs * _blocks_for(sizing.max_model_len, sizing.block_size)
-    least = _blocks_for(sizing.max_model_len, sizing.block_size)
-    room = (limit - replace(plan, blocks=0).need) // plan.block
-    blocks = sizing.blocks or max(least, min(useful, room))
-    plan = replace(plan, blocks=blocks)
-    if plan.need > limit:
-        raise ConfigError(_refusal(plan, spec))
+    def at(length: int) -> MemoryPlan:
+        return smallest(needs, replace(sizing, max_model_len=length), bounds)
+
+    length = _longest(at, min(least, sizing.max_model_len), sizing.max_model_len)
+    if length is None:
+        raise ConfigError(_refusal(needs, at(min(least, sizing.max_model_len)), bounds))
+    plan = at(length)
+    if not sizing.blocks:
+        useful = sizing.max_num_seqs * _blocks_for(length, sizing.block_size)
+        room = (plan.limit - plan.need) // (plan.block + TOKEN_BYTES * sizing.block_size)
+        plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + room)))
     return plan
 
 
+def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
+    """The plan with K/V for one sequence of full length, whether it fits or not."""
+    spec, layer = needs.spec, needs.spec.layers[0]
+    tokens = sizing.max_num_batched_tokens
+    rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens), tokens)
+    attention = attend_bytes(layer, tokens, sizing.max_model_len, sizing.threads)
+    return MemoryPlan(
+        base=bounds[0],
+        weights=needs.weights,
+        block=block_bytes(spec, sizing.block_size, sizing.kv_dtype),
+        blocks=sizing.blocks or _blocks_for(sizing.max_model_len, sizing.block_size),
+        step=layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,
+        logits=sample_bytes(spec.vocab, rows, sizing.threads),
+        limit=bounds[1],
+        sizing=sizing,
+    )
+
+
 def size(n: int) -> str:
-    """Bytes for people: 1.25 GiB, 380 MiB."""
+    """Bytes for people: 1.25 GiB, 380.0 MiB."""
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{n / MIB:.1f} MiB"
 
 
@@ -140,28 +167,57 @@ def _blocks_for(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) + 1  # one to spare: copy-on-write needs a target
 
 
-def _refusal(plan: MemoryPlan, spec: ModelSpec) -> str:
+def _longest(at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
+    """The longest context from low to high whose plan fits, by bisection: need grows with it."""
+    if at(high).need <= at(high).limit:
+        return high
+    if low > high or at(low).need > at(low).limit:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if at(middle).need <= at(middle).limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
     """One line: what is needed, what is allowed, and the nearest settings that fit."""
+    ways = [f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"]
+    ways += _smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
     sizing = plan.sizing
-    ways = [f"--memory-limit {-(-plan.need // MIB)}MiB"]
-    shorter = _longest_context(plan, plan.step + plan.logits)
-    if shorter and not sizing.blocks:
-        ways.append(f"--max-model-len {shorter}")
-    small_step = step_bytes(spec, 64) + STEP_SLACK + 20 * spec.vocab
-    smaller = _longest_context(plan, small_step)
-    if smaller > shorter:
-        ways.append(f"--max-model-len {smaller} --max-num-batched-tokens 64 --max-num-seqs 1")
     return (
-        f"memory limit {size(plan.limit)} is too small: this model needs {size(plan.need)} "
+        f"memory_limit of {size(plan.limit)} is too small: this model needs {size(plan.need)} "
         f"({size(plan.weights)} weights, {size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
-        f"{size(plan.base)} already held); nearest settings that fit: {' or '.join(ways)}"
+        f"{size(plan.step + plan.logits)} to compute with, {size(plan.base)} held already); "
+        f"nearest settings that fit: {' or '.join(ways)}"
     )
 
 
-def _longest_context(plan: MemoryPlan, running: int) -> int:
-    """The longest max_model_len whose K/V fits beside weights and `running` bytes; 0 when none does."""
-    room = plan.limit - plan.base - plan.weights - running
-    blocks = room // plan.block - 1
-    tokens = min(blocks * plan.sizing.block_size, plan.sizing.max_model_len)
-    fits_loading = plan.base + plan.weights + plan.load <= plan.limit
-    return tokens if fits_loading and tokens >= MIN_CONTEXT else 0
+def _smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> list[str]:
+    """Smaller settings that fit: a shorter context, and shorter steps with as long a context as
+    they leave room for.
+    """
+    if sizing.blocks:
+        return []
+    found: list[tuple[int, str]] = []
+    tokens, seqs = sizing.max_num_batched_tokens, sizing.max_num_seqs
+    for step in (tokens, 64, 1):
+        narrow = replace(
+            sizing,
+            max_num_batched_tokens=min(step, tokens),
+            max_num_seqs=min(step, seqs) if step == tokens else 1,
+        )
+        length = _longest(
+            lambda n, s=narrow: smallest(needs, replace(s, max_model_len=n), bounds),  # type: ignore[misc]
+            min(MIN_CONTEXT, sizing.max_model_len),
+            sizing.max_model_len,
+        )
+        if length is None or any(length <= known for known, _ in found):
+            continue
+        words = [f"max_model_len = {length}"]
+        if step != tokens:
+            words.append(f"max_num_batched_tokens = {step}, max_num_seqs = 1")
+        found.append((length, ", ".join(words)))
+    return [words for _, words in found]

@@ -1,7 +1,8 @@
-"""Chat templates: messages to the text a model was trained to answer, in Jinja2's immutable sandbox.
+"""Chat templates: messages to the text a model was trained to answer, in Jinja2's sandbox.
 
-Invariant: a template can neither change anything outside itself nor reach Python's insides; one that fails is a
-`RequestError`.  Knows no model.
+Invariant: a template can neither change anything outside itself nor reach Python's insides; one
+that fails is a `RequestError`.  What a template may use is what transformers gives it.  Knows no
+model.
 """
 
 import json
@@ -19,33 +20,65 @@ from flyweight.text.tokenizer import Tokenizer
 Message = Mapping[str, Any]
 
 
-def render(template: str, messages: Sequence[Message], tokenizer: Tokenizer) -> str:
-    """The prompt for `messages`, ending where the assistant's answer begins.  Raises `RequestError`."""
+def render(
+    template: str, messages: Sequence[Message], tokenizer: Tokenizer, **variables: object
+) -> str:
+    """The prompt for `messages`, ending where the assistant's answer begins; BOS and the like are
+    part of it.  `variables` are the template's own switches (enable_thinking).  Raises
+    `RequestError`.
+    """
+    check(messages)
+    given = {
+        "messages": messages,
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+        "bos_token": _piece(tokenizer, tokenizer.bos_id),
+        "eos_token": _piece(tokenizer, next(iter(tokenizer.eos_ids), None)),
+    }
+    try:
+        return _environment().from_string(template).render(**{**given, **variables})
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())
+        raise RequestError(
+            f"messages: the model's chat template fails: {reason}", "messages"
+        ) from None
+    except RecursionError:
+        raise RequestError("messages: the model's chat template never ends", "messages") from None
+
+
+def check(messages: Sequence[Message]) -> None:
+    """Raises `RequestError` unless every message has a role and content."""
+    if isinstance(messages, str | Mapping) or not messages:
+        raise RequestError(
+            f"messages = {str(messages)[:80]!r}; allowed: a list of one or more messages",
+            "messages",
+        )
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(
+                f"messages[{i}] = {str(message)[:80]!r}; "
+                "allowed: a mapping with a role (system, user, assistant) and content",
+                "messages",
+            )
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[loopcontrols],
-        undefined=jinja2.ChainableUndefined,
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-    try:
-        return environment.from_string(template).render(
-            messages=messages,
-            add_generation_prompt=True,
-            bos_token=_piece(tokenizer, tokenizer.bos_id),
-            eos_token=_piece(tokenizer, next(iter(tokenizer.eos_ids), None)),
-        )
-    except jinja2.TemplateError as error:
-        raise RequestError(f"chat template: {error}", "messages") from None
+    return environment
 
 
 def _piece(tokenizer: Tokenizer, token: int | None) -> str:
     return "" if token is None else tokenizer.piece(token)
 
 
-def _tojson(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(value: object, **form: Any) -> str:
+    """Jinja2's own filter escapes HTML; templates mean plain JSON."""
+    return json.dumps(value, **{"ensure_ascii": False, **form})
 
 
 def _now(form: str) -> str:

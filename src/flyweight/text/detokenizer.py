@@ -12,14 +12,14 @@ from flyweight.text.tokenizer import Tokenizer
 
 class Detokenizer:
     """`prompt_ids` only decide how the text begins (a space, an unfinished character); they are not
-    repeated.
+    repeated.  A stop string that is complete within the first `least` ids does not count.
 
     `stopped` is the stop string found; `stop_token` then counts the ids pushed up to and including
     the one that completed it, and `stop_index` is where it starts in the full text.
     """
 
     __slots__ = (
-        "_held", "_include", "_parts", "_prefixes", "_shown", "_stop", "_stream",
+        "_held", "_include", "_least", "_parts", "_prefixes", "_shown", "_stop", "_stream",
         "pushed", "stop_index", "stop_token", "stopped",
     )  # fmt: skip
 
@@ -30,12 +30,14 @@ class Detokenizer:
         stop: Sequence[str] = (),
         skip_special: bool = True,
         include_stop: bool = False,
+        least: int = 0,
     ) -> None:
         assert all(stop), "an empty stop string"
         self._stream = tokenizer.stream(prompt_ids, skip_special)
         self._stop = tuple(stop)
         self._prefixes = frozenset(word[:i] for word in stop for i in range(1, len(word)))
         self._include = include_stop
+        self._least = least
         self._held = ""  # settled text that may be the start of a stop string
         self._parts: list[str] = []
         self._shown = 0  # characters in `_parts`
@@ -73,7 +75,7 @@ class Detokenizer:
         if not text:
             return
         self._held += text
-        found = self._first_stop()
+        found = self._first_stop() if self.pushed > self._least else None
         if found is None:
             self._emit(len(self._held) - self._could_begin_stop())
             return

@@ -1,0 +1,64 @@
+"""Bytes a step holds at its worst moment: arrays between ops, kernels' working memory, logits.
+
+Invariant: an upper bound, kept beside what it bounds: models/decoder.py's arrays, native/kv.h's
+scratch, native/sample.cpp's.  tests/api/test_memory_promise.py holds it to measured memory.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from flyweight.spec import LayerSpec, ModelSpec
+
+FLOAT = 4
+QUANTISED = ("q8_0", "q4_0", "q4_k", "q6_k")
+# Bytes an activation takes when `linear` has rounded it; 8-bit codes travel with scale and sums.
+ROUNDED = {"int8": 1.5, "bf16": 2.0, "f32": 4.0}
+SPLIT, MOST_RECORDS = 512, 1 << 17  # attention: positions of a split, records of splits kept apart
+TILE = 64  # positions of K and V widened at a time, at most
+WAVE = 16  # rows sampled together
+CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
+
+
+def layer_bytes(
+    spec: ModelSpec, kinds: Mapping[str, Sequence[tuple[tuple[int, ...], str]]], activations: str,
+    tokens: int,
+) -> int:  # fmt: skip
+    """The most arrays alive at once in the forward pass of `tokens`, before logits."""
+    layer = max(spec.layers, key=lambda x: x.inner)
+    q, kv = layer.heads * layer.head, layer.kv.heads * (layer.kv.k_dim + layer.kv.v_dim)
+    attention = 2 * spec.hidden + (q + kv) + q  # x, residual, qkv, q
+    mlp = 3 * spec.hidden + q + 3 * layer.inner  # two x, residual, q, gate_up, act
+    rotation = 6 * spec.rope.dim  # cos and sin, and the float64 angles they come from
+    panels = max(_rounded(parts, activations) for parts in kinds.values())
+    return tokens * (FLOAT * (max(attention, mlp) + rotation) + panels)
+
+
+def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> int:
+    """Working memory of attention: tiles of every worker, and splits computed apart when there are
+    too few query tokens to go round.
+    """
+    group = layer.heads // layer.kv.heads
+    item = max(1, TILE // group)  # query tokens of a work item
+    rows, record = item * group, 32 + layer.kv.v_dim + 15
+    worker = TILE * (layer.kv.k_dim + layer.kv.v_dim + 15) + rows * (layer.kv.k_dim + TILE + 1)
+    worker += 32 + 2 * rows * record
+    runs = (4 * threads - 1) // layer.kv.heads if threads > 1 else 0
+    records = min(tokens, runs * item) * layer.heads * -(-context // SPLIT)
+    return FLOAT * (threads * worker + min(records, MOST_RECORDS) * record)
+
+
+def sample_bytes(vocab: int, rows: int, threads: int) -> int:
+    """Logits of `rows`, their adjusted copies a wave at a time, and every worker's candidates."""
+    return vocab * (FLOAT * (rows + min(rows, WAVE)) + CANDIDATE * threads)
+
+
+def _rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:
+    """Bytes of one token's input to a weight, as its kernel reads it."""
+    most = 0
+    for shape, kind in parts:
+        if len(shape) != 2:
+            continue
+        mode = activations
+        if mode == "int8" and kind not in QUANTISED:
+            mode = "bf16" if kind == "bf16" else "f32"
+        most = max(most, int(ROUNDED[mode] * shape[1]) + 64)
+    return most
