@@ -7,7 +7,7 @@ or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after i
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count
@@ -149,8 +149,10 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> Iterator[RequestOutput]:
-        """Yields the result as it grows; `outputs[i].delta` is what is new."""
+    ) -> Generator[RequestOutput]:
+        """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
+        the request.
+        """
         (params,) = self._params(sampling_params, 1)
         collector = self._collector(prompt, params, {})
         return (changed.output() for changed in self._run([collector]))

@@ -1,1 +1,3 @@
-"""The terminal: one file per command.  Knows how to show things and what exit codes mean; decides nothing else."""
+"""The terminal: one file per command.  Knows how to show things and what exit codes mean; decides
+nothing else.
+"""

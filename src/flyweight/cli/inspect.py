@@ -1,99 +1,121 @@
-"""`flyweight inspect MODEL`: the model's spec, its weight plan and its memory, without loading it."""
+"""`flyweight inspect MODEL`: a model's spec, its weight plan and its memory, without loading it."""
+
+from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from flyweight.build import Described, backend, describe, memory_plan
-from flyweight.cli.options import Activations, KVDtype, MaxModelLen, MemoryLimit, settings
-from flyweight.cli.show import memory_table
-from flyweight.plan.machine import machine
-from flyweight.plan.memory import MemoryPlan
-from flyweight.weights.load import slot_kinds
+from flyweight.cli import options as opt
+from flyweight.config import Settings
 
+if TYPE_CHECKING:  # commands import what computes when they run
+    from rich.table import Table
+
+    from flyweight.build import Described
+    from flyweight.plan.memory import MemoryPlan, SlotKinds
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A .gguf file, a directory, or 'stories'.")] = "stories",
-    max_model_len: MaxModelLen = None,
-    memory_limit: MemoryLimit = "80%",
-    activations: Activations = "int8",
-    kv_cache_dtype: KVDtype = "f16",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or 'stories'.")
+    ] = "stories",
+    max_model_len: opt.MaxModelLen = None,
+    memory_limit: opt.MemoryLimit = "80%",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    block_size: opt.BlockSize = 32,
+    max_num_batched_tokens: opt.MaxBatched = 512,
+    max_num_seqs: Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")] = 64,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Print a model's spec, weight plan and memory."""
-    chosen = settings(
+    """Print a model's spec, weight plan and memory; reads no weights."""
+    settings = Settings.of(
         model=model,
         max_model_len=max_model_len,
         memory_limit=memory_limit,
+        threads=threads,
         activations=activations,
         kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
     )
-    found = describe(chosen.model)
-    here = machine()
-    plan = memory_plan(chosen, found, backend(chosen, here.cores), here, chosen.max_model_len)
+    from rich.console import Console
+
+    from flyweight.build import backend, describe, memory_plan
+    from flyweight.cli.show import memory_table
+    from flyweight.plan.machine import machine
+    from flyweight.weights.load import slot_kinds
+
+    found, here = describe(settings.model), machine()
+    kinds = slot_kinds(found.checkpoint, found.plan)
+    plan = memory_plan(settings, found, backend(settings, here.cores), here)
     if as_json:
-        print(json.dumps(document(found, plan), indent=1))
+        print(json.dumps(document(found, kinds, plan), indent=1))
         return
     console = Console()
-    console.print(_facts(found))
-    console.print(_slots(found))
-    console.print(memory_table(plan))
+    for table in (facts(found), weight_table(found, kinds), memory_table(plan)):
+        console.print(table)
 
 
-def document(found: Described, plan: MemoryPlan) -> dict[str, Any]:
+def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, Any]:
     """Everything `inspect` shows, for scripts."""
-    kinds = slot_kinds(found.checkpoint, found.plan)
     slots = {
-        slot.name: {"shape": slot.shape, "sources": slot.sources, "kinds": [k for _, k in kinds[slot.name]]}
+        slot.name: {
+            "shape": slot.shape,
+            "kinds": [kind for _, kind in kinds[slot.name]],
+            "sources": slot.sources,
+        }
         for slot in found.plan.slots
     }
-    memory = {what: amount for what, amount in plan.rows()} | {"need": plan.need, "limit": plan.limit}
-    return {"spec": asdict(found.spec), "slots": slots, "memory": memory}
-
-
-def _facts(found: Described) -> Table:
-    spec = found.spec
-    layer = spec.layers[0]
-    table = Table(title=str(found.checkpoint.path.name), title_justify="left", box=None, show_header=False)
-    facts = {
-        "family": spec.family,
-        "layers": len(spec.layers),
-        "hidden": spec.hidden,
-        "heads": f"{layer.heads} query, {layer.kv.heads} KV, {layer.head} wide",
-        "inner": layer.inner,
-        "vocabulary": f"{spec.vocab}{' (embedding and head tied)' if spec.tie else ''}",
-        "context": spec.context,
-        "rope": f"{spec.rope.kind}, base {spec.rope.base:g}",
-        "tokenizer": f"{type(found.tokenizer).__name__}, {found.tokenizer.vocab_size} pieces",
-        "stop ids": ", ".join(map(str, sorted({*found.checkpoint.eos_ids, *found.tokenizer.eos_ids}))),
+    memory = dict(plan.rows()) | {"need": plan.need, "limit": plan.limit}
+    return {
+        "path": str(found.checkpoint.path),
+        "spec": asdict(found.spec),
+        "stop_ids": sorted(found.stop_ids),
+        "chat_template": found.tokenizer.chat_template is not None,
+        "weights": slots,
+        "memory": memory,
+        "max_model_len": plan.sizing.max_model_len,
     }
-    for name, value in facts.items():
-        table.add_row(name, str(value))
+
+
+def facts(found: Described) -> Table:
+    """The spec, in a reader's words."""
+    from flyweight.cli.show import plain_table
+
+    spec, layer = found.spec, found.spec.layers[0]
+    rows = {
+        "family": spec.family,
+        "layers": f"{len(spec.layers)}, {spec.hidden} wide, inner {layer.inner} ({layer.act})",
+        "heads": f"{layer.heads} query, {layer.kv.heads} K/V, {layer.head} wide"
+        + (", norms on q and k" if layer.qk_norm else ""),
+        "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
+        "context": f"{spec.context} tokens, rope {spec.rope.kind}, base {spec.rope.base:g}",
+        "stop ids": ", ".join(f"{i} {found.tokenizer.piece(i)}" for i in sorted(found.stop_ids)),
+        "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
+    }
+    table = plain_table(str(found.checkpoint.path.name))
+    for name, value in rows.items():
+        table.add_row(name, value)
     return table
 
 
-def _slots(found: Described) -> Table:
-    """The weight plan; layers that look alike share a row."""
-    table = Table(title="weight plan", title_justify="left", box=None, pad_edge=False)
-    for column in ("slot", "shape", "kind", "sources"):
-        table.add_column(column)
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    kinds = slot_kinds(found.checkpoint, found.plan)
+def weight_table(found: Described, kinds: SlotKinds) -> Table:
+    """The weight plan; slots that look alike in every layer share a row."""
+    from flyweight.cli.show import plain_table
+
+    table = plain_table("Weight plan", "slot", "layers", "shape", "kind", "from")
+    alike: dict[tuple[str, str, str, str], int] = {}
     for slot in found.plan.slots:
-        prefix, _, name = slot.name.rpartition(".")
-        shape = " x ".join(map(str, slot.shape))
-        kind = "+".join(dict.fromkeys(k for _, k in kinds[slot.name]))
-        rows.setdefault((name, shape, kind), []).append(prefix)
-        if len(rows[name, shape, kind]) == 1:
-            rows[name, shape, kind].append(", ".join(s.split(".")[-2] for s in slot.sources))
-    for (name, shape, kind), (first, sources, *more) in rows.items():
-        where = f"{first}.{name}" if first else name
-        table.add_row(where + (f" and {len(more)} more" if more else ""), shape, kind, sources)
+        kind = "+".join(dict.fromkeys(kind for _, kind in kinds[slot.name]))
+        sources = " ".join(source.split(".")[-2] for source in slot.sources)
+        row = (slot.name.split(".")[-1], "×".join(map(str, slot.shape)), kind, sources)
+        alike[row] = alike.get(row, 0) + 1
+    for (name, shape, kind, sources), many in alike.items():
+        table.add_row(name, str(many) if many > 1 else "", shape, kind, sources)
     return table
-
-

@@ -1,23 +1,32 @@
-"""Options several commands share, with their help, and how they become `Settings`."""
+"""Options several commands share, with their help.  Their ranges are `Settings`'."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from flyweight.config import Settings
-
-MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt plus answer, in tokens. [default: what fits]")]
-MemoryLimit = Annotated[str, typer.Option(help="For everything together: 6GiB, 512MB or 80% of the memory.")]
-Threads = Annotated[int | None, typer.Option(help="Threads to compute with. [default: cores we may use]")]
-Activations = Annotated[str, typer.Option(help="What matrices multiply with: int8, bf16 or f32.")]
-KVDtype = Annotated[str, typer.Option(help="K/V cache: f16, bf16 or f32.")]
-BlockSize = Annotated[int, typer.Option(help="Tokens in a K/V block.")]
-MaxSeqs = Annotated[int, typer.Option("--max-num-seqs", help="Sequences in a step.")]
-MaxBatched = Annotated[int, typer.Option("--max-num-batched-tokens", help="Tokens in a step.")]
-Prefix = Annotated[bool, typer.Option(help="Reuse K/V of equal beginnings.")]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Longest prompt and answer together. [default: what the model knows and memory holds]",
+    ),
+]
+MemoryLimit = Annotated[
+    str, typer.Option(metavar="SIZE", help="For everything together: 6GiB, 512MB, 80%.")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Threads to compute with. [default: the cores we may use]"),
+]
+Activations = Annotated[
+    str, typer.Option(metavar="int8|bf16|f32", help="What matrices are multiplied with.")
+]
+KVDtype = Annotated[str, typer.Option(metavar="f16|bf16|f32", help="Precision of the K/V cache.")]
+BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a block of K/V.")]
+MaxBatched = Annotated[
+    int,
+    typer.Option("--max-num-batched-tokens", metavar="TOKENS", help="Most tokens in a step."),
+]
+PrefixCaching = Annotated[bool, typer.Option(help="Reuse the K/V of equal beginnings.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Make no network call.")]
-
-
-def settings(**given: Any) -> Settings:
-    """`Settings` from options; raises `ConfigError` naming the option's field."""
-    return Settings.of(**given)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

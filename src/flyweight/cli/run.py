@@ -1,49 +1,96 @@
-"""`flyweight run [MODEL] [PROMPT]`: an answer to a prompt, or an interactive session without one."""
+"""`flyweight run [MODEL] [PROMPT]`: an answer to a prompt, or a conversation without one."""
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from flyweight.cli import options as opt
-from flyweight.cli.session import Session, stream
-from flyweight.cli.show import Loading
+from flyweight.config import Settings
 from flyweight.errors import RequestError
-from flyweight.llm import LLM
 from flyweight.types import SamplingParams
 
-CREATIVE = {"temperature": 0.8, "top_p": 0.95}  # where the checkpoint has no opinion; what llama.cpp and Ollama do
+# Where the checkpoint has no opinion: plain sampling wanders off in small models.
+CREATIVE = {"temperature": 0.8, "top_p": 0.95}
+MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL] [PROMPT]",
+        help="A .gguf file or a directory, and what to answer; quote the prompt.",
+    ),
+]
+File = Annotated[
+    str | None,
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - is stdin."),
+]
+System = Annotated[
+    str, typer.Option(metavar="TEXT", help="A system message; without a chat template, a preface.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("-n", "--max-tokens", metavar="N", help="Longest answer. [default: no limit]"),
+]
+Temperature = Annotated[
+    float | None, typer.Option(metavar="T", help="0 is greedy. [default: the model's, or 0.8]")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="Keep the likeliest tokens up to this much probability."),
+]
+TopK = Annotated[int | None, typer.Option(metavar="N", help="Keep the N likeliest; 0 keeps all.")]
+MinP = Annotated[
+    float | None, typer.Option(metavar="P", help="Keep what is P times as likely as the best.")
+]
+Repetition = Annotated[
+    float | None,
+    typer.Option("--repetition-penalty", metavar="R", help="Above 1 discourages repeats."),
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same text.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End the answer before this text; may be repeated."),
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
 
 def run(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[MODEL] [PROMPT]")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file; - is stdin.")] = None,
-    system: Annotated[str, typer.Option(help="A system message, or text put before every prompt.")] = "",
-    max_tokens: Annotated[int | None, typer.Option("-n", "--max-tokens", help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this much probability.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep this many tokens; 0 keeps all.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely relative to the best.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repeats.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end.")] = False,
+    words: Words = None,
+    file: File = None,
+    system: System = "",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    repetition_penalty: Repetition = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    ignore_eos: IgnoreEos = False,
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
     activations: opt.Activations = "int8",
     kv_cache_dtype: opt.KVDtype = "f16",
     block_size: opt.BlockSize = 32,
-    enable_prefix_caching: opt.Prefix = True,
+    max_num_batched_tokens: opt.MaxBatched = 512,
+    max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
+    enable_prefix_caching: opt.PrefixCaching = True,
     offline: opt.Offline = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")] = False,
+    as_json: opt.AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Write an answer to PROMPT, or talk when there is none.  MODEL is a path; left out, the story model inside."""
+    """Answer PROMPT, or talk when there is none.
+
+    MODEL is a path; left out, it is the story model inside the package.  The prompt may also come
+    from a file or a pipe.
+    """
     model, prompt = model_and_prompt(words or [])
     prompt = read_prompt(prompt, file)
     sampling = {
@@ -53,59 +100,96 @@ def run(
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
     }
-    given = {k: v for k, v in sampling.items() if v is not None}
-    rest = {"max_tokens": max_tokens, "seed": seed, "stop": tuple(stop or ()), "ignore_eos": ignore_eos}
-    SamplingParams(**given, **rest)  # refuse bad values before a model is loaded
+    given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
+    given |= {"seed": seed, "stop": tuple(stop or ()), "ignore_eos": ignore_eos}
+    if max_tokens is not None:
+        given["max_tokens"] = max_tokens
+    settings = {
+        "model": model,
+        "max_model_len": max_model_len,
+        "memory_limit": memory_limit,
+        "threads": threads,
+        "activations": activations,
+        "kv_cache_dtype": kv_cache_dtype,
+        "block_size": block_size,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "max_num_seqs": max_num_seqs,
+        "enable_prefix_caching": enable_prefix_caching,
+        "offline": offline,
+    }
+    answer(prompt, system, settings, given, as_json=as_json, verbose=verbose)
+
+
+def answer(
+    prompt: str | None,
+    system: str,
+    settings: dict[str, Any],
+    sampling: dict[str, Any],
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Checks everything that can be checked, loads the model, and answers or talks."""
+    SamplingParams(**sampling)
+    Settings.of(**settings)
+    from rich.console import Console  # what follows takes a moment to import
+
+    from flyweight.cli.session import Session
+    from flyweight.cli.show import Loading
+    from flyweight.llm import LLM
+
     console = Console(stderr=True)
-    chosen = opt.settings(
-        model=model,
-        max_model_len=max_model_len,
-        memory_limit=memory_limit,
-        threads=threads,
-        activations=activations,
-        kv_cache_dtype=kv_cache_dtype,
-        block_size=block_size,
-        max_num_seqs=1,
-        enable_prefix_caching=enable_prefix_caching,
-        offline=offline,
-    )
-    llm = LLM(notify=Loading(console, verbose), settings=chosen)
-    params = SamplingParams(**{**CREATIVE, **llm.generation_defaults(), **given, **rest})
-    session = Session(llm, params, system, console)
+    llm = LLM(**settings, notify=Loading(console, verbose))
+    defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
+    session = Session(llm, SamplingParams(**{**defaults, **sampling}), system, console)
     if prompt is None:
         session.talk()
     elif as_json:
-        out = llm.generate(session.opening(prompt), params, use_tqdm=False)[0]
+        out = llm.generate(session.extended(prompt), session.params, use_tqdm=False)[0]
         print(json.dumps(asdict(out)))
     else:
-        stream(llm, session.opening(prompt), params, console)
+        session.answer(prompt)
 
 
 def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
-    """One word is a model when it names a file, a directory or the story model, else a prompt; two are model, prompt."""
+    """Two words are model and prompt.  One is a model when it is "stories", names something that is
+    there, or looks like a path; else it is a prompt.
+    """
     if len(words) > 2:
-        raise RequestError(f"{len(words)} arguments given; allowed: MODEL and PROMPT (quote the prompt)", "prompt")
+        raise RequestError(
+            f"{len(words)} arguments given; allowed: MODEL and PROMPT (quote the prompt)", "prompt"
+        )
     if len(words) == 2:
         return words[0], words[1]
     if not words:
         return None, None
-    (word,) = words
-    named = word == "stories" or word.endswith(".gguf") or (" " not in word and Path(word).exists())
+    word = words[0]
+    path = word.endswith(MODEL_FILES) or (os.sep in word and not any(c.isspace() for c in word))
+    named = word == "stories" or path or os.path.exists(os.path.expanduser(word))
     return (word, None) if named else (None, word)
 
 
-def read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    """The prompt from the command line, `-f FILE`, or a pipe; a file's text comes before the prompt."""
-    if file is not None:
-        text = sys.stdin.read() if str(file) == "-" else _read(file)
-        return text + (prompt or "")
-    if prompt is None and not sys.stdin.isatty():
-        return sys.stdin.read().rstrip("\n")
-    return prompt
-
-
-def _read(file: Path) -> str:
+def read_prompt(prompt: str | None, file: str | None) -> str | None:
+    """The prompt from the command line, `-f FILE`, or a pipe; a file's text comes before the
+    prompt's.  The line end that ends a file is no part of it.
+    """
+    if file is None:
+        piped = prompt is None and not sys.stdin.isatty()
+        return _text(sys.stdin.buffer.read(), "stdin") if piped else prompt
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"-f {file}: {error}", "file") from None
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(
+            f"-f {file}: {reason}; give a text file, or - for stdin", "file"
+        ) from None
+    return _text(raw, f"-f {file}") + (prompt or "")
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{where}: byte {error.start} is not UTF-8 text; allowed: UTF-8 text", "file"
+        ) from None

@@ -1,16 +1,21 @@
-"""Talking at a terminal: streaming one answer, and the interactive session with history, line editing and commands."""
+"""Talking at a terminal: streaming one answer, and the interactive session with history, line
+editing and commands.
 
-import os
+Invariant: Ctrl-C ends an answer, not the session; a prompt that cannot be answered leaves the
+conversation as it was.
+"""
+
 import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from flyweight.cli.show import figures
-from flyweight.errors import FlyweightError
-from flyweight.llm import LLM
+from flyweight.cli.show import figures, stats_table
+from flyweight.errors import FlyweightError, nearest
+from flyweight.llm import LLM, Message, Prompt
 from flyweight.results import RequestOutput
-from flyweight.text.chat import Message, render
 from flyweight.types import SamplingParams
 
 HELP = """\
@@ -18,50 +23,75 @@ HELP = """\
 /reset  forget the conversation
 /stats  figures of the last answer and of the engine
 /bye    leave (Ctrl-D does too; Ctrl-C stops an answer)"""
-HISTORY = 1000
-
-
-def stream(llm: LLM, prompt: str, params: SamplingParams, console: Console) -> RequestOutput | None:
-    """Prints an answer as it comes, then one line of figures on stderr.  Ctrl-C stops the answer, not the program."""
-    last = None
-    try:
-        for last in llm.stream(prompt, params):
-            sys.stdout.write(last.outputs[0].delta)
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        console.print("\n[dim]stopped[/dim]")
-        if not sys.stdin.isatty():
-            raise
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    if last is not None:
-        console.print(f"[dim]{figures(last)}[/dim]", highlight=False)
-    return last
+HISTORY = 1000  # lines kept between sessions
+CLOSERS = tuple(".,;:!?)'\"")
 
 
 class Session:
-    """A conversation.  Models with a chat template get messages; others simply continue the text so far."""
+    """A conversation.  Models with a chat template get messages; others go on with the text so
+    far.
+    """
 
     def __init__(self, llm: LLM, params: SamplingParams, system: str, console: Console) -> None:
         self.llm, self.params, self.system, self.console = llm, params, system, console
+        self.chats = llm.tokenizer.chat_template is not None
         self.messages: list[Message] = []
         self.text = ""
         self.last: RequestOutput | None = None
-
-    def opening(self, prompt: str) -> str:
-        """The text to complete for a first prompt."""
         self.reset()
-        return self._extend(prompt)
 
     def reset(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
         self.text = self.system
 
+    def extended(self, line: str) -> Prompt:
+        """The conversation with one more thing said, as a prompt."""
+        if self.chats:
+            self.messages.append({"role": "user", "content": line})
+            return self.llm.conversation(self.messages)
+        apart = self.text and not self.text[-1].isspace() and not line.startswith(CLOSERS)
+        self.text += " " + line if apart else line
+        return self.text
+
+    def answer(self, line: str, *, going_on: bool = False) -> None:
+        """Prints an answer as it comes, then a line of figures on stderr.  Ctrl-C ends it; the
+        KeyboardInterrupt goes no further when the session is `going_on`.
+        """
+        before = list(self.messages), self.text
+        try:
+            prompt = self.extended(line)
+            stopped = self._stream(prompt)
+        except FlyweightError:
+            self.messages, self.text = before
+            raise
+        said = self.last.outputs[0].text if self.last else ""
+        self.text += said
+        if self.chats:
+            self.messages.append({"role": "assistant", "content": said})
+        if self.last is not None:
+            note = "stopped · " if stopped else ""
+            self.console.print(f"{note}{figures(self.last)}", style="dim", soft_wrap=True)
+        if stopped and not going_on:
+            raise KeyboardInterrupt
+
+    def _stream(self, prompt: Prompt) -> bool:
+        """Writes the answer to stdout and keeps it in `last`; True when Ctrl-C ended it."""
+        self.last, stopped = None, False
+        with closing(self.llm.stream(prompt, self.params)) as outputs:
+            try:
+                for self.last in outputs:
+                    sys.stdout.write(self.last.outputs[0].delta)
+                    sys.stdout.flush()
+            except KeyboardInterrupt:
+                stopped = True
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        return stopped
+
     def talk(self) -> None:
         """Reads lines until /bye or the end of input."""
-        self.reset()
-        _line_editing()
-        self.console.print("[dim]/help lists commands; Ctrl-D leaves[/dim]")
+        edit_lines()
+        self.console.print("/help lists commands; Ctrl-D leaves", style="dim")
         while True:
             try:
                 line = input(">>> ").strip()
@@ -73,71 +103,49 @@ class Session:
                 continue
             if line == "/bye":
                 return
-            if line:
-                self._answer(line)
+            try:
+                self._obey(line)
+            except FlyweightError as error:
+                self.console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
 
-    def _answer(self, line: str) -> None:
-        commands = {"/help": self._help, "/reset": self.reset, "/stats": self._stats}
-        if line in commands:
-            commands[line]()
-            return
-        if line.startswith("/"):
-            self.console.print(f"unknown command {line.split()[0]}; /help lists them", highlight=False)
-            return
-        before = list(self.messages), self.text
-        try:
-            out = stream(self.llm, self._extend(line), self.params, self.console)
-        except FlyweightError as error:
-            self.messages, self.text = before
-            self.console.print(f"error: {error}", highlight=False)
-            return
-        self._remember(out)
-
-    def _extend(self, line: str) -> str:
-        template = self.llm.tokenizer.chat_template
-        if template is None:
-            self.text += line
-            return self.text
-        self.messages.append({"role": "user", "content": line})
-        return render(template, self.messages, self.llm.tokenizer)
-
-    def _remember(self, out: RequestOutput | None) -> None:
-        self.last = out
-        answer = out.outputs[0].text if out else ""
-        self.text += answer
-        if self.messages and self.messages[-1]["role"] == "user":
-            self.messages.append({"role": "assistant", "content": answer})
-
-    def _help(self) -> None:
-        self.console.print(HELP, highlight=False)
+    def _obey(self, line: str) -> None:
+        commands: dict[str, Callable[[], None]] = {
+            "/help": lambda: self.console.print(HELP, highlight=False),
+            "/reset": self.reset,
+            "/stats": self._stats,
+        }
+        word = line.split()[0] if line else ""
+        if word in commands:
+            commands[word]()
+        elif word.startswith("/"):
+            known = [*commands, "/bye"]
+            self.console.print(
+                f"unknown command {word}{nearest(word, known)}; /help lists them", highlight=False
+            )
+        elif line:
+            self.answer(line, going_on=True)
 
     def _stats(self) -> None:
         if self.last is not None:
-            self.console.print(figures(self.last), highlight=False)
-        for name, value in self.llm.stats().items():
-            self.console.print(f"{name}: {value}", highlight=False)
+            self.console.print(f"last answer: {figures(self.last)}", highlight=False)
+        self.console.print(stats_table(self.llm))
 
 
-def _line_editing() -> None:
-    """Arrow keys and a history kept between sessions, where the readline library is there."""
+def edit_lines() -> None:
+    """Arrow keys, and a history kept between sessions, where the readline library is there."""
     try:
         import atexit
         import readline
     except ImportError:
         return
-    state = Path(os.path.expanduser("~")) / ".local" / "state" / "flyweight"
-    history = state / "history"
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        readline.read_history_file(history)
-    except OSError:
-        pass
+    file = Path("~/.local/state/flyweight/history").expanduser()
+    with suppress(OSError):
+        readline.read_history_file(file)
     readline.set_history_length(HISTORY)
-    atexit.register(_save_history, readline.write_history_file, history)
 
+    def keep() -> None:
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(file)
 
-def _save_history(write: object, history: Path) -> None:
-    try:
-        write(history)  # type: ignore[operator]
-    except OSError:
-        return
+    atexit.register(keep)

@@ -1,38 +1,44 @@
-"""What a person sees while a model loads and runs: the memory plan, a progress bar, one line of figures.
+"""What a person sees while a model loads and runs: the memory plan, a progress bar, a line of
+figures.
 
 Everything here goes to stderr, so that stdout holds the answer and nothing else.
 """
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from flyweight.build import Described
+from flyweight.llm import LLM
 from flyweight.plan.memory import MemoryPlan, size
 from flyweight.results import RequestOutput
-from flyweight.spec import ModelSpec
 
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
 
 
 class Loading:
-    """Tells about a load: warnings always, the plan when `verbose` or when the user set a limit."""
+    """Tells about a load: warnings, the memory plan in a line or (`verbose`) as a table, and a bar
+    for large files at a terminal.
+    """
 
     def __init__(self, console: Console, verbose: bool) -> None:
         self.console, self.verbose = console, verbose
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
-    def planned(self, plan: MemoryPlan, spec: ModelSpec) -> None:
+    def planned(self, plan: MemoryPlan, found: Described) -> None:
         if self.verbose:
             self.console.print(memory_table(plan))
-        else:
-            self.console.print(f"[dim]{summary(plan)}[/dim]", highlight=False)
+            return
+        name = found.checkpoint.path.name
+        self.console.print(f"{name}: {summary(plan)}", style="dim", highlight=False, soft_wrap=True)
 
     def progress(self, done: int, total: int) -> None:
         if total < SHOW_BAR_ABOVE or not self.console.is_terminal:
             return
         if self.bar is None:
-            columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn(binary_units=True))
+            columns = TextColumn("loading"), BarColumn(), DownloadColumn(binary_units=True)
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
             self.task = self.bar.add_task("load", total=total)
@@ -42,22 +48,38 @@ class Loading:
             self.bar.stop()
 
     def warn(self, message: str) -> None:
-        self.console.print(f"warning: {message}", style="yellow", highlight=False)
+        self.console.print(
+            f"warning: {message}", style="yellow", highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def summary(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
     return (
-        f"memory: {size(plan.need)} planned of {size(plan.limit)} allowed "
-        f"(weights {size(plan.weights)}, K/V {size(plan.kv)} for {plan.blocks * plan.sizing.block_size} tokens)"
+        f"{size(plan.need)} of {size(plan.limit)} allowed (weights {size(plan.weights)}, "
+        f"K/V {size(plan.kv)}); context {plan.sizing.max_model_len}"
     )
+
+
+def plain_table(title: str, *columns: str) -> Table:
+    """A table with a title and a line under its head, and nothing else."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_header=bool(columns),
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def memory_table(plan: MemoryPlan) -> Table:
     """The memory plan, part by part."""
-    table = Table(title="memory plan", title_justify="left", box=None, pad_edge=False)
-    table.add_column("what")
-    table.add_column("bytes", justify="right")
+    table = plain_table("Memory plan", "what", "bytes")
+    table.columns[1].justify = "right"
     for what, amount in plan.rows():
         table.add_row(what, size(amount))
     table.add_row("planned peak", size(plan.need), style="bold")
@@ -65,11 +87,25 @@ def memory_table(plan: MemoryPlan) -> Table:
     return table
 
 
+def stats_table(llm: LLM) -> Table:
+    """The engine's counters."""
+    table = plain_table("Engine", "counter", "value")
+    table.columns[1].justify = "right"
+    for name, value in llm.stats().items():
+        table.add_row(name.replace("_", " "), str(value))
+    return table
+
+
 def figures(out: RequestOutput) -> str:
     """`182 tokens · 1204.3 tokens/s · first token after 3 ms · 5 of 6 prompt tokens from cache`."""
     m = out.metrics
     tokens = sum(len(o.token_ids) for o in out.outputs)
-    parts = [f"{tokens} tokens", f"{m.decode_rate:.1f} tokens/s", f"first token after {1000 * m.ttft:.0f} ms"]
+    parts = [f"{tokens} tokens"]
+    if m.decode_rate:
+        parts.append(f"{m.decode_rate:.1f} tokens/s")
+    parts.append(f"first token after {1000 * m.ttft:.0f} ms")
     if out.num_cached_tokens:
-        parts.append(f"{out.num_cached_tokens} of {len(out.prompt_token_ids)} prompt tokens from cache")
+        parts.append(
+            f"{out.num_cached_tokens} of {len(out.prompt_token_ids)} prompt tokens from cache"
+        )
     return " · ".join(parts)
