@@ -99,7 +99,7 @@ void fill_bf16(const LinearJob& job, int64_t token, int64_t size) {
 }
 
 int64_t panel_width() { return kTokens; }
-int64_t tiles_at_once(const LinearJob& job) { return job.mode == Mode::f32 && job.tokens <= kRowTokens ? 4 : kTiles; }
+int64_t tiles_at_once(const LinearJob& job) { return job.mode == Mode::f32 && job.tokens <= kRowTokens ? kRowTiles : kTiles; }
 
 void fill(const LinearJob& job, Range panels) {
   const int64_t count = panel_count(job.tokens, kTokens);
@@ -137,6 +137,7 @@ void unpack(const LinearJob& job, int64_t row, float* out) {
 }  // namespace
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels = {panel_width, tiles_at_once, fill, multiply, unpack};
+const GemmKernels gemm_kernels = {panel_width, tiles_at_once, fill,      multiply,
+                                  unpack,      probe_read,    probe_dot, probe_fma};
 
 }  // namespace flyweight::FW_ISA

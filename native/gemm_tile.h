@@ -14,14 +14,15 @@
 namespace flyweight::FW_ISA {
 
 // Registers.  avx512: 2 tiles x 6 tokens keep 12 integer and 12 float accumulators, 2 weights and 1 activation in 32 zmm,
-// and one activation load serves two multiplications.  The others have 16 registers (2 or 4 to a logical vector): one
-// tile x 4 tokens, whose float accumulators live in L1 between groups.
+// and one activation load serves two multiplications.  avx2 and neon need 2 or 4 registers to a logical vector: one tile
+// x 4 tokens, whose float accumulators live in L1 between groups.  scalar is a specification: small and quick to compile.
+// kRowTiles bounds the tiles a float row path walks side by side (independent chains of fma hide its latency).
 #if defined(FW_ISA_AVX512)
-constexpr int kTokens = 6;
-constexpr int kTiles = 2;
+constexpr int kTokens = 6, kTiles = 2, kRowTiles = 4;
+#elif defined(FW_ISA_SCALAR)
+constexpr int kTokens = 2, kTiles = 1, kRowTiles = 1;
 #else
-constexpr int kTokens = 4;
-constexpr int kTiles = 1;
+constexpr int kTokens = 4, kTiles = 1, kRowTiles = 2;
 #endif
 // Decoding reads each weight once.  This far ahead of the multiplication its lines are asked for, which also carries the
 // stream over the end of a tile, where the hardware's own prefetch starts anew (measured: 52 % -> 95 % of one core's
@@ -212,8 +213,9 @@ struct Int8 {
 
 template <class W>
 void multiply_float_tiles(const LinearJob& job, Range tiles, Range panels) {
+  constexpr int side_by_side = W::kRowTiles < kRowTiles ? W::kRowTiles : kRowTiles;
   const bool row = job.tokens <= kRowTokens;
-  walk(job, row ? kInners<Float<W>, W::kRowTiles> : kInners<Float<W>, kTiles>, tiles, panels);
+  walk(job, row ? kInners<Float<W>, side_by_side> : kInners<Float<W>, kTiles>, tiles, panels);
 }
 
 // One row of a weight: the float path's own values, lane by lane.
@@ -231,6 +233,9 @@ void unpack_row(const LinearJob& job, int64_t row, float* out) {
   }
 }
 
+int32_t probe_read(const uint8_t* data, int64_t size);
+int32_t probe_dot(int64_t rounds);
+float probe_fma(int64_t rounds);
 void fill_i8(const LinearJob& job, int64_t token, int64_t size);
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);

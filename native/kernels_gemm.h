@@ -92,7 +92,12 @@ struct GemmKernels {
   void (*fill)(const LinearJob& job, Range panels);               // x -> panels
   void (*multiply)(const LinearJob& job, Range tiles, Range panels);
   void (*unpack)(const LinearJob& job, int64_t row, float* out);  // one weight row [K], exactly as the format defines
+  // probe.cpp: what the machine can do at most; the results only keep the work alive
+  int32_t (*read)(const uint8_t* data, int64_t size);  // size a multiple of 512
+  int32_t (*dot)(int64_t rounds);                      // kDotOps int8 operations a round
+  float (*fma)(int64_t rounds);                        // kFmaOps float32 operations a round
 };
+constexpr int64_t kDotOps = 1536, kFmaOps = 384;
 
 // The whole product: fills the panels, then hands out runs of tiles.  A chunk's bits do not depend on who computes it.
 void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job);

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <sys/mman.h>
 
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -146,6 +148,39 @@ void embed_into(Engine& engine, const Tiles& tiles, const In<int32_t, Vec>& ids,
   });
 }
 
+// One sample of what the threads of this pool reach together: GB/s of reading a weight, Gop/s of int8 dots, GFLOP/s.
+using Clock = std::chrono::steady_clock;
+double per_second(double amount, Clock::time_point start) {
+  return amount / std::chrono::duration<double>(Clock::now() - start).count() / 1e9;
+}
+
+double probe_read(Engine& engine, const Tiles& tiles) {
+  constexpr int64_t kChunk = 128 << 10;
+  const int64_t chunks = static_cast<int64_t>(tiles.pages.size()) / kChunk;
+  std::atomic<int32_t> sink{0};
+  nb::gil_scoped_release release;
+  const auto start = Clock::now();
+  engine.pool.run(chunks, [&](int64_t c, int) {
+    sink.fetch_add(engine.kernels->gemm->read(tiles.pages.data() + c * kChunk, kChunk), std::memory_order_relaxed);
+  });
+  return per_second(static_cast<double>(chunks * kChunk), start);
+}
+
+template <auto Member>
+double probe_compute(Engine& engine, int64_t rounds, int64_t operations) {
+  const int64_t chunks = engine.pool.threads() * int64_t{8};
+  std::atomic<int32_t> sink{0};
+  nb::gil_scoped_release release;
+  const auto start = Clock::now();
+  engine.pool.run(chunks, [&](int64_t, int) {
+    sink.fetch_add(static_cast<int32_t>((engine.kernels->gemm->*Member)(rounds)), std::memory_order_relaxed);
+  });
+  return per_second(static_cast<double>(chunks * rounds * operations), start);
+}
+
+double probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::dot>(engine, rounds, kDotOps); }
+double probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
+
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
@@ -166,6 +201,9 @@ void bind_gemm(nb::module_& m) {
         "out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.");
   m.def("embed", &embed_into, nb::arg("pool"), nb::arg("tiles"), nb::arg("ids"), nb::arg("out"),
         "out[i] = row ids[i] of the matrix, exactly.");
+  m.def("probe_read", &probe_read, nb::arg("pool"), nb::arg("tiles"), "GB/s of the pool reading a matrix once.");
+  m.def("probe_dot", &probe_dot, nb::arg("pool"), nb::arg("rounds"), "Gop/s of int8 dots in registers.");
+  m.def("probe_fma", &probe_fma, nb::arg("pool"), nb::arg("rounds"), "GFLOP/s of float32 fma in registers.");
 }
 
 }  // namespace flyweight

@@ -1,10 +1,12 @@
-"""`pack`, `linear` and `embed` of the CPU backend against float64 NumPy, on every instruction set this machine can run.
+"""`pack`, `linear` and `embed` of the CPU backend against float64 NumPy, on every instruction set.
 
-The reference here is written out again, from the definitions: dequantised weight times rounded activations in float64.
-Stated bound: each output errs by at most `rounds` * 2^-24 * sum |w x|, `rounds` being how often its sum is rounded.
+The reference is written out again from the definitions: dequantised weight times rounded
+activations in float64.  Stated bound: an output errs by at most `rounds` * 2^-24 * sum |w x|,
+`rounds` being how often its sum is rounded.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +27,15 @@ GROUPED = ("q8_0", "q4_0", "q4_k", "q6_k")
 KINDS = ("f32", "f16", "bf16", *GROUPED)
 ACTIVATIONS = ("f32", "bf16", "int8")
 ISAS = _native.isas()
-FILE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256}
+FILE_BYTES = {
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "q8_0": 34 / 32,
+    "q4_0": 18 / 32,
+    "q4_k": 144 / 256,
+    "q6_k": 210 / 256,
+}
 
 
 def block(kind: str) -> int:
@@ -45,10 +55,16 @@ def make(kind: str, n: int, k: int, rng: np.random.Generator) -> Part:
     if kind == "q4_0":
         return GroupedWeight((n, k), 4, 32, rng.integers(0, 16, (n, k), np.uint8), f16, zero=8)
     if kind == "q6_k":
-        codes, scales = rng.integers(0, 64, (n, k), np.uint8), rng.integers(-128, 128, (n, k // 16), np.int8)
-        return GroupedWeight((n, k), 6, 16, codes, scales, zero=32, super_group=256, super_scales=supers)
+        codes, scales = (
+            rng.integers(0, 64, (n, k), np.uint8),
+            rng.integers(-128, 128, (n, k // 16), np.int8),
+        )
+        return GroupedWeight(
+            (n, k), 6, 16, codes, scales, zero=32, super_group=256, super_scales=supers
+        )
     return GroupedWeight(
-        (n, k), 4, 32, rng.integers(0, 16, (n, k), np.uint8), rng.integers(0, 64, (n, k // 32), np.uint8),
+        (n, k), 4, 32,
+        rng.integers(0, 16, (n, k), np.uint8), rng.integers(0, 64, (n, k // 32), np.uint8),
         super_group=256, super_scales=supers, mins=rng.integers(0, 64, (n, k // 32), np.uint8),
         super_mins=(rng.standard_normal(super_k) * 0.01).astype(np.float16),
     )  # fmt: skip
@@ -79,7 +95,9 @@ def seen(x: F32, activations: str, kind: str) -> NDArray[np.float64]:
             inverse = np.float32(127) / amax
             usable = np.isfinite(inverse) & (inverse > 0)
             codes = np.where(usable, np.rint(groups * inverse), 0).astype(np.float64)
-        return (codes * np.where(usable, amax / np.float32(127), 0).astype(np.float64)).reshape(x.shape)
+        return (codes * np.where(usable, amax / np.float32(127), 0).astype(np.float64)).reshape(
+            x.shape
+        )
     if activations == "bf16" or (activations == "int8" and kind == "bf16"):
         return from_bf16_bits(bf16_bits(x)).astype(np.float64)
     return x.astype(np.float64)
@@ -107,14 +125,16 @@ def check_product(isa: str, activations: str, kind: str, shape: tuple[int, int, 
     got = g.linear(x, packed(g, part, bias))
     w, a = floats(part).astype(np.float64), seen(x, activations, kind)
     want = a @ w.T + (0 if bias is None else bias)
-    # A group of the int8 product takes up to four roundings, an element of the others one; the scale of both and the
-    # bias a few more.  For minima the two terms are summed apart, so the bound must not let them cancel.
+    # A group of the int8 product takes up to four roundings, an element of the others one; the
+    # scales and the bias a few more.  With minima two terms are summed: they must not cancel here.
     size = np.abs(w)
     if isinstance(part, GroupedWeight) and part.mins is not None:
         size = size + 2 * np.abs(part.super_mins.astype(np.float64)).max() * 63
     bound = (k + 8) * 2.0**-24 * (np.abs(a) @ size.T + (0 if bias is None else np.abs(bias)))
     assert got.shape == (t, n) and got.dtype == np.float32
-    assert (np.abs(got - want) <= bound + 1e-30).all(), f"worst {np.max(np.abs(got - want) / (bound + 1e-30))} of the bound"
+    assert (np.abs(got - want) <= bound + 1e-30).all(), (
+        f"worst {np.max(np.abs(got - want) / (bound + 1e-30))} of the bound"
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -180,7 +200,7 @@ def test_parts_of_any_size_make_one_weight(kind: str) -> None:
     rng = np.random.default_rng(5)
     part, g = make(kind, 61, 512, rng), gemm()
     cuts = [0, 1, 16, 33, 33, 60, 61]
-    whole = g.pack((61, 512), (rows(part, a, b) for a, b in zip(cuts, cuts[1:], strict=False)))
+    whole = g.pack((61, 512), (rows(part, a, b) for a, b in pairwise(cuts)))
     assert np.array_equal(g.embed(whole, np.arange(61, dtype=np.int32)), floats(part))
     assert whole.kind == kind and whole.nbytes == g.packed_nbytes((61, 512), kind)
     assert g.packed_nbytes((64, 512), kind) <= 1.05 * 64 * 512 * FILE_BYTES[kind]
@@ -192,7 +212,9 @@ def test_tuple_outputs_lie_side_by_side() -> None:
     parts = [make(kind, n, 256, rng) for kind, n in (("q4_k", 33), ("q6_k", 16), ("f32", 5))]
     weights = tuple(packed(g, part) for part in parts)
     x = tokens(4, 256, rng)
-    assert np.array_equal(g.linear(x, weights), np.concatenate([g.linear(x, w) for w in weights], axis=1))
+    assert np.array_equal(
+        g.linear(x, weights), np.concatenate([g.linear(x, w) for w in weights], axis=1)
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -1,7 +1,8 @@
 """Weights in 16-row tiles and the product over them: pack, linear, embed.
 
-Invariant: an output row's bits depend on that row of x and the weight alone; the kernels fix the order of every sum
-(native/gemm_tile.h).  Packed bytes are at most 1.05 x the file's for quantised kinds.  Nothing here knows models or files.
+Invariant: an output row's bits depend on that row of x and the weight alone; the kernels fix the
+order of every sum (native/gemm_tile.h).  Packed bytes are at most 1.05 x the file's for quantised
+kinds.  Nothing here knows models or files.
 """
 
 from collections.abc import Iterable
@@ -42,28 +43,35 @@ class PackedWeight:
 
 
 def mode_of(activations: str, kind: str) -> int:
-    """What `linear` rounds its rows to: int8 is for grouped kinds; with it, bf16 weights take bf16 and others float32."""
+    """What `linear` rounds its rows to.  int8 is for grouped kinds; with it, bf16 weights take bf16
+    rows and other dense weights float32.
+    """
     if activations == "int8" and kind not in LAYOUTS:
         return MODES["bf16" if kind == "bf16" else "f32"]
     return MODES[activations]
 
 
 class Gemm:
-    """pack, linear and embed on one pool.  Holds the scratch for rounded activations, nothing else."""
+    """pack, linear and embed on one pool.  Holds the memory of rounded rows, nothing else."""
 
     def __init__(self, pool: _native.Pool, activations: str) -> None:
         self._pool = pool
         self._panels = _native.Panels()
-        self._modes = {kind: mode_of(activations, kind) for kind in (*DENSE_KINDS.values(), *LAYOUTS)}
+        self._modes = {
+            kind: mode_of(activations, kind) for kind in (*DENSE_KINDS.values(), *LAYOUTS)
+        }
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
         return int(_native.packed_nbytes(kind, *shape))
 
     def pack(
-        self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None
+        self,
+        shape: tuple[int, int],
+        parts: Iterable[GroupedWeight | Array],
+        bias: F32 | None = None,
     ) -> PackedWeight:
-        """Row ranges, in order, into one weight; a part is let go before the next one is asked for."""
+        """Row ranges, in order, into one weight; parts are taken one at a time."""
         tiles: _native.Tiles | None = None
         row = 0
         for part in parts:
@@ -72,10 +80,12 @@ class Gemm:
                 check_columns(shape, kind)
                 tiles = _native.Tiles(kind, *shape)
             if kind != tiles.kind:
-                raise CheckpointError(f"one weight of kinds {tiles.kind}, {kind}; its parts must be of one kind")
+                raise CheckpointError(
+                    f"one weight of kinds {tiles.kind}, {kind}; its parts must be of one kind"
+                )
             if part.shape[1] != shape[1] or row + rows > shape[0]:
                 raise CheckpointError(
-                    f"weight part {part.shape} at row {row} where a weight of shape {shape} is needed"
+                    f"weight part {part.shape} at row {row} where a weight {shape} is needed"
                 )
             _native.pack_rows(self._pool, tiles, row, rows, *fields(part))
             row += rows
@@ -101,7 +111,9 @@ class Gemm:
         return out
 
     def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
-        _native.linear(self._pool, self._panels, x, w.tiles, w.bias, out, column, self._modes[w.kind])
+        _native.linear(
+            self._pool, self._panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
+        )
 
     def embed(self, table: PackedWeight, ids: I32) -> F32:
         """[T] -> [T,K]: rows of the table, exactly as their format defines them."""
@@ -116,13 +128,16 @@ def part_kind(part: GroupedWeight | Array) -> str:
         kind = DENSE_KINDS.get(part.dtype.name)
         if kind is None or part.ndim != 2:
             known = ", ".join(DENSE_KINDS)
-            raise CheckpointError(f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}")
+            raise CheckpointError(
+                f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}"
+            )
         return kind
     layout = (part.bits, part.group, part.zero, part.super_group, part.codes.dtype.name)
     if LAYOUTS.get(part.kind) != layout:
         known = ", ".join(LAYOUTS)
         raise CheckpointError(
-            f"quantised weight of (bits, group, zero, super group, codes) = {layout} has no kernel; known: {known}"
+            f"quantised weight (bits, group, zero, super group, codes) = {layout} has no kernel;"
+            f" known: {known}"
         )
     return part.kind
 
@@ -132,15 +147,21 @@ def check_columns(shape: tuple[int, int], kind: str) -> None:
         return
     block = LAYOUTS[kind][3] or LAYOUTS[kind][1]
     if shape[1] % block:
-        raise CheckpointError(f"{kind} weight with {shape[1]} columns; must be a multiple of {block}")
+        raise CheckpointError(
+            f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"
+        )
 
 
 def fields(part: GroupedWeight | Array) -> tuple[U8 | None, ...]:
-    """codes, scales, mins, super_scales, super_mins as bytes, in the order of `_native.pack_rows`."""
+    """codes, scales, mins, super_scales, super_mins as bytes: what `_native.pack_rows` takes."""
     if not isinstance(part, GroupedWeight):
         return (as_bytes(part), None, None, None, None)
     optional = (part.mins, part.super_scales, part.super_mins)
-    return (as_bytes(part.codes), as_bytes(part.scales), *(None if a is None else as_bytes(a) for a in optional))
+    return (
+        as_bytes(part.codes),
+        as_bytes(part.scales),
+        *(None if a is None else as_bytes(a) for a in optional),
+    )
 
 
 def as_bytes(array: Array) -> U8:

@@ -1,0 +1,152 @@
+"""Speed of `linear`: GB/s of weights and Gop/s per kind, shape and row count, as shares of limits.
+
+    python bench/linear.py [--threads 2] [--isa avx512] [--kinds q4_0,q8_0] [--rows 1,16] [--decode]
+
+Every figure is the median of several calls over copies of the weight that together exceed the
+caches.  `bw` and `peak` are the pool's own read bandwidth and int8 (or float32) rate, sampled just
+before and after; on a shared machine only the shares mean anything.  --decode times one token's
+products of Qwen3-0.6B's shape: the most tok/s that `linear` allows.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from flyweight import _native
+from flyweight.ops.base import Array
+from flyweight.ops.cpu.gemm import LAYOUTS, MODES, Gemm, PackedWeight, mode_of
+from flyweight.ops.grouped import GroupedWeight
+
+SHAPES = ((4096, 1024), (6144, 1024), (1024, 3072))
+FOOTPRINT = 256 << 20  # bytes of weights walked by one timing of few rows
+# Qwen3-0.6B: 28 layers of q,k,v | o | gate,up | down, and the head
+LAYERS, LAYER, HEAD = 28, ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)), (151936, 1024)
+
+
+def random_weight(kind: str, n: int, k: int) -> GroupedWeight | Array:
+    rng = np.random.default_rng(n + k)
+    if kind not in LAYOUTS:
+        w = rng.standard_normal((n, k), np.float32)
+        return {
+            "f32": w,
+            "f16": w.astype(np.float16),
+            "bf16": (w.view(np.uint32) >> 16).astype(np.uint16),
+        }[kind]
+    bits, group, zero, super_group, codes = LAYOUTS[kind]
+    cells = rng.integers(0, 1 << bits, (n, k), np.uint8).view(codes)
+    small = np.full((n, k // (super_group or group)), 0.01, np.float16)
+    if not super_group:
+        return GroupedWeight((n, k), bits, group, cells, small, zero)
+    sub = rng.integers(1, 64, (n, k // group), np.uint8)
+    if kind == "q6_k":
+        return GroupedWeight(
+            (n, k), bits, group, cells, sub.view(np.int8), zero, super_group, small
+        )
+    return GroupedWeight((n, k), bits, group, cells, sub, zero, super_group, small, sub, small)
+
+
+def timed(call: Callable[[], object], repeats: int = 5) -> float:
+    """Median seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+class Limits:
+    """Bandwidth and peaks of one pool, from samples taken whenever asked."""
+
+    def __init__(self, pool: _native.Pool) -> None:
+        self.pool = pool
+        self.memory = _native.Tiles("f32", 65536, 1024)  # 256 MiB
+        flat = np.ones((1024, 1024), np.float32).reshape(-1).view(np.uint8)
+        for row in range(0, 65536, 1024):  # untouched pages would all be one page of zeros
+            _native.pack_rows(pool, self.memory, row, 1024, flat)
+
+    def bandwidth(self) -> float:
+        return statistics.median(_native.probe_read(self.pool, self.memory) for _ in range(3))
+
+    def peak(self, integer: bool) -> float:
+        probe = _native.probe_dot if integer else _native.probe_fma
+        return statistics.median(probe(self.pool, 100_000) for _ in range(3))
+
+
+def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activations: str) -> None:
+    print("kind  act   N x K        rows       us    GB/s  of bw     Gop/s  of peak")
+    for kind in kinds:
+        integer = mode_of(activations, kind) == MODES["int8"]
+        for n, k in SHAPES:
+            part = random_weight(kind, n, k)
+            size = gemm.packed_nbytes((n, k), kind)
+            copies = [gemm.pack((n, k), [part]) for _ in range(max(2, FOOTPRINT // size))]
+            for t in rows:
+                line(gemm, limits, copies[: 4 if t > 16 else len(copies)], t, integer)
+
+
+def line(gemm: Gemm, limits: Limits, copies: list[PackedWeight], t: int, integer: bool) -> None:
+    (n, k), kind = copies[0].shape, copies[0].kind
+    x = np.random.default_rng(t).standard_normal((t, k), np.float32)
+    before = limits.bandwidth(), limits.peak(integer)
+    seconds = timed(lambda: [gemm.linear(x, w) for w in copies]) / len(copies)
+    bandwidth, peak = (
+        statistics.mean(pair)
+        for pair in zip(before, (limits.bandwidth(), limits.peak(integer)), strict=True)
+    )
+    read, done = copies[0].nbytes / seconds / 1e9, 2 * n * k * t / seconds / 1e9
+    act = "int8" if integer else "float"
+    print(
+        f"{kind:5} {act:5} {n:6} x {k:<5} {t:4} {seconds * 1e6:9.1f} {read:7.1f} "
+        f"{read / bandwidth:6.0%} {done:9.1f} {done / peak:7.0%}"
+    )
+
+
+def decode(gemm: Gemm, limits: Limits, kind: str) -> None:
+    """All products of one token, each weight its own memory."""
+    parts = {shape: random_weight(kind, *shape) for shape in LAYER}
+    weights = [gemm.pack(shape, [parts[shape]]) for _ in range(LAYERS) for shape in LAYER]
+    head = random_weight(kind, HEAD[0] // 8, HEAD[1])
+    weights.append(gemm.pack(HEAD, [head] * 8))
+    xs = {
+        k: np.random.default_rng(k).standard_normal((1, k), np.float32) for k in (1024, 2048, 3072)
+    }
+    size = sum(w.nbytes for w in weights)
+    before = limits.bandwidth()
+    seconds = timed(lambda: [gemm.linear(xs[w.shape[1]], w) for w in weights], 9)
+    bandwidth = (before + limits.bandwidth()) / 2
+    read = size / seconds / 1e9
+    print(
+        f"{kind}: {size / 1e6:.0f} MB, {seconds * 1e3:.2f} ms a token = {1 / seconds:.1f} tok/s, "
+        f"{read:.1f} GB/s = {read / bandwidth:.0%} of {bandwidth:.1f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isa", default="")
+    parser.add_argument("--activations", default="int8", choices=list(MODES))
+    parser.add_argument("--kinds", default="q4_0,q8_0,q4_k,q6_k,bf16")
+    parser.add_argument("--rows", default="1,2,4,8,16,64,512")
+    parser.add_argument("--decode", action="store_true")
+    args = parser.parse_args()
+    pool = _native.Pool(args.threads, args.isa)
+    gemm, limits = Gemm(pool, args.activations), Limits(pool)
+    print(
+        f"{pool.isa}, {pool.threads} threads, bw {limits.bandwidth():.1f} GB/s, "
+        f"int8 {limits.peak(True):.0f} Gop/s"
+    )
+    kinds = args.kinds.split(",")
+    if args.decode:
+        for kind in kinds:
+            decode(gemm, limits, kind)
+    else:
+        table(gemm, limits, kinds, [int(t) for t in args.rows.split(",")], args.activations)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+// Matrix products on every target against the scalar twin, and against themselves under any cut of the work.
+#include <vector>
+
+#include "check.h"
+
+using namespace flyweight;
+
+namespace {
+
+constexpr Kind kKinds[] = {Kind::f32, Kind::f16, Kind::bf16, Kind::q8_0, Kind::q4_0, Kind::q4_k, Kind::q6_k};
+
+// A packed weight of random codes; every f16 field is a small number, so that sums stay finite.
+std::vector<uint8_t> random_weight(std::mt19937& random, Kind kind, int64_t n, int64_t k) {
+  std::vector<uint8_t> w(static_cast<size_t>(tile_count(n) * tile_bytes(kind, k)));
+  for (uint8_t& b : w) b = static_cast<uint8_t>(random());
+  const auto tame = [&](size_t at, size_t count) {  // f16 in +-[2^-8, 2^-7)
+    for (size_t i = at; i < at + 2 * count; i += 2) w[i + 1] = static_cast<uint8_t>((w[i + 1] & 0x83) | 0x1C);
+  };
+  const Block block = block_of(kind);
+  for (size_t at = 0; at < w.size(); at += static_cast<size_t>(block.bytes)) {
+    if (kind == Kind::f32)
+      for (size_t i = at; i < at + 64; i += 4) w[i + 3] = static_cast<uint8_t>((w[i + 3] & 0x80) | 0x3E);
+    else if (kind == Kind::bf16)
+      for (size_t i = at; i < at + 64; i += 2) w[i + 1] = static_cast<uint8_t>((w[i + 1] & 0x80) | 0x3E);
+    else
+      tame(at, kind == Kind::q4_k ? 32 : 16);
+  }
+  return w;
+}
+
+struct Case {
+  Kind kind;
+  Mode mode;
+  int64_t tokens, n, k;
+};
+
+Floats product(const Kernels& kernels, const Case& c, const std::vector<uint8_t>& w, const Floats& x, int threads) {
+  Pool pool(threads);
+  Floats out(static_cast<size_t>(c.tokens * c.n)), bias(static_cast<size_t>(c.n), 0.25f);
+  std::vector<uint8_t> panels(static_cast<size_t>(c.tokens * token_bytes(c.mode, c.k)));
+  LinearJob job;
+  job.x = x.data(), job.weight = w.data(), job.bias = bias.data(), job.out = out.data(), job.panels = panels.data();
+  job.tokens = c.tokens, job.n = c.n, job.k = c.k, job.stride = c.n;
+  job.kind = c.kind, job.mode = c.mode;
+  linear(pool, *kernels.gemm, job);
+  return out;
+}
+
+void check_case(std::mt19937& random, const Case& c) {
+  const std::vector<uint8_t> w = random_weight(random, c.kind, c.n, c.k);
+  const Floats x = normal(random, c.tokens * c.k), twin = product(scalar_twin(), c, w, x, 1);
+  each_target([&](const Kernels& kernels) {
+    const Floats got = product(kernels, c, w, x, 1);
+    const int kind = static_cast<int>(c.kind), mode = static_cast<int>(c.mode);
+    // Only vdpbf16ps rounds in its own way; everything else is the same arithmetic in the same order.
+    if (c.mode != Mode::bf16) CHECK(same_bits(got, twin), "%s kind %d mode %d", kernels.isa, kind, mode);
+    for (size_t i = 0; i < got.size(); ++i)
+      CHECK(std::abs(got[i] - twin[i]) <= 1e-3f * static_cast<float>(c.k), "%s kind %d", kernels.isa, kind);
+    CHECK(same_bits(product(kernels, c, w, x, 3), got), "%s kind %d: threads change bits", kernels.isa, kind);
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      const Case one{c.kind, c.mode, 1, c.n, c.k};
+      const Floats row(x.begin() + t * c.k, x.begin() + (t + 1) * c.k);
+      const Floats want(got.begin() + t * c.n, got.begin() + (t + 1) * c.n);
+      CHECK(same_bits(product(kernels, one, w, row, 1), want), "%s kind %d: company changes bits", kernels.isa, kind);
+    }
+  });
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(1);
+  for (const Kind kind : kKinds) {
+    const int64_t k = grouped(kind) ? 512 : 77;
+    for (const int64_t tokens : {1, 4, 9})
+      for (const int64_t n : {1, 16, 61}) {
+        check_case(random, {kind, Mode::f32, tokens, n, k});
+        if (grouped(kind)) check_case(random, {kind, Mode::i8, tokens, n, k});
+        if (kind == Kind::bf16) check_case(random, {kind, Mode::bf16, tokens, n, k});
+      }
+  }
+  return 0;
+}
