@@ -1,9 +1,12 @@
-"""flyweight beside llama.cpp on the same file, run in turn: A B A B ..., medians of the pairwise ratios.
+"""flyweight beside llama.cpp on the same file, run in turn: A B A B ..., medians of the pairwise
+ratios.
 
-    python bench/against_llamacpp.py LLAMA_BENCH MODEL.gguf [MODEL.gguf ...] [--rounds 5] [--threads 2]
+    python bench/against_llamacpp.py LLAMA_BENCH MODEL.gguf [MODEL.gguf ...] [--rounds 5] [--threads
+    2]
 
-LLAMA_BENCH is llama.cpp's own `llama-bench` binary.  A read-bandwidth sample is taken before and after every round,
-because it is what decode is bound by and it drifts on shared machines; only ratios count.
+LLAMA_BENCH is llama.cpp's own `llama-bench` binary.  A read-bandwidth sample is taken before and
+after every round, because it is what decode is bound by and it drifts on shared machines; only
+ratios count.
 """
 
 import argparse
@@ -25,7 +28,21 @@ def ours(model: str, threads: int) -> dict[str, float]:
 
 
 def theirs(binary: str, model: str, threads: int) -> dict[str, float]:
-    command = [binary, "-m", model, "-t", str(threads), "-p", "512", "-n", "64", "-r", "3", "-o", "jsonl"]
+    command = [
+        binary,
+        "-m",
+        model,
+        "-t",
+        str(threads),
+        "-p",
+        "512",
+        "-n",
+        "64",
+        "-r",
+        "3",
+        "-o",
+        "jsonl",
+    ]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return {"prefill" if row["n_prompt"] else "decode": median(row["samples_ts"]) for row in rows}
@@ -49,7 +66,10 @@ def main() -> None:
         for what in ("decode", "prefill"):
             a, b = median(r[0][what] for r in rounds), median(r[1][what] for r in rounds)
             ratio = median(r[0][what] / r[1][what] for r in rounds)
-            print(f"  {what}: ours {a:.1f}, llama.cpp {b:.1f} tokens/s; median of pairwise ratios {ratio:.2f}")
+            print(
+                f"  {what}: ours {a:.1f}, llama.cpp {b:.1f} tokens/s; "
+                f"median of pairwise ratios {ratio:.2f}"
+            )
         share = median(r[0]["decode"] * size / r[2] for r in rounds)
         read = median(r[2] for r in rounds)
         print(f"  decode reads {share:.0%} of the {read:.0f} GB/s sampled beside it")

@@ -25,17 +25,33 @@ def main() -> None:
     parser.add_argument("--activations", default="int8")
     args = parser.parse_args()
     length = args.prompt + args.tokens + 64
-    llm = LLM(args.model, threads=args.threads, activations=args.activations, max_model_len=length, max_num_seqs=1)
+    llm = LLM(
+        args.model,
+        threads=args.threads,
+        activations=args.activations,
+        max_model_len=length,
+        max_num_seqs=1,
+    )
     prefill, decode = [], []
     for i in range(args.repeats):
         prompt = np.random.default_rng(i).integers(0, llm.loaded.spec.vocab, args.prompt).tolist()
         prefill.append(args.prompt / run(llm, prompt, 1).ttft)
         decode.append(run(llm, prompt[:4], args.tokens).decode_rate)
-    size = Path(args.model).stat().st_size if Path(args.model).is_file() else llm.loaded.memory.weights
-    print(json.dumps({"prefill": median(prefill), "decode": median(decode), "gbps": median(decode) * size / 1e9}))
+    size = (
+        Path(args.model).stat().st_size if Path(args.model).is_file() else llm.loaded.memory.weights
+    )
+    print(
+        json.dumps(
+            {
+                "prefill": median(prefill),
+                "decode": median(decode),
+                "gbps": median(decode) * size / 1e9,
+            }
+        )
+    )
 
 
-def run(llm: LLM, prompt: list[int], tokens: int):  # noqa: ANN201 - a RequestMetrics
+def run(llm: LLM, prompt: list[int], tokens: int):
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     return llm.generate([prompt], params, use_tqdm=False)[0].metrics
 

@@ -15,8 +15,9 @@ from struct import unpack_from
 from typing import Any
 
 import numpy as np
-from filewriters import Tensor, encode, write_folder, write_gguf
 from numpy.typing import NDArray
+
+from filewriters import Tensor, encode, write_folder, write_gguf
 
 F32 = NDArray[np.float32]
 MAGIC = 0x616B3432

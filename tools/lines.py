@@ -2,15 +2,21 @@
 
     python tools/lines.py
 
-Counts every line of the sources under src/ and native/ and of the tests, blank ones and comments among them; generated
-and data files do not count.
+Counts every line of the sources under src/ and native/ and of the tests, blank ones and comments
+among them; generated and data files do not count.
 """
 
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TREES = {"src/flyweight": (".py",), "native": (".cpp", ".h"), "tests": (".py",), "tools": (".py",), "bench": (".py",)}
+TREES = {
+    "src/flyweight": (".py",),
+    "native": (".cpp", ".h"),
+    "tests": (".py",),
+    "tools": (".py",),
+    "bench": (".py",),
+}
 
 
 def room(path: Path) -> str:

@@ -1,7 +1,9 @@
-"""The three things that can go wrong, each one line that names the thing, the value and the way out.
+"""The three things that can go wrong, each one line that names the thing, the value and the way
+out.
 
-A broken invariant of ours is an `assert`; everything here is somebody's input.  The command line turns these into exit
-code 2, the server (later) into an OpenAI-shaped 4xx.  Nothing here knows how it will be shown.
+A broken invariant of ours is an `assert`; everything here is somebody's input.  The command line
+turns these into exit code 2, the server (later) into an OpenAI-shaped 4xx.  Nothing here knows how
+it will be shown.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,9 @@ class FlyweightError(Exception):
 
 
 class RequestError(FlyweightError):
-    """A request that cannot be served; raised before it reaches the scheduler.  `field` names the option."""
+    """A request that cannot be served; raised before it reaches the scheduler.  `field` names the
+    option.
+    """
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -25,7 +29,9 @@ class ConfigError(FlyweightError):
 
 
 class CheckpointError(FlyweightError):
-    """A model file that is damaged, incomplete, or of a kind we do not read; names file and tensor or key."""
+    """A model file that is damaged, incomplete, or of a kind we do not read; names file and tensor
+    or key.
+    """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

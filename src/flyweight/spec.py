@@ -1,6 +1,7 @@
 """What a model is, as data: enough to size its memory and check its files before a tensor is read.
 
-Invariant: a spec holds shapes and kinds, never weights; two models with equal specs need equal memory.  Standard library only.
+Invariant: a spec holds shapes and kinds, never weights; two models with equal specs need equal
+memory.  Standard library only.
 """
 
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary position embedding (Su et al., 2021).  `dim` rotated elements of a head; `scaling` is the checkpoint's
-    rope_scaling as sorted (key, value) pairs, `kind` its type ("default", "linear", "llama3", ...).
+    """Rotary position embedding (Su et al., 2021).  `dim` rotated elements of a head; `scaling` is
+    the checkpoint's rope_scaling as sorted (key, value) pairs, `kind` its type ("default",
+    "linear", "llama3", ...).
     """
 
     dim: int
@@ -31,7 +33,9 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer: `heads` query heads of `head` elements over `kv`, a gated MLP of `inner` elements."""
+    """One decoder layer: `heads` query heads of `head` elements over `kv`, a gated MLP of `inner`
+    elements.
+    """
 
     heads: int
     head: int
@@ -46,7 +50,9 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A whole decoder.  `context` is the length it was made for, in tokens; `eps` the norms' epsilon."""
+    """A whole decoder.  `context` is the length it was made for, in tokens; `eps` the norms'
+    epsilon.
+    """
 
     family: str
     hidden: int
@@ -60,10 +66,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """One weight slot of the model: its name, its shape [N, K] (or [H] for a norm) and the checkpoint tensors that fill
-    it, concatenated along N in this order.  `shard` is the axis tensor parallelism slices (0, 1 or None).  `kind` is
-    "linear", "embed" or "vector"; `permute` counts the heads of each source whose rows arrive in the interleaved rope
-    order and must be put in half-split order (GGUF's llama), 0 for none.
+    """One weight slot of the model: its name, its shape [N, K] (or [H] for a norm) and the
+    checkpoint tensors that fill it, concatenated along N in this order.  `shard` is the axis tensor
+    parallelism slices (0, 1 or None).  `kind` is "linear", "embed" or "vector"; `permute` counts
+    the heads of each source whose rows arrive in the interleaved rope order and must be put in
+    half-split order (GGUF's llama), 0 for none.
     """
 
     name: str
@@ -78,7 +85,9 @@ class SlotPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan:
-    """Every slot of a model, in loading order; `ignored` are tensor names (or prefixes ending in '*') known to be unused."""
+    """Every slot of a model, in loading order; `ignored` are tensor names (or prefixes ending in
+    '*') known to be unused.
+    """
 
     slots: tuple[SlotPlan, ...]
     ignored: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
-"""The messages of the engine: what a caller asks and what comes back.  Frozen data, standard library only.
+"""The messages of the engine: what a caller asks and what comes back.  Frozen data, standard
+library only.
 
-Invariant: a `SamplingParams` that exists is valid; a `Request` holds tokens, never text.  This module does not know
-models, arrays, or tokenizers.
+Invariant: a `SamplingParams` that exists is valid; a `Request` holds tokens, never text.  This
+module does not know models, arrays, or tokenizers.
 """
 
 import math
@@ -48,11 +49,13 @@ def _whole(name: str, value: object, low: int, high: int | None, *, none: bool =
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose tokens; names and meanings are vLLM's.  Raises `RequestError` when out of range.
+    """How to choose tokens; names and meanings are vLLM's.  Raises `RequestError` when out of
+    range.
 
-    `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the request.  `logprobs` n
-    asks for the n best raw log-probabilities beside the chosen token's.  `stop` strings are cut from the text unless
-    `include_stop_str_in_output`.  `max_tokens` None means up to the context's end.
+    `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the
+    request.  `logprobs` n asks for the n best raw log-probabilities beside the chosen token's.
+    `stop` strings are cut from the text unless `include_stop_str_in_output`.  `max_tokens` None
+    means up to the context's end.
     """
 
     n: int = 1
@@ -75,13 +78,22 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        self._settle("stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop))
+        self._settle(
+            "stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
+        )
         self._settle("stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
         bias = self.logit_bias or {}
         _require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
         self._settle("logit_bias", dict(bias))
         self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ):
             self._settle(name, _number(name, getattr(self, name)))
         self._check_ranges()
         self._check_lists()
@@ -93,7 +105,9 @@ class SamplingParams:
         t, p = self.temperature, self.top_p
         _require(t >= 0, "temperature", t, "0 (greedy) or more", 0.0)
         _require(0 < p <= 1, "top_p", p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0))
+        _require(
+            0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0)
+        )
         r = self.repetition_penalty
         _require(0 < r <= 10, "repetition_penalty", r, "above 0, up to 10", 10.0 if r > 10 else 1.0)
         for name in ("presence_penalty", "frequency_penalty"):
@@ -114,7 +128,9 @@ class SamplingParams:
         for i, bias in self.logit_bias.items():
             _whole("logit_bias", i, 0, None)
             b = _number("logit_bias", bias)
-            _require(-100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0))
+            _require(
+                -100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0)
+            )
 
 
 class Finish(Enum):
@@ -127,8 +143,9 @@ class Finish(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids` is the resolved union
-    of the model's end-of-sequence ids (empty when `ignore_eos`) and `params.stop_token_ids`.  Lower `priority` goes first.
+    """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
+    is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
+    `params.stop_token_ids`.  Lower `priority` goes first.
     """
 
     id: str
@@ -145,7 +162,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Monotonic seconds: `arrival`, `scheduled` (first step), `first` (first token), `last` (newest token)."""
+    """Monotonic seconds: `arrival`, `scheduled` (first step), `first` (first token), `last` (newest
+    token).
+    """
 
     arrival: float
     scheduled: float
@@ -155,7 +174,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best few."""
+    """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best
+    few.
+    """
 
     chosen: float
     rank: int
@@ -165,7 +186,9 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on the last one."""
+    """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
+    the last one.
+    """
 
     id: str
     index: int

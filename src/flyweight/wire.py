@@ -1,7 +1,8 @@
-"""The flat arrays that cross every boundary: scheduler to model, rank 0 to other ranks, target to draft model.
+"""The flat arrays that cross every boundary: scheduler to model, rank 0 to other ranks, target to
+draft model.
 
-Invariant: plain integer and float arrays, C-contiguous, laid end to end by sequence; no live object travels.
-T tokens, S sequences, R rows that need logits, M blocks of the longest table.
+Invariant: plain integer and float arrays, C-contiguous, laid end to end by sequence; no live object
+travels. T tokens, S sequences, R rows that need logits, M blocks of the longest table.
 """
 
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ U8 = NDArray[np.uint8]
 class SampleBatch:
     """Sampling options as columns, one row per logits row.  History and bias are CSR over rows.
 
-    Order of application: bias, min-tokens ban, repetition / presence / frequency penalties, temperature, top-k, top-p,
-    min-p, draw.  `logprobs` are raw (before all of it).  The draw at a row depends only on (seed, choice, position).
+    Order of application: bias, min-tokens ban, repetition / presence / frequency penalties,
+    temperature, top-k, top-p, min-p, draw.  `logprobs` are raw (before all of it).  The draw at a
+    row depends only on (seed, choice, position).
     """
 
     temperature: F32  # [R] 0 = greedy
@@ -32,7 +34,8 @@ class SampleBatch:
     choice: I32  # [R]
     position: I32  # [R] index in the sequence of the token to be drawn
     penalties: F32  # [R,3] repetition, presence, frequency
-    prompt: I32  # [R] how many of the row's history tokens are prompt (no presence / frequency penalty for those)
+    # [R] how many history tokens are prompt: no presence or frequency penalty for those
+    prompt: I32
     history: I32  # [sum] tokens so far, row after row; empty rows where no penalty is asked
     history_starts: I32  # [R+1]
     bias_ids: I32  # [sum]
@@ -45,8 +48,9 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's work.  Sequence s owns tokens starts[s]:starts[s+1] and sees contexts[s] positions of K/V in all,
-    those tokens included, through tables[s].  `rows` index tokens whose logits are wanted.
+    """One step's work.  Sequence s owns tokens starts[s]:starts[s+1] and sees contexts[s] positions
+    of K/V in all, those tokens included, through tables[s].  `rows` index tokens whose logits are
+    wanted.
     """
 
     tokens: I32  # [T]
@@ -63,7 +67,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What `sample` returns.  top_ids / top_logprobs are padded with -1 / nan to the largest count asked for."""
+    """What `sample` returns.  top_ids / top_logprobs are padded with -1 / nan to the largest count
+    asked for.
+    """
 
     tokens: I32  # [R]
     logprobs: F32  # [R] raw log-probability of the token drawn

@@ -1,6 +1,7 @@
-"""Compares two directories of model fixtures: files alike byte for byte, expectations within float noise.
+"""Compares two directories of model fixtures: files alike byte for byte, expectations within float
+noise.
 
-    python tests/model/compare_fixtures.py COMMITTED MADE_ANEW
+python tests/model/compare_fixtures.py COMMITTED MADE_ANEW
 """
 
 import sys
@@ -23,7 +24,9 @@ def _differs(old: Path, new: Path) -> list[str]:
     if old.suffix != ".npz":
         return [] if old.read_bytes() == new.read_bytes() else [f"{old} differs"]
     was, now = np.load(old), np.load(new)
-    lines = [f"{old}: {k} differs" for k in ("prompt", "rows", "greedy") if (was[k] != now[k]).any()]
+    lines = [
+        f"{old}: {k} differs" for k in ("prompt", "rows", "greedy") if (was[k] != now[k]).any()
+    ]
     error = float(np.abs(was["logits"] - now["logits"]).max())
     return [*lines, *([f"{old}: logits differ by {error:.2e}"] if error > LOGITS else [])]
 

@@ -1,4 +1,6 @@
-"""Backends for model tests: the reference, and the native kernels once per instruction set this machine has."""
+"""Backends for model tests: the reference, and the native kernels once per instruction set this
+machine has.
+"""
 
 import sys
 from pathlib import Path

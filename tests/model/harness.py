@@ -1,12 +1,12 @@
-"""Small models for tests: a fixture directory to a `Decoder`, whole-prompt logits, and an engine around it."""
+"""Small models for tests: a fixture directory to a `Decoder`, whole-prompt logits, and an engine
+around it.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flyweight.weights.checkpoint import open_checkpoint
-from flyweight.weights.load import load
 
 from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.registry import family
@@ -14,14 +14,20 @@ from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import Row, columns
 from flyweight.spec import ModelSpec
 from flyweight.types import SamplingParams
+from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.load import load
 from flyweight.wire import F32, Batch
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 Change = Callable[[ModelSpec], ModelSpec]
 
 
-def decoder(path: Path, ops: Ops, config: Mapping[str, Any] | None = None, change: Change | None = None) -> Decoder:
-    """Loads a model; `config` overrides keys of its config.json, `change` edits the spec (both to switch features off)."""
+def decoder(
+    path: Path, ops: Ops, config: Mapping[str, Any] | None = None, change: Change | None = None
+) -> Decoder:
+    """Loads a model; `config` overrides keys of its config.json, `change` edits the spec (both to
+    switch features off).
+    """
     checkpoint = open_checkpoint(path)
     kind = family(checkpoint.config)
     spec = kind.spec({**checkpoint.config, **(config or {})})
@@ -30,15 +36,25 @@ def decoder(path: Path, ops: Ops, config: Mapping[str, Any] | None = None, chang
     return Decoder((change or (lambda s: s))(spec), weights, ops, Solo())
 
 
-
 def sampling(rows: int) -> Any:
     params = SamplingParams(temperature=0, max_tokens=1)
-    row = Row(params=params, seed=0, choice=0, position=1, prompt=1, tokens=(0,), stop_ids=frozenset(), generated=0)
+    row = Row(
+        params=params,
+        seed=0,
+        choice=0,
+        position=1,
+        prompt=1,
+        tokens=(0,),
+        stop_ids=frozenset(),
+        generated=0,
+    )
     return columns([row] * rows)
 
 
 def batch(tokens: np.ndarray, start: int, total: int, rows: np.ndarray, block: int = 16) -> Batch:
-    """One sequence's chunk: `tokens` at positions start.., blocks numbered backwards so that order is never luck."""
+    """One sequence's chunk: `tokens` at positions start.., blocks numbered backwards so that order
+    is never luck.
+    """
     count = len(tokens)
     blocks = -(-total // block)
     table = np.arange(blocks, 0, -1, dtype=np.int32)[None]
@@ -56,7 +72,9 @@ def batch(tokens: np.ndarray, start: int, total: int, rows: np.ndarray, block: i
     )
 
 
-def logits(model: Decoder, tokens: np.ndarray, rows: np.ndarray, kv: str = "f32", chunk: int = 10**6) -> F32:
+def logits(
+    model: Decoder, tokens: np.ndarray, rows: np.ndarray, kv: str = "f32", chunk: int = 10**6
+) -> F32:
     """Logits [rows, V] of a prompt computed in chunks."""
     total, block = len(tokens), 16
     layers = [model.ops.kv_layer(x.kv, total // block + 2, block, kv) for x in model.spec.layers]

@@ -2,9 +2,9 @@
 
     python tests/model/make_fixtures.py OUT_DIR
 
-Needs torch and transformers.  Weights are drawn so that mistakes show: every norm and bias random, attention far from
-uniform, logits' standard deviation above 2, prompts longer than every rope threshold.  Deterministic for one version of
-numpy; `.ci/run` makes them anew and compares.
+Needs torch and transformers.  Weights are drawn so that mistakes show: every norm and bias random,
+attention far from uniform, logits' standard deviation above 2, prompts longer than every rope
+threshold.  Deterministic for one version of numpy; `.ci/run` makes them anew and compares.
 """
 
 import json
@@ -42,10 +42,16 @@ LLAMA3 = dict(
 )
 MODELS = {
     "llama1": (dict(model_type="llama", num_key_value_heads=4, rope_theta=10000.0), "f32"),
-    "llama2-gqa": (dict(model_type="llama", num_key_value_heads=1, tie_word_embeddings=True), "bf16"),
+    "llama2-gqa": (
+        dict(model_type="llama", num_key_value_heads=1, tie_word_embeddings=True),
+        "bf16",
+    ),
     "llama3": (dict(model_type="llama", head_dim=32, rope_parameters=LLAMA3), "bf16"),
     "llama-linear": (
-        dict(model_type="llama", rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0)),
+        dict(
+            model_type="llama",
+            rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0),
+        ),
         "f16",
     ),
     "llama-bias": (dict(model_type="llama", attention_bias=True, mlp_bias=True), "f32"),
@@ -59,7 +65,9 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Values of a tensor by its role; [out, in] matrices keep their input's variance, times a gain."""
+    """Values of a tensor by its role; [out, in] matrices keep their input's variance, times a
+    gain.
+    """
     x = rng.standard_normal(tuple(tensor.shape)).astype(np.float32)
     if "norm" in name:
         return torch.from_numpy(1.0 + 0.4 * x)
@@ -76,7 +84,9 @@ def build(name: str) -> tuple[torch.nn.Module, dict]:
     options, dtype = MODELS[name]
     settings = {**BASE, **options}
     config = AutoConfig.for_model(**settings)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
     rng = np.random.default_rng(sum(map(ord, name)))
     with torch.no_grad():
         for key, tensor in model.named_parameters():
@@ -122,18 +132,25 @@ def save(model: torch.nn.Module, settings: dict, dtype: str, out: Path) -> None:
 
 def save_shards(tensors: dict[str, torch.Tensor], out: Path) -> None:
     names = sorted(tensors)
-    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    halves = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
     for file, keys in halves.items():
         save_file({k: tensors[k] for k in keys}, out / file)
     index = {"metadata": {}, "weight_map": {k: f for f, keys in halves.items() for k in keys}}
-    (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
+    (out / "model.safetensors.index.json").write_text(
+        json.dumps(index, indent=1, sort_keys=True) + "\n"
+    )
 
 
 def main(out: Path) -> None:
     for name, (_, dtype) in MODELS.items():
         model, settings = build(name)
         save(model, settings, dtype, out / name)
-        np.savez_compressed(out / name / "expected.npz", **expect(model, name, settings["vocab_size"]))
+        np.savez_compressed(
+            out / name / "expected.npz", **expect(model, name, settings["vocab_size"])
+        )
         print(name, sum(p.numel() for p in model.parameters()))
 
 

@@ -35,7 +35,9 @@ CONFIG = {
 }
 
 
-def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight | np.ndarray:
+def random_weight(
+    rng: np.random.Generator, kind: str, n: int, k: int
+) -> GroupedWeight | np.ndarray:
     """[n, k] canonical weights of about unit gain."""
     x = (rng.standard_normal((n, k)) * 2 / np.sqrt(k)).astype(np.float32)
     if kind == "f32":
@@ -83,7 +85,13 @@ def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:
 
 
 def engine(model: Decoder, kv: str = "f16", **limits: object) -> Engine:
-    chosen = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": 16, "blocks": 200}
+    chosen = {
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": 16,
+        "blocks": 200,
+    }
     bounds = Limits(**{**chosen, **limits})  # type: ignore[arg-type]
     layers = kv_memory(model.spec, model.ops, bounds, kv)
     scheduler = Scheduler(bounds, BlockPool(bounds.blocks, bounds.block_size))
@@ -99,7 +107,9 @@ class Answer:
 def request(id: str, tokens: Sequence[int], count: int, **params: object) -> Request:
     options = SamplingParams(max_tokens=count, logprobs=3, ignore_eos=True, **params)  # type: ignore[arg-type]
     seed = options.seed or 0
-    return Request(id, tuple(tokens), options, max_tokens=count, seed=seed, arrival=time.monotonic())
+    return Request(
+        id, tuple(tokens), options, max_tokens=count, seed=seed, arrival=time.monotonic()
+    )
 
 
 def answers(engine: Engine, requests: Sequence[Request]) -> dict[tuple[str, int], Answer]:
@@ -110,5 +120,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> dict[tuple[str, int]
     while engine.busy:
         for event in engine.step():
             old = got.get((event.id, event.index), Answer((), ()))
-            got[event.id, event.index] = Answer(old.tokens + event.tokens, old.logprobs + event.logprobs)
+            got[event.id, event.index] = Answer(
+                old.tokens + event.tokens, old.logprobs + event.logprobs
+            )
     return got

@@ -1,4 +1,5 @@
-"""Every family equals transformers on tiny random checkpoints, and every feature that sets it apart is felt.
+"""Every family equals transformers on tiny random checkpoints, and every feature that sets it apart
+is felt.
 
 The expected logits and greedy tokens were written by make_fixtures.py; nothing here needs torch.
 """
@@ -41,14 +42,26 @@ def test_chunks_do_not_change_a_bit(name: str, backend: Ops, chunk: int) -> None
 
 
 FEATURES = {
-    "llama3 rope": ("llama3", {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}, None),
+    "llama3 rope": (
+        "llama3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        None,
+    ),
     "llama3 thresholds": (
         "llama3",
         {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0}},
         None,
     ),
-    "rope base": ("llama3", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, None),
-    "linear rope": ("llama-linear", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, None),
+    "rope base": (
+        "llama3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        None,
+    ),
+    "linear rope": (
+        "llama-linear",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        None,
+    ),
     "qwen3 rope base": ("qwen3", {"rope_theta": 10000.0, "rope_parameters": None}, None),
     "qk norm": (
         "qwen3",
@@ -64,7 +77,9 @@ FEATURES = {
 def test_switching_a_feature_off_is_felt(feature: str, native: Ops) -> None:
     name, config, change = FEATURES[feature]
     expected = np.load(MODELS / name / "expected.npz")
-    got = logits(decoder(MODELS / name, native, config, change), expected["prompt"], expected["rows"])
+    got = logits(
+        decoder(MODELS / name, native, config, change), expected["prompt"], expected["rows"]
+    )
     assert np.abs(got - expected["logits"]).max() > 100 * TOLERANCE
 
 
@@ -89,7 +104,9 @@ class Unbiased:
 
 
 class _Unbiasing:
-    """The backend, but for marked weights: subtracts what an all-zero input gives, which is the bias."""
+    """The backend, but for marked weights: subtracts what an all-zero input gives, which is the
+    bias.
+    """
 
     def __init__(self, ops: Ops) -> None:
         self.ops = ops

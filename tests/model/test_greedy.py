@@ -1,4 +1,6 @@
-"""64 greedy tokens equal transformers', with chunked prefill, batching, prefix hits and tight memory switched on."""
+"""64 greedy tokens equal transformers', with chunked prefill, batching, prefix hits and tight
+memory switched on.
+"""
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ GREEDY = 64
 
 
 def beginnings(prompt: list[int], greedy: list[int]) -> list[Request]:
-    """The prompt with more and more of its answer already there: each must go on alike, and they share a prefix."""
+    """The prompt with more and more of its answer already there: each must go on alike, and they
+    share a prefix.
+    """
     return [
-        request(f"after {k}", prompt + greedy[:k], GREEDY - k, temperature=0) for k in (0, 1, 15, 16, 17, 40, 63)
+        request(f"after {k}", prompt + greedy[:k], GREEDY - k, temperature=0)
+        for k in (0, 1, 15, 16, 17, 40, 63)
     ]
 
 

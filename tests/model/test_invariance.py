@@ -1,4 +1,5 @@
-"""The invariance promise: a request's tokens and log-probabilities, bit for bit, whatever else happens.
+"""The invariance promise: a request's tokens and log-probabilities, bit for bit, whatever else
+happens.
 
 Alone or in a batch, any chunk size, prefix hit or miss, preempted or not, any number of threads.
 """
@@ -19,7 +20,13 @@ def prompts(seed: int = 3) -> list[Request]:
     rng = np.random.default_rng(seed)
     sampled = {"temperature": 0.9, "top_p": 0.9}
     return [
-        request(f"r{i}", rng.integers(0, 331, n).tolist(), ANSWER, seed=i, **(sampled if i % 2 else {"temperature": 0}))
+        request(
+            f"r{i}",
+            rng.integers(0, 331, n).tolist(),
+            ANSWER,
+            seed=i,
+            **(sampled if i % 2 else {"temperature": 0}),
+        )
         for i, n in enumerate(LENGTHS)
     ]
 
@@ -68,7 +75,9 @@ def test_preemption_changes_nothing(kind: str, truth: dict) -> None:
     wanted = expect(truth, kind, "int8")
     tight = engine(random_model(CpuOps(2, None, "int8"), kind), blocks=42)
     assert answers(tight, prompts()) == wanted
-    crowded = engine(random_model(CpuOps(2, None, "int8"), kind), blocks=42, max_num_batched_tokens=700)
+    crowded = engine(
+        random_model(CpuOps(2, None, "int8"), kind), blocks=42, max_num_batched_tokens=700
+    )
     longer = [request(f"x{i}", [i] * 150, 80, seed=i) for i in range(4)]
     alone_longer: dict[tuple[str, int], Answer] = {}
     for r in longer:
@@ -80,7 +89,10 @@ def test_preemption_changes_nothing(kind: str, truth: dict) -> None:
 def test_choices_share_the_prompt_and_differ() -> None:
     model = random_model(CpuOps(2, None, "int8"), "q8_0")
     one = answers(engine(model), [request("a", [7] * 40, 8, n=3, temperature=1.0, seed=5)])
-    again = answers(engine(model, max_num_batched_tokens=11), [request("a", [7] * 40, 8, n=3, temperature=1.0, seed=5)])
+    again = answers(
+        engine(model, max_num_batched_tokens=11),
+        [request("a", [7] * 40, 8, n=3, temperature=1.0, seed=5)],
+    )
     assert one == again
     assert len({a.tokens for a in one.values()}) > 1
 

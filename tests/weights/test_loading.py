@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from convert import half_split
-from filewriters import Tensor, encode, random_tensor, write_folder, write_gguf
 from test_checkpoints import META
 
+from convert import half_split
+from filewriters import Tensor, encode, random_tensor, write_folder, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops
 from flyweight.ops.grouped import GroupedWeight

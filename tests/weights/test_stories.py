@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+
 from convert import (
     GGUF_NAMES,
     HF_NAMES,
@@ -18,8 +20,6 @@ from convert import (
     to_gguf,
     tokenizer_metadata,
 )
-from tokenizers import Tokenizer
-
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.gguf import read_gguf

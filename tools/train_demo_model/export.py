@@ -10,9 +10,10 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from model import Llama
 from stories import SEPARATOR
 from train import load_model
+
+from model import Llama
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
@@ -51,8 +52,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Path) -> None:
     model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     kinds = [
-        gguf.TokenType.CONTROL if piece == SEPARATOR else gguf.TokenType.NORMAL
-        for piece in pieces
+        gguf.TokenType.CONTROL if piece == SEPARATOR else gguf.TokenType.NORMAL for piece in pieces
     ]
     end = model["vocab"][SEPARATOR]
     writer.add_tokenizer_model("gpt2")

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from model import SHAPES, Llama, Shape
 from muon import Muon
 from stories import SEPARATOR, read_stories, split_excerpt
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
+
+from model import SHAPES, Llama, Shape
 
 IGNORE = -100
 
@@ -70,9 +71,7 @@ class Plan:
             time.sleep(5)
         return encode(self.tokenizer, read_stories(path), self.context)
 
-    def _batches(
-        self, stories: list[list[int]], rng: random.Random
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _batches(self, stories: list[list[int]], rng: random.Random) -> list[tuple[Tensor, Tensor]]:
         """Stories of like length together, so that little is padding; batches in random order."""
         stories = sorted(stories, key=lambda story: len(story) * rng.uniform(0.97, 1.03))
         batches: list[list[list[int]]] = [[]]

@@ -1,7 +1,8 @@
 """The decoder: token rows in, logits of the wanted rows out.  One page, the same for every family.
 
-Invariant: reads K/V only through `ops`, and a row's logits depend only on that row's tokens, bit for bit.  Knows no
-requests, no phases, no text.  T tokens, R rows with logits, H hidden, V vocabulary, D head size.
+Invariant: reads K/V only through `ops`, and a row's logits depend only on that row's tokens, bit
+for bit.  Knows no requests, no phases, no text.  T tokens, R rows with logits, H hidden, V
+vocabulary, D head size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,9 @@ class Decoder:
         q = ops.rope_store(ops.linear(x, layer.qkv), kv, batch, rope, layer.norms)  # [T, Hq, D]
         x = comm.all_reduce(ops.linear(ops.attend(q, kv, batch, layer.scale), layer.out))
         x = ops.add_norm(x, residual, layer.mlp_norm, self.spec.eps)
-        return comm.all_reduce(ops.linear(ops.act(ops.linear(x, layer.gate_up), layer.act), layer.down))
+        return comm.all_reduce(
+            ops.linear(ops.act(ops.linear(x, layer.gate_up), layer.act), layer.down)
+        )
 
 
 def _layer(spec: ModelSpec, i: int, weights: Mapping[str, Any]) -> Layer:

@@ -1,6 +1,8 @@
-"""What most decoders share, as data: reading a config.json into a `ModelSpec`, and the weight plan of a gated decoder.
+"""What most decoders share, as data: reading a config.json into a `ModelSpec`, and the weight plan
+of a gated decoder.
 
-Invariant: a plan names every tensor the model reads and the shape each slot must have; nothing is read here.
+Invariant: a plan names every tensor the model reads and the shape each slot must have; nothing is
+read here.
 """
 
 from collections.abc import Mapping
@@ -11,7 +13,13 @@ from flyweight.errors import CheckpointError
 from flyweight.models.rope import rope_spec
 from flyweight.spec import KVGroup, LayerSpec, ModelSpec, SlotPlan, WeightPlan
 
-ACTS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+ACTS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
 LIMIT = 1 << 20  # no dimension of a real model is larger; a lying config must not size memory
 
 
@@ -42,11 +50,17 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
     head = integer(config, "head_dim", hidden // heads or None)
     act = str(config.get("hidden_act", "silu"))
     if heads % kv_heads:
-        raise CheckpointError(f"config: {heads} heads do not divide over num_key_value_heads = {kv_heads}")
+        raise CheckpointError(
+            f"config: {heads} heads do not divide over num_key_value_heads = {kv_heads}"
+        )
     if head % 2:
-        raise CheckpointError(f"config: head_dim = {head} is odd; rotary positions need an even one")
+        raise CheckpointError(
+            f"config: head_dim = {head} is odd; rotary positions need an even one"
+        )
     if act not in ACTS:
-        raise CheckpointError(f"config: hidden_act = {act!r} is not supported; known: {', '.join(ACTS)}")
+        raise CheckpointError(
+            f"config: hidden_act = {act!r} is not supported; known: {', '.join(ACTS)}"
+        )
     layer = LayerSpec(
         heads=heads,
         head=head,
@@ -72,7 +86,9 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
 
 def decoder_plan(spec: ModelSpec) -> WeightPlan:
     """The slots of a gated decoder under the tensor names Hugging Face publishes."""
-    slots = [_slot("embed", (spec.vocab, spec.hidden), ("model.embed_tokens",), kind="embed", shard=0)]
+    slots = [
+        _slot("embed", (spec.vocab, spec.hidden), ("model.embed_tokens",), kind="embed", shard=0)
+    ]
     for i, layer in enumerate(spec.layers):
         slots += _layer_slots(i, layer, spec.hidden)
     slots.append(_slot("norm", (spec.hidden,), ("model.norm",), kind="vector"))
@@ -90,15 +106,21 @@ def _layer_slots(i: int, layer: LayerSpec, hidden: int) -> list[SlotPlan]:
     turn = (layer.heads, layer.kv.heads, 0)
     slots = [
         _slot(at + "attn_norm", (hidden,), (src + "input_layernorm",), kind="vector"),
-        _slot(at + "qkv", (q + 2 * kv, hidden), attn, (q, kv, kv), 0, layer.attn_bias, permute=turn),
+        _slot(
+            at + "qkv", (q + 2 * kv, hidden), attn, (q, kv, kv), 0, layer.attn_bias, permute=turn
+        ),
         _slot(at + "out", (hidden, q), (src + "self_attn.o_proj",), shard=1, biased=layer.out_bias),
         _slot(at + "mlp_norm", (hidden,), (src + "post_attention_layernorm",), kind="vector"),
         _slot(at + "gate_up", (2 * inner, hidden), mlp, (inner, inner), 0, layer.mlp_bias),
-        _slot(at + "down", (hidden, inner), (src + "mlp.down_proj",), shard=1, biased=layer.mlp_bias),
+        _slot(
+            at + "down", (hidden, inner), (src + "mlp.down_proj",), shard=1, biased=layer.mlp_bias
+        ),
     ]
     if layer.qk_norm:
         for name in ("q_norm", "k_norm"):
-            slots.append(_slot(at + name, (layer.head,), (f"{src}self_attn.{name}",), kind="vector"))
+            slots.append(
+                _slot(at + name, (layer.head,), (f"{src}self_attn.{name}",), kind="vector")
+            )
     return slots
 
 

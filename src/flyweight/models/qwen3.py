@@ -1,4 +1,6 @@
-"""Qwen3 (Yang et al., 2025): heads are RMS-normed before the rotation, and the head size is free of hidden / heads."""
+"""Qwen3 (Yang et al., 2025): heads are RMS-normed before the rotation, and the head size is free of
+hidden / heads.
+"""
 
 from collections.abc import Mapping
 from typing import Any

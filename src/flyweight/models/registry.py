@@ -32,7 +32,11 @@ def family(config: Mapping[str, Any]) -> Family:
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         hint = nearest(str(name), FAMILIES)
-        raise CheckpointError(f"model_type = {name!r} is not supported; known: {', '.join(FAMILIES)}{hint}")
+        raise CheckpointError(
+            f"model_type = {name!r} is not supported; known: {', '.join(FAMILIES)}{hint}"
+        )
     if config.get("quantization_config"):
-        raise CheckpointError("config: quantization_config is not supported yet; use the unquantised files or a GGUF")
+        raise CheckpointError(
+            "config: quantization_config is not supported yet; use the unquantised files or a GGUF"
+        )
     return FAMILIES[name]

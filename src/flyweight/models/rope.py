@@ -1,7 +1,7 @@
 """Rotary frequencies: a checkpoint's rope settings to the inverse frequencies the ops rotate with.
 
-Invariant: frequencies are fixed at load and never depend on a running length, so a token's rotation depends on its
-position alone.  This module does not rotate anything.
+Invariant: frequencies are fixed at load and never depend on a running length, so a token's rotation
+depends on its position alone.  This module does not rotate anything.
 """
 
 import math
@@ -23,7 +23,9 @@ def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
     kind = str(nested.get("rope_type", nested.get("type", "default")))
     if kind not in _KINDS:
         known = ", ".join(sorted(_KINDS))
-        raise CheckpointError(f"rope_type = {kind!r} is not supported; known: {known}{nearest(kind, _KINDS)}")
+        raise CheckpointError(
+            f"rope_type = {kind!r} is not supported; known: {known}{nearest(kind, _KINDS)}"
+        )
     base = float(nested.get("rope_theta", config.get("rope_theta", 10000.0)))
     factors = nested.get("factors", ())
     scaling = {k: float(v) for k, v in nested.items() if _is_number(v) and k != "rope_theta"}
@@ -34,7 +36,9 @@ def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
 
 
 def inverse_frequencies(rope: RopeSpec) -> F32:
-    """float32 [dim/2]: radians a position turns each pair by.  Raises `CheckpointError` when a setting is missing."""
+    """float32 [dim/2]: radians a position turns each pair by.  Raises `CheckpointError` when a
+    setting is missing.
+    """
     exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
     plain = (np.float32(1) / np.float32(rope.base) ** exponents).astype(np.float32)
     scaling = dict(rope.scaling)
@@ -57,18 +61,22 @@ def _linear(inv: F32, scaling: Mapping[str, float]) -> F32:
 
 
 def _llama3(inv: F32, scaling: Mapping[str, float]) -> F32:
-    """Llama 3.1's scaling: long wavelengths stretched by `factor`, short ones kept, a blend between."""
+    """Llama 3.1's scaling: long wavelengths stretched by `factor`, short ones kept, a blend
+    between.
+    """
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling["original_max_position_embeddings"]
     wavelength = (2 * math.pi / inv).astype(np.float32)
     blend = ((original / wavelength - low) / (high - low)).astype(np.float32)
     blended = (1 - blend) * inv / np.float32(factor) + blend * inv
     out = np.where(wavelength > original / low, inv / np.float32(factor), blended)
-    return np.where(wavelength < original / high, inv, out)
+    return np.where(wavelength < original / high, inv, out).astype(np.float32)
 
 
 def _factors(inv: F32, scaling: Mapping[str, float]) -> F32:
-    """GGUF's rope_freqs tensor: one divisor per frequency, Llama 3.x's scaling already worked out."""
+    """GGUF's rope_freqs tensor: one divisor per frequency, Llama 3.x's scaling already worked
+    out.
+    """
     factors = [v for k, v in sorted(scaling.items()) if k.startswith("factor_")]
     if len(factors) != len(inv):
         raise CheckpointError(f"rope_freqs has {len(factors)} factors, the head needs {len(inv)}")

@@ -1,1 +1,3 @@
-"""THE SEAM: what a backend can do (`base`), the executable specification (`reference`), and the native CPU backend (`cpu`)."""
+"""THE SEAM: what a backend can do (`base`), the executable specification (`reference`), and the
+native CPU backend (`cpu`).
+"""

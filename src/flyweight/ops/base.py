@@ -1,8 +1,9 @@
 """What a backend may do: the only vocabulary models are written in.
 
-Invariant: an op writes only what its row in docs/ops.md says; its output row depends only on that row's inputs, bit for
-bit.  Arrays are NumPy on CPU.  Activations between ops are float32; `linear` alone rounds them to what it multiplies with.
-Legend: T tokens, S sequences, R logits rows, H hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
+Invariant: an op writes only what its row in docs/ops.md says; its output row depends only on that
+row's inputs, bit for bit.  Arrays are NumPy on CPU.  Activations between ops are float32; `linear`
+alone rounds them to what it multiplies with. Legend: T tokens, S sequences, R logits rows, H
+hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,9 @@ KV_DTYPES = ("f16", "bf16", "f32")
 
 
 class Weight(Protocol):
-    """A packed matrix or a plain vector; only ops look inside.  `nbytes` is what it really holds in memory."""
+    """A packed matrix or a plain vector; only ops look inside.  `nbytes` is what it really holds in
+    memory.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -32,13 +35,15 @@ class Weight(Protocol):
     def kind(self) -> str: ...  # "f32" | "f16" | "bf16" | "q8" | "q4" | "q6" ... of the codes
 
 
-Weights = Weight | tuple[Weight, ...]  # a slot whose sources differ in kind is a tuple, in order along N
+# A slot whose sources differ in kind is a tuple, in order along N.
+Weights = Weight | tuple[Weight, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """cos and sin of every token's rope angles, scaled by the attention factor: [T, dim/2] each, float32.  Half-split
-    convention: element i pairs with i + dim/2; elements from `dim` on are left as they are.
+    """cos and sin of every token's rope angles, scaled by the attention factor: [T, dim/2] each,
+    float32.  Half-split convention: element i pairs with i + dim/2; elements from `dim` on are left
+    as they are.
     """
 
     cos: F32
@@ -77,21 +82,31 @@ class Comm(Protocol):
 
 
 class Ops(Protocol):
-    """The op table.  `activations` is what `linear` multiplies with: f32, bf16, or int8 codes per 32 along K."""
+    """The op table.  `activations` is what `linear` multiplies with: f32, bf16, or int8 codes per
+    32 along K.
+    """
 
     @property
     def activations(self) -> str: ...
 
     # --- weights ---
-    def pack(self, shape: tuple[int, int], parts: Iterable[GroupedWeight | Array], bias: F32 | None = None) -> Weight:
-        """Packs row ranges, in order, into one weight [N, K].  Parts are canonical: `GroupedWeight`, or a dense array of
-        dtype float32 / float16, or uint16 holding bfloat16 bits.  All parts of one weight are of one kind, of any number
-        of rows.  Raises `CheckpointError` on mixed kinds or a wrong row count.
+    def pack(
+        self,
+        shape: tuple[int, int],
+        parts: Iterable[GroupedWeight | Array],
+        bias: F32 | None = None,
+    ) -> Weight:
+        """Packs row ranges, in order, into one weight [N, K].  Parts are canonical:
+        `GroupedWeight`, or a dense array of dtype float32 / float16, or uint16 holding bfloat16
+        bits.  All parts of one weight are of one kind, of any number of rows.  Raises
+        `CheckpointError` on mixed kinds or a wrong row count.
         """
         ...
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
-        """Bytes `pack` will hold for a weight of this shape and kind, exactly (for the memory plan)."""
+        """Bytes `pack` will hold for a weight of this shape and kind, exactly (for the memory
+        plan).
+        """
         ...
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer: ...
@@ -114,7 +129,9 @@ class Ops(Protocol):
         ...
 
     def linear(self, x: F32, w: Weights) -> F32:
-        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side by side."""
+        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side
+        by side.
+        """
         ...
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
@@ -124,15 +141,21 @@ class Ops(Protocol):
     def rope_store(
         self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
     ) -> F32:
-        """qkv [T,(Hq+2Hk)*D] -> q [T,Hq,D]: splits, norms heads, rotates, writes K and V at batch.slots."""
+        """qkv [T,(Hq+2Hk)*D] -> q [T,Hq,D]: splits, norms heads, rotates, writes K and V at
+        batch.slots.
+        """
         ...
 
     def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
-        """[T,Hq,D] -> [T,Hq*D]; causal by position, any mix of prefill chunks and decodes; reads K/V only from `kv`."""
+        """[T,Hq,D] -> [T,Hq*D]; causal by position, any mix of prefill chunks and decodes; reads
+        K/V only from `kv`.
+        """
         ...
 
     def act(self, x: F32, kind: str) -> F32:
-        """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" | "gelu_tanh"."""
+        """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" |
+        "gelu_tanh".
+        """
         ...
 
     def add(self, x: F32, residual: F32) -> None:
@@ -144,7 +167,9 @@ class Ops(Protocol):
         ...
 
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
-        """[R,V] -> tokens and raw log-probabilities; the draw depends only on (seed, choice, position)."""
+        """[R,V] -> tokens and raw log-probabilities; the draw depends only on (seed, choice,
+        position).
+        """
         ...
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:

@@ -1,7 +1,7 @@
 """The canonical quantised weight: every on-disk format becomes this, every backend packs only this.
 
-Invariant: dequantisation is exact arithmetic on the fields in float32, in the order the published format defines.  This
-module does not know files or kernels.
+Invariant: dequantisation is exact arithmetic on the fields in float32, in the order the published
+format defines.  This module does not know files or kernels.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,13 @@ from flyweight.wire import F32, U8
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeight:
-    """A range of rows [N, K] whose elements share a scale per `group` along K, one code a byte, on the host.
+    """A range of rows [N, K] whose elements share a scale per `group` along K, one code a byte, on
+    the host.
 
     Plain (Q8_0, Q4_0):   w = scale * (code - zero), scales float16 [N, K/group].
-    Super-scaled (Q6_K):  w = (super * scale) * (code - zero), scales int8, super_scales float16 [N, K/super_group].
-    With minima (Q4_K):   w = (super * scale) * code - (super_min * min), scales and mins uint8.
-    Codes are uint8 (int8 for Q8_0).
+    Super-scaled (Q6_K):  w = (super * scale) * (code - zero), scales int8, super_scales float16 [N,
+    K/super_group]. With minima (Q4_K):   w = (super * scale) * code - (super_min * min), scales and
+    mins uint8. Codes are uint8 (int8 for Q8_0).
     """
 
     shape: tuple[int, int]

@@ -27,10 +27,8 @@ MOST_ELEMENTS = 1 << 24  # of one metadata array; the largest vocabulary has 2^1
 MOST_NAME = 1 << 16
 MOST_AXES = 4
 MOST_ALIGNMENT = 1 << 16
-LEAST_KEY, LEAST_TENSOR = (
-    13,
-    32,
-)  # bytes: a key of no letters with one byte, a tensor of no letters with one axis
+# Bytes: a key of no letters with one byte, a tensor of no letters with one axis.
+LEAST_KEY, LEAST_TENSOR = 13, 32
 
 SCALARS = {
     0: "u1",

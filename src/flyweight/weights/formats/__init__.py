@@ -15,9 +15,8 @@ from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.formats import dense, ggml
 from flyweight.wire import U8
 
-Rows = (
-    GroupedWeight | NDArray[Any]
-)  # dense arrays are float32, float16, or uint16 holding bfloat16 bits
+# Dense arrays are float32, float16, or uint16 holding bfloat16 bits.
+Rows = GroupedWeight | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
