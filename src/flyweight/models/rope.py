@@ -80,7 +80,7 @@ def _factors(inv: F32, scaling: Mapping[str, float]) -> F32:
     factors = [v for k, v in sorted(scaling.items()) if k.startswith("factor_")]
     if len(factors) != len(inv):
         raise CheckpointError(f"rope_freqs has {len(factors)} factors, the head needs {len(inv)}")
-    return inv / np.array(factors, np.float32)
+    return (inv / np.array(factors, np.float32)).astype(np.float32)
 
 
 _KINDS: dict[str, Callable[[F32, Mapping[str, float]], F32]] = {

@@ -152,16 +152,16 @@ def check_columns(shape: tuple[int, int], kind: str) -> None:
         )
 
 
-def fields(part: GroupedWeight | Array) -> tuple[U8 | None, ...]:
+def fields(
+    part: GroupedWeight | Array,
+) -> tuple[U8, U8 | None, U8 | None, U8 | None, U8 | None]:
     """codes, scales, mins, super_scales, super_mins as bytes: what `_native.pack_rows` takes."""
     if not isinstance(part, GroupedWeight):
         return (as_bytes(part), None, None, None, None)
-    optional = (part.mins, part.super_scales, part.super_mins)
-    return (
-        as_bytes(part.codes),
-        as_bytes(part.scales),
-        *(None if a is None else as_bytes(a) for a in optional),
+    mins, supers, super_mins = (
+        None if a is None else as_bytes(a) for a in (part.mins, part.super_scales, part.super_mins)
     )
+    return as_bytes(part.codes), as_bytes(part.scales), mins, supers, super_mins
 
 
 def as_bytes(array: Array) -> U8:
