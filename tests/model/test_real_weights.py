@@ -22,11 +22,13 @@ from convert import to_folder, to_gguf
 
 Data = Callable[[str], Path]
 CONTEXT = 512
-STORY_260K = """Once upon a time, there was a little girl named Lily. She loved to play outside in
-the park. \ One day, she saw a big, red ball. She wanted to play with it, but it was too high.
-Lily's mom said, "Lily, let's go to the park." Lily was sad and didn't know what to do. She said, \
-"I want to play with your ball, but I can't find it."
-Lily was sad and didn't know what to do. She said, "I'm sorry, Lily. I didn't know what to do."
+STORY_260K = """\
+Once upon a time, there was a little girl named Lily. She loved to play outside in the \
+park. One day, she saw a big, red ball. She wanted to play with it, but it was too high.
+Lily's mom said, "Lily, let's go to the park." Lily was sad and didn't know what to do. \
+She said, "I want to play with your ball, but I can't find it."
+Lily was sad and didn't know what to do. She said, "I'm sorry, Lily. I didn't know what \
+to do."
 Lily didn't want to help her mom, so she"""
 IDS_3M = [
     4016, 383, 286, 261, 376, 445, 395, 317, 4010, 338, 435, 267, 337, 590, 322,
