@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="twenty-five times the random workloads")
+
+
 @pytest.fixture(scope="session")
 def data() -> Callable[[str], Path]:
     """`data("stories260k/x.gguf")`: a file of the larger corpora, under FLYWEIGHT_DATA.

@@ -8,6 +8,7 @@ import pytest
 from workload import Harness, workload
 
 WORKLOADS = 2000
+LONG = 25  # times as many with --long
 PARTS = 4
 OFTEN = (
     "preemption",
@@ -25,16 +26,21 @@ def counts():
     return Counter()
 
 
+@pytest.fixture(scope="module")
+def workloads(request):
+    return WORKLOADS * (LONG if request.config.getoption("--long") else 1)
+
+
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_answer_is_the_oracles(part, counts):
-    for seed in range(part, WORKLOADS, PARTS):
+def test_every_answer_is_the_oracles(part, counts, workloads):
+    for seed in range(part, workloads, PARTS):
         harness = Harness(workload(seed))
         try:
             harness.run()
         except Exception as wrong:
             raise AssertionError(f"workload({seed})") from wrong
         counts.update(harness.counts)
-    counts["workloads"] += WORKLOADS // PARTS
+    counts["workloads"] += workloads // PARTS
 
 
 def test_everything_was_met_often_enough(counts):
