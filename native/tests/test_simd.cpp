@@ -1,0 +1,110 @@
+// Every primitive on every target this machine runs gives the scalar twin's bits; exp is near the true value.
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string_view>
+
+#include "check.h"
+#include "simd_probe.h"
+
+namespace flyweight {
+
+#define FW_TARGET(isa) \
+  namespace isa { \
+  extern const Probe probe; \
+  }
+FW_TARGET(scalar)
+#if defined(__x86_64__)
+FW_TARGET(avx2)
+FW_TARGET(avx512)
+#elif defined(__aarch64__)
+FW_TARGET(neon)
+#endif
+
+namespace {
+
+const Probe& probe_of(const Kernels& kernels) {
+#if defined(__x86_64__)
+  return std::string_view(kernels.isa) == "avx2" ? avx2::probe : avx512::probe;
+#elif defined(__aarch64__)
+  (void)kernels;
+  return neon::probe;
+#else
+  return scalar::probe;
+#endif
+}
+
+float some_float(std::mt19937& random) {
+  static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-42f, 65520.0f, 5.9e-8f, 89.0f, -104.0f,
+                                  0.5f, 1.5f,  2.5f,     3.4e38f,   1.0f};
+  const auto kind = random() % 4;
+  if (kind == 0) return special[random() % std::size(special)];
+  const float scale = kind == 1 ? 1.0f : kind == 2 ? 40.0f : 1e4f;
+  return std::normal_distribution<float>(0.0f, scale)(random);
+}
+
+ProbeInput some_input(std::mt19937& random) {
+  ProbeInput in;
+  for (float* row : {in.a, in.b, in.c})
+    for (int i = 0; i < 16; ++i) row[i] = some_float(random);
+  for (int i = 0; i < 16; ++i) in.c[i] = std::isfinite(in.c[i]) ? in.c[i] : 1.0f;
+  for (int32_t* row : {in.i, in.j})
+    for (int i = 0; i < 16; ++i) row[i] = static_cast<int32_t>(random());
+  for (uint16_t& h : in.half) h = static_cast<uint16_t>(random());
+  const bool extreme = random() % 4 == 0;  // where saturating instructions would saturate
+  for (uint8_t& u : in.u) u = extreme ? 255 : static_cast<uint8_t>(random());
+  for (uint8_t& v : in.v) v = extreme ? static_cast<uint8_t>(127 + random() % 2) : static_cast<uint8_t>(random());
+  in.tail = static_cast<int>(random() % 17);
+  return in;
+}
+
+void twins() {
+  std::mt19937 random(1);
+  static ProbeOutput want, got;
+  for (int round = 0; round < 500; ++round) {
+    const ProbeInput in = some_input(random);
+    scalar::probe.run(in, want);
+    each_target([&](const Kernels& kernels) {
+      probe_of(kernels).run(in, got);
+      CHECK(got.used == want.used, "%d and %d words", got.used, want.used);
+      for (int w = 0; w < got.used; ++w)
+        CHECK(got.word[w] == want.word[w], "%s, round %d, word %d: %08x, scalar %08x", kernels.isa, round, w, got.word[w],
+              want.word[w]);
+      for (int i = 0; i < 16; ++i) {
+        const float slack = 4e-7f * (std::fabs(in.c[i]) + 8.0f);
+        CHECK(std::fabs(got.bf16[i] - want.bf16[i]) <= slack, "%s: dot_bf16 %g, scalar %g", kernels.isa,
+              static_cast<double>(got.bf16[i]), static_cast<double>(want.bf16[i]));
+      }
+    });
+  }
+}
+
+void exp_is_near() {
+  double worst = 0;
+  for (float x = -87.3f; x < 88.7f; x += 0.0011f) {
+    float in[16], out[16];
+    for (float& v : in) v = x;
+    scalar::probe.exp(in, out);
+    const double truth = std::exp(static_cast<double>(x));
+    const float near = static_cast<float>(truth);
+    const double ulp = static_cast<double>(std::nextafter(near, INFINITY)) - static_cast<double>(near);
+    worst = std::fmax(worst, std::fabs(static_cast<double>(out[0]) - truth) / ulp);
+  }
+  std::printf("simd: exp within %.2f ulp\n", worst);
+  CHECK(worst <= 1.0, "%.2f ulp", worst);
+  const float in[16] = {-88, -1000, -INFINITY, 89, INFINITY, NAN, 0.0f, -0.0f};
+  float out[16];
+  scalar::probe.exp(in, out);
+  CHECK(out[0] == 0 && out[1] == 0 && out[2] == 0, "below");
+  CHECK(std::isinf(out[3]) && std::isinf(out[4]), "above");
+  CHECK(std::isnan(out[5]) && out[6] == 1 && out[7] == 1, "NaN and zero");
+}
+
+}  // namespace
+}  // namespace flyweight
+
+int main() {
+  flyweight::twins();
+  flyweight::exp_is_near();
+  std::puts("simd: ok");
+}
