@@ -1,0 +1,117 @@
+"""Ctrl-C: what was asked is aborted, the pool is whole, and the next request is answered as ever."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tiny_model import tiny_folder
+
+from flyweight import LLM, SamplingParams
+from flyweight.llm import whole
+
+PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+PROMPTS = ["hello there", "one two three", "and so on"]
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    folder = tiny_folder(tmp_path_factory.mktemp("tiny") / "model")
+    return LLM(folder, block_size=4, max_num_batched_tokens=8, max_num_seqs=4, draft_tokens=2)
+
+
+def idle(llm: LLM) -> None:
+    engine = llm.loaded.engine
+    assert not engine.busy and not engine.scheduler.by_id and not llm._live
+    pool = engine.scheduler.pool
+    pool.integrity([])
+    assert len(pool.free) == pool.blocks
+
+
+class Broken:
+    """Raises at the n-th call of one of an object's methods, before or after its work."""
+
+    def __init__(self, of: object, name: str, at: int, error: BaseException, after: bool) -> None:
+        self.of, self.name, self.at, self.error, self.after = of, name, at, error, after
+        self.real = getattr(of, name)
+
+    def __call__(self, *args, **more):
+        self.at -= 1
+        if self.at == 0 and not self.after:
+            raise self.error
+        result = self.real(*args, **more)
+        if self.at == 0:
+            raise self.error
+        return result
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 7])
+@pytest.mark.parametrize("where", ["linear", "attend", "rope_store", "sample"])
+def test_an_exception_inside_a_step(llm: LLM, where, at, after, error, monkeypatch) -> None:
+    wanted = llm.generate(PROMPTS, PARAMS)
+    ops = llm.loaded.engine.runner.ops
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, where, Broken(ops, where, at, error, after), raising=True)
+        with pytest.raises(type(error)):
+            llm.generate(PROMPTS, PARAMS)
+    idle(llm)
+    assert [o.outputs[0].text for o in llm.generate(PROMPTS, PARAMS)] == [
+        o.outputs[0].text for o in wanted
+    ]
+    idle(llm)
+
+
+def test_a_signal_waits_for_the_end_of_the_step(llm: LLM, monkeypatch) -> None:
+    engine, steps = llm.loaded.engine, []
+    real = engine.step
+
+    def step():
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        events = real()
+        steps.append(len(events))
+        return events
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS, PARAMS)
+    assert len(steps) == 4, "the step in progress was finished, and none begun after it"
+    idle(llm)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), whole():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(2)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_programs_own_handler_is_left_alone() -> None:
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with whole():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert heard == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_progress_bar_shows_at_a_terminal(llm: LLM, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("flyweight.llm.BAR_AFTER", 0.0)
+    llm.generate(PROMPTS, PARAMS)
+    assert capsys.readouterr().err == "", "no terminal, no bar"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    llm.generate(PROMPTS, PARAMS)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown and "tokens/s" in shown
+    llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    assert capsys.readouterr().err == ""

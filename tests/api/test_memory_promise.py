@@ -1,0 +1,88 @@
+"""The memory promise, measured: a model of Qwen3-0.6B's shape, in a process of its own, under load
+with its K/V full, holds what was planned and never more than was allowed.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from big_model import write_06b
+
+MEASURED = Path(__file__).parent / "measured.py"
+# Eight sequences of 96 tokens fill 24 blocks.
+LOAD = {"max_model_len": 96, "max_num_seqs": 8, "max_num_batched_tokens": 256, "blocks": 24}
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = write_06b(tmp_path_factory.mktemp("06b") / "model.gguf")
+    yield path
+    path.unlink()
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same with two layers: a long context is quickly written."""
+    path = write_06b(tmp_path_factory.mktemp("flat") / "model.gguf", layers=2)
+    yield path
+    path.unlink()
+
+
+def run(model: Path, settings: dict[str, Any], prompts: int, tokens: int) -> dict[str, Any]:
+    words = [str(model), json.dumps(settings), str(prompts), str(tokens)]
+    paths = os.pathsep.join(p for p in sys.path if p)  # pytest's, which a child does not inherit
+    done = subprocess.run(
+        [sys.executable, str(MEASURED), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_under_load_memory_stays_under_the_limit(big: Path) -> None:
+    need = run(big, LOAD, 0, 0)["need"]
+    got = run(big, {**LOAD, "memory_limit": round(1.03 * need)}, 8, 96)
+    assert got["limit"] == round(1.03 * need)
+    assert got["stats"]["computed"] == 8 * 95, "every prompt and answer, the last token apart"
+    assert got["blocks"] == 24 and got["stats"]["preempted"] == 0
+    assert got["peak"] <= got["high_water"] <= got["limit"]
+    assert 0.8 * got["need"] <= got["peak"], "the plan asks for much more than is used"
+    refused = run(big, {**LOAD, "memory_limit": round(0.97 * need)}, 8, 96)["refused"]
+    assert "is too small: this model needs" in refused
+
+
+def test_what_is_suggested_fits(flat: Path) -> None:
+    asked = {"max_model_len": 4096, "max_num_seqs": 2, "max_num_batched_tokens": 256}
+    need = run(flat, {**asked, "memory_limit": "99%"}, 0, 0)
+    least = need["need"] - (need["blocks"] // 2 - 1) * need["K/V, 258 blocks of 32 tokens"] // 258
+    refused = run(flat, {**asked, "memory_limit": round(0.97 * least)}, 0, 0)["refused"]
+    ways = suggested(refused)
+    assert len(ways) == 3, refused
+    for way in ways:
+        limit = {"memory_limit": round(0.97 * least)}
+        settings = {**asked, **limit, **way}
+        got = run(flat, settings, 2, 64)
+        assert got["high_water"] <= got["limit"], way
+    shorter, narrower = ways[1], ways[2]
+    assert shorter["max_model_len"] < narrower["max_model_len"] <= 4096
+
+
+def suggested(refused: str) -> list[dict[str, Any]]:
+    """`a = 1, b = 2 or c = 3MiB` -> the settings of each way."""
+    ways = refused.split("nearest settings that fit: ")[1].split(" or ")
+    found = []
+    for way in ways:
+        pairs = re.findall(r"(\w+) = (\w+)", way)
+        found.append({name: int(v) if v.isdigit() else v for name, v in pairs})
+    return found
