@@ -1,5 +1,5 @@
-"""A tiny Llama with random weights and the committed 483-piece vocabulary, as a Hugging Face folder:
-what the tests of the API and of the command line run where the story model will not do.
+"""A tiny Llama with random weights and the committed 483-piece vocabulary, as a folder: what the
+tests of the API and of the command line run where the story model will not do.
 """
 
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from filewriters import Tensor, encode, write_folder
 
 VOCABULARY = Path(__file__).parent / "data" / "text" / "tiny-bpe"

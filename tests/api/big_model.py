@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
 from filewriters import GGML_TYPES, entry, gguf_bytes, key
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 28, 1024, 16, 8, 128, 3072, 151936

@@ -1,14 +1,13 @@
-"""Ctrl-C: what was asked is aborted, the pool is whole, and the next request is answered as ever."""
+"""Ctrl-C: what was asked is aborted, the pool is whole, the next request is answered as ever."""
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
-from tiny_model import tiny_folder
 
 from flyweight import LLM, SamplingParams
 from flyweight.llm import whole
+from tiny_model import tiny_folder
 
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 PROMPTS = ["hello there", "one two three", "and so on"]

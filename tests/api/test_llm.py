@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_model import EOS, TEMPLATE, VOCAB, tiny_folder
 
 from flyweight import LLM, CheckpointError, ConfigError, RequestError, SamplingParams
+from tiny_model import EOS, TEMPLATE, VOCAB, tiny_folder
 
 GREEDY = {"temperature": 0.0, "max_tokens": 24}
 

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return leaving.code if isinstance(leaving.code, int) else 1
     except Exception as error:
         if hasattr(error, "format_message"):  # what typer raises for a wrong command line
-            return fail(misuse(error))
+            return fail(misuse(error, words))
         raise
 
 
@@ -72,7 +72,7 @@ def dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def misuse(error: Any) -> str:
+def misuse(error: Any, words: Sequence[str]) -> str:
     """One line for a wrong command line, with the nearest valid option or command."""
     context = getattr(error, "ctx", None)
     message: str = error.format_message()
@@ -80,13 +80,27 @@ def misuse(error: Any) -> str:
         return message
     option = getattr(error, "option_name", None)
     known = [name for p in context.command.params for name in p.opts]
-    if option and option not in known:
+    names = list(getattr(getattr(error, "param", None), "opts", ()))
+    value = last_value(words, names)
+    if value is not None:
+        message = f"{names[-1]} = {value!r}: {error.message.split(',')[0]}"
+    elif option and option not in known:
         message = f"unknown option {option}{nearest(option, known)}"
     elif message.startswith("No such command"):
         word = message.split("'")[1]
         commands = list(context.command.commands)
         message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"
+
+
+def last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
+    """What a command line says an option is."""
+    found = None
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in names:
+            found = value if equals else "".join(words[i + 1 : i + 2])
+    return found
 
 
 def fail(message: str) -> int:

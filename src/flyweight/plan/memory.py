@@ -21,6 +21,7 @@ SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for th
 TOKEN_BYTES = 160  # a token in Python: in the request, the sequence, the result, the prefix cache
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
+MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages
 
 
 class Packer(Protocol):
@@ -54,6 +55,7 @@ class MemoryPlan:
 
     base: int
     weights: int
+    rounding: int
     block: int
     blocks: int
     step: int
@@ -72,21 +74,27 @@ class MemoryPlan:
     @property
     def need(self) -> int:
         """Peak bytes: loading and running do not overlap, weights stay."""
-        running = self.kv + self.books + self.step + self.logits
-        return self.base + self.weights + max(LOAD_BUFFER, running)
+        return self.base + self.weights + self.rounding + max(LOAD_BUFFER, self.running)
+
+    @property
+    def running(self) -> int:
+        return self.kv + self.books + self.step + self.logits
 
     def rows(self) -> list[tuple[str, int]]:
-        """(what, bytes) for people to read; the loader's buffers are given back before K/V is
-        touched.
+        """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
+        back before K/V is touched.
         """
-        return [
+        rows = [
             ("held already (Python, libraries, tokenizer)", self.base),
             ("weights", self.weights),
+            ("weights' last huge pages", self.rounding),
             (f"K/V, {self.blocks} blocks of {self.sizing.block_size} tokens", self.kv),
             ("token lists and tables", self.books),
             ("arrays of a step", self.step),
             ("logits and sampling", self.logits),
         ]
+        loading = LOAD_BUFFER - self.running
+        return [*rows, ("more while loading", loading)] if loading > 0 else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,12 @@ def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
             matrix = len(shape) == 2
             total += ops.packed_nbytes((shape[0], shape[1]), kind) if matrix else 4 * shape[0]
     return total
+
+
+def rounding_bytes(needs: Needs) -> int:
+    """The unused ends of huge pages: one a mapping, and of two mappings more than one is full."""
+    mappings = 1 + 2 * needs.weights // MAPPING
+    return HUGE_PAGE * min(mappings, sum(map(len, needs.kinds.values())))
 
 
 def block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
@@ -149,6 +163,7 @@ def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPla
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,
+        rounding=rounding_bytes(needs),
         block=block_bytes(spec, sizing.block_size, sizing.kv_dtype),
         blocks=sizing.blocks or _blocks_for(sizing.max_model_len, sizing.block_size),
         step=layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,

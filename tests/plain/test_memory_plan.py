@@ -1,0 +1,153 @@
+"""The memory plan's arithmetic: it agrees with what backends really hold, grows with every setting,
+takes what is useful and no more, and its suggestions fit.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyweight.config import Limits
+from flyweight.errors import ConfigError
+from flyweight.kv.memory import kv_memory
+from flyweight.models.registry import family
+from flyweight.ops.cpu import CpuOps
+from flyweight.ops.reference import ReferenceOps
+from flyweight.plan.memory import MIB, Needs, Sizing, block_bytes, plan_memory, smallest
+from flyweight.plan.step import attend_bytes, sample_bytes
+
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+KIND = family(CONFIG)
+SPEC = KIND.spec(CONFIG)
+SIZING = Sizing(4096, 8, 512, 32, "f16", threads=2)
+HELD = 90 * MIB
+
+
+def kinds(matrix: str = "q4_0") -> dict[str, list[tuple[tuple[int, ...], str]]]:
+    slots = KIND.plan(SPEC).slots
+    return {s.name: [(s.shape, "f32" if s.kind == "vector" else matrix)] for s in slots}
+
+
+NEEDS = Needs.of(SPEC, kinds(), CpuOps(1))
+
+
+def plan(sizing: Sizing = SIZING, limit: int = 64 << 30, least: int = 512):
+    return plan_memory(NEEDS, sizing, (HELD, limit), least)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("block", [1, 16, 32, 48])
+def test_blocks_are_what_backends_allocate(dtype: str, block: int) -> None:
+    small = replace(SPEC, layers=SPEC.layers[:3])
+    limits = Limits(max_model_len=64, max_num_seqs=1, max_num_batched_tokens=8, block_size=block,
+                    blocks=5)  # fmt: skip
+    for ops in (CpuOps(1), ReferenceOps("f32")):
+        layers = kv_memory(small, ops, limits, dtype)
+        assert sum(layer.nbytes for layer in layers) == 5 * block_bytes(small, block, dtype)
+
+
+@pytest.mark.parametrize("shape", [(483, 32), (96, 64), (17, 256)])
+def test_weights_are_what_backends_pack(shape: tuple[int, int]) -> None:
+    ops = CpuOps(1)
+    values = np.ones(shape, np.float32)
+    for kind, array in {"f32": values, "f16": values.astype(np.float16)}.items():
+        packed = ops.pack(shape, [array])
+        one = Needs.of(SPEC, {"a": [(shape, kind)], "b": [((10,), "f32")]}, ops)
+        assert one.weights == packed.nbytes + 40
+
+
+def test_the_shape_in_bytes() -> None:
+    """Worked by hand: 596 M weights at 4.5 bits, tiles of 16 rows exact; 112 KiB of K/V a token."""
+    per_layer = 1024 * (4096 + 2048) + 3 * 1024 * 3072
+    vectors = 28 * (2 * 1024 + 2 * 128) + 1024
+    assert NEEDS.weights == (28 * per_layer + 151936 * 1024) * 18 // 32 + 4 * vectors
+    assert block_bytes(SPEC, 32, "f16") == 32 * 28 * 8 * 256 * 2
+
+
+def test_blocks_are_what_is_useful_or_what_fits() -> None:
+    assert plan().blocks == 8 * (128 + 1)
+    tight = plan(limit=2 << 30)
+    assert 129 <= tight.blocks < 8 * 129
+    assert tight.need <= 2 << 30 < tight.need + tight.block + 32 * 1024
+    assert plan(replace(SIZING, blocks=77, max_model_len=64)).blocks == 77
+
+
+def test_an_unasked_context_is_the_longest_that_fits() -> None:
+    wide = replace(SIZING, max_model_len=SPEC.context, max_num_seqs=1)
+    assert plan(wide).sizing.max_model_len == 40960
+    got = plan(wide, limit=2 << 30)
+    assert 512 < got.sizing.max_model_len < 40960 and got.need <= 2 << 30
+    longer = replace(wide, max_model_len=got.sizing.max_model_len + 1)
+    assert smallest(NEEDS, longer, (HELD, 2 << 30)).need > 2 << 30
+    with pytest.raises(ConfigError, match="for 512 tokens"):
+        plan(wide, limit=450 * MIB)
+    with pytest.raises(ConfigError, match="for 40960 tokens"):
+        plan(wide, limit=2 << 30, least=40960)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_model_len": 8192}, {"max_num_seqs": 64}, {"max_num_batched_tokens": 2048},
+        {"kv_dtype": "f32"}, {"draft_tokens": 4}, {"threads": 16},
+    ],
+)  # fmt: skip
+def test_need_grows_with_every_setting(change) -> None:
+    at = (HELD, 64 << 30)
+    assert smallest(NEEDS, replace(SIZING, **change), at).need > smallest(NEEDS, SIZING, at).need
+
+
+def test_wider_activations_need_more() -> None:
+    needs = [Needs.of(SPEC, kinds(), CpuOps(1, None, mode)) for mode in ("int8", "bf16", "f32")]
+    steps = [smallest(n, SIZING, (HELD, 1 << 40)).step for n in needs]
+    assert steps == sorted(steps) and steps[0] < steps[2]
+
+
+def test_working_memory_is_bounded() -> None:
+    layer = SPEC.layers[0]
+    assert attend_bytes(layer, 1, 1 << 20, 256) < 256 * MIB
+    assert attend_bytes(layer, 512, 4096, 1) < MIB
+    assert sample_bytes(1000, 1, 1) == 1000 * (4 + 4 + 16)
+
+
+def test_the_rows_shown_add_up() -> None:
+    shown = plan()
+    assert sum(amount for _, amount in shown.rows()) == shown.need
+
+
+@given(
+    limit=st.integers(300, 3000),
+    length=st.integers(16, 40960),
+    seqs=st.integers(1, 64),
+    tokens=st.integers(64, 2048),
+    least=st.sampled_from([16, 512, 40960]),
+)
+def test_a_plan_fits_or_suggests_what_does(limit, length, seqs, tokens, least) -> None:
+    sizing = replace(SIZING, max_model_len=length, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+    bounds = (HELD, limit * MIB)
+    try:
+        assert plan_memory(NEEDS, sizing, bounds, least).need <= limit * MIB
+    except ConfigError as error:
+        assert "\n" not in str(error)
+        for way in str(error).split("nearest settings that fit: ")[1].split(" or "):
+            given = dict(re.findall(r"(\w+) = (\w+)", way))
+            bound = (HELD, int(given.pop("memory_limit", f"{limit}MiB")[:-3]) * MIB)
+            length = min(sizing.max_model_len, least)
+            narrow = replace(sizing, max_model_len=length)
+            narrow = replace(narrow, **{name: int(value) for name, value in given.items()})
+            # other processes of the same program may hold a little more to begin with
+            assert plan_memory(NEEDS, narrow, (HELD + 2 * MIB, bound[1]), narrow.max_model_len)
