@@ -1,11 +1,13 @@
 """Speed of `linear`: GB/s of weights and Gop/s per kind, shape and row count, as shares of limits.
 
-    python bench/linear.py [--threads 2] [--isa avx512] [--kinds q4_0,q8_0] [--rows 1,16] [--decode]
+    python bench/linear.py [--threads 2] [--isa avx512] [--kinds q4_0,q8_0] [--rows 1,16]
+                           [--decode] [--cpu]
 
 Every figure is the median of several calls over copies of the weight that together exceed the
 caches.  `bw` and `peak` are the pool's own read bandwidth and int8 (or float32) rate, sampled just
 before and after; on a shared machine only the shares mean anything.  --decode times one token's
-products of Qwen3-0.6B's shape: the most tok/s that `linear` allows.
+products of Qwen3-0.6B's shape: the most tok/s that `linear` allows.  --cpu divides by processor
+time instead of wall time: with one thread, the way to measure beside busy neighbours.
 """
 
 import argparse
@@ -48,32 +50,43 @@ def random_weight(kind: str, n: int, k: int) -> GroupedWeight | Array:
     return GroupedWeight((n, k), bits, group, cells, sub, zero, super_group, small, sub, small)
 
 
-def timed(call: Callable[[], object], repeats: int = 5) -> float:
+Clock = Callable[[], float]
+
+
+def timed(call: Callable[[], object], clock: Clock, repeats: int = 5) -> float:
     """Median seconds."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return statistics.median(times)
 
 
 class Limits:
     """Bandwidth and peaks of one pool, from samples taken whenever asked."""
 
-    def __init__(self, pool: _native.Pool) -> None:
-        self.pool = pool
-        self.memory = _native.Tiles("f32", 65536, 1024)  # 256 MiB
+    def __init__(self, pool: _native.Pool, clock: Clock) -> None:
+        self.pool, self.clock = pool, clock
+        self.memory = _native.Tiles(_native.Arena(), "f32", 65536, 1024)  # 256 MiB
         flat = np.ones((1024, 1024), np.float32).reshape(-1).view(np.uint8)
         for row in range(0, 65536, 1024):  # untouched pages would all be one page of zeros
             _native.pack_rows(pool, self.memory, row, 1024, flat)
 
     def bandwidth(self) -> float:
-        return statistics.median(_native.probe_read(self.pool, self.memory) for _ in range(3))
+        return self._rate(lambda: _native.probe_read(self.pool, self.memory))
 
     def peak(self, integer: bool) -> float:
         probe = _native.probe_dot if integer else _native.probe_fma
-        return statistics.median(probe(self.pool, 100_000) for _ in range(3))
+        return self._rate(lambda: probe(self.pool, 100_000))
+
+    def _rate(self, probe: Callable[[], int]) -> float:
+        """Median of three, in 1e9 a second."""
+        rates = []
+        for _ in range(3):
+            start = self.clock()
+            rates.append(probe() / (self.clock() - start) / 1e9)
+        return statistics.median(rates)
 
 
 def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activations: str) -> None:
@@ -92,7 +105,7 @@ def line(gemm: Gemm, limits: Limits, copies: list[PackedWeight], t: int, integer
     (n, k), kind = copies[0].shape, copies[0].kind
     x = np.random.default_rng(t).standard_normal((t, k), np.float32)
     before = limits.bandwidth(), limits.peak(integer)
-    seconds = timed(lambda: [gemm.linear(x, w) for w in copies]) / len(copies)
+    seconds = timed(lambda: [gemm.linear(x, w) for w in copies], limits.clock) / len(copies)
     bandwidth, peak = (
         statistics.mean(pair)
         for pair in zip(before, (limits.bandwidth(), limits.peak(integer)), strict=True)
@@ -116,7 +129,7 @@ def decode(gemm: Gemm, limits: Limits, kind: str) -> None:
     }
     size = sum(w.nbytes for w in weights)
     before = limits.bandwidth()
-    seconds = timed(lambda: [gemm.linear(xs[w.shape[1]], w) for w in weights], 9)
+    seconds = timed(lambda: [gemm.linear(xs[w.shape[1]], w) for w in weights], limits.clock, 9)
     bandwidth = (before + limits.bandwidth()) / 2
     read = size / seconds / 1e9
     print(
@@ -133,9 +146,11 @@ def main() -> None:
     parser.add_argument("--kinds", default="q4_0,q8_0,q4_k,q6_k,bf16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,512")
     parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     pool = _native.Pool(args.threads, args.isa)
-    gemm, limits = Gemm(pool, args.activations), Limits(pool)
+    gemm = Gemm(pool, args.activations)
+    limits = Limits(pool, time.process_time if args.cpu else time.perf_counter)
     print(
         f"{pool.isa}, {pool.threads} threads, bw {limits.bandwidth():.1f} GB/s, "
         f"int8 {limits.peak(True):.0f} Gop/s"

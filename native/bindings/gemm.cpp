@@ -2,15 +2,14 @@
 // activations of the product in progress.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <sys/mman.h>
 
 #include <atomic>
-#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "bindings.h"
+#include "pages.h"
 
 namespace flyweight {
 namespace {
@@ -24,50 +23,21 @@ E named(const char* const (&names)[Size], const std::string& name, const char* w
   throw nb::value_error((std::string(what) + " '" + name + "' is unknown").c_str());
 }
 
-// Anonymous pages: zero, page-aligned, and huge where the system grants it (a decode step then walks a few hundred
-// translations instead of a hundred thousand).
-class Pages {
- public:
-  Pages() = default;
-  explicit Pages(size_t size) : size_(size) {
-    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) throw std::bad_alloc();
-    data_ = static_cast<uint8_t*>(p);
-#if defined(MADV_HUGEPAGE)
-    if (size >= (size_t{2} << 20)) madvise(p, size, MADV_HUGEPAGE);
-#endif
-  }
-  Pages(const Pages&) = delete;
-  Pages& operator=(Pages&& other) noexcept {
-    std::swap(data_, other.data_), std::swap(size_, other.size_);
-    return *this;
-  }
-  ~Pages() {
-    if (data_) munmap(data_, size_);
-  }
-  uint8_t* data() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  uint8_t* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 struct Tiles {
   Kind kind;
   int64_t n, k;
-  Pages pages;
+  Arena::Piece memory;
 };
 
 size_t packed_nbytes(const std::string& kind, int64_t n, int64_t k) {
   return static_cast<size_t>(tile_count(n) * tile_bytes(named<Kind>(kKindNames, kind, "kind"), k));
 }
 
-void make_tiles(Tiles* self, const std::string& name, int64_t n, int64_t k) {
+void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, int64_t k) {
   const Kind kind = named<Kind>(kKindNames, name, "kind");
   require(n > 0 && k > 0, "a weight needs rows and columns");
   require(!grouped(kind) || k % block_of(kind).k == 0, "columns of a grouped weight must be whole blocks");
-  new (self) Tiles{kind, n, k, Pages(packed_nbytes(name, n, k))};
+  new (self) Tiles{kind, n, k, arena.take(packed_nbytes(name, n, k))};
 }
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // any field, as its bytes
@@ -96,7 +66,7 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
       field(super_mins, kind == Kind::q4_k ? super_bytes : 0, "super_mins do not fit"));
   part.row = row, part.rows = rows, part.k = tiles.k, part.kind = kind;
   nb::gil_scoped_release release;
-  pack(engine.pool, part, tiles.pages.data());
+  pack(engine.pool, part, tiles.memory.data);
 }
 
 // Grows, never shrinks; one product at a time.
@@ -104,7 +74,7 @@ struct Panels {
   std::mutex busy;
   Pages pages;
   uint8_t* at_least(int64_t size) {
-    if (static_cast<int64_t>(pages.size()) < size) pages = Pages(static_cast<size_t>(size));
+    if (static_cast<int64_t>(pages.size()) < size) pages = Pages(round_up(static_cast<size_t>(size), kHugePage));
     return pages.data();
   }
 };
@@ -120,7 +90,7 @@ void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const 
   require(!bias || static_cast<int64_t>(bias->size()) == tiles.n, "bias does not have the weight's rows");
   require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(tiles.kind)), "mode does not fit");
   if (job.tokens == 0) return;
-  job.x = x.data(), job.weight = tiles.pages.data(), job.bias = bias ? bias->data() : nullptr;
+  job.x = x.data(), job.weight = tiles.memory.data, job.bias = bias ? bias->data() : nullptr;
   job.out = out.data() + column;
   job.kind = tiles.kind;
   job.round_bf16 = mode == static_cast<int>(Mode::bf16);
@@ -137,7 +107,7 @@ void embed_into(Engine& engine, const Tiles& tiles, const In<int32_t, Vec>& ids,
           "out must be ids x columns");
   for (int64_t i = 0; i < count; ++i) require(ids.data()[i] >= 0 && ids.data()[i] < tiles.n, "an id beyond the table");
   LinearJob job;
-  job.weight = tiles.pages.data(), job.kind = tiles.kind, job.n = tiles.n, job.k = tiles.k;
+  job.weight = tiles.memory.data, job.kind = tiles.kind, job.n = tiles.n, job.k = tiles.k;
   const int32_t* rows = ids.data();
   float* to = out.data();
   nb::gil_scoped_release release;
@@ -148,49 +118,44 @@ void embed_into(Engine& engine, const Tiles& tiles, const In<int32_t, Vec>& ids,
   });
 }
 
-// One sample of what the threads of this pool reach together: GB/s of reading a weight, Gop/s of int8 dots, GFLOP/s.
-using Clock = std::chrono::steady_clock;
-double per_second(double amount, Clock::time_point start) {
-  return amount / std::chrono::duration<double>(Clock::now() - start).count() / 1e9;
-}
-
-double probe_read(Engine& engine, const Tiles& tiles) {
+// What the threads of this pool can do at most: each reads or computes as fast as it can and returns how much it did;
+// the caller holds the clock.
+int64_t probe_read(Engine& engine, const Tiles& tiles) {
   constexpr int64_t kChunk = 128 << 10;
-  const int64_t chunks = static_cast<int64_t>(tiles.pages.size()) / kChunk;
+  const int64_t chunks = static_cast<int64_t>(tiles.memory.size) / kChunk;
   std::atomic<int32_t> sink{0};
   nb::gil_scoped_release release;
-  const auto start = Clock::now();
   engine.pool.run(chunks, [&](int64_t c, int) {
-    sink.fetch_add(engine.kernels->gemm->read(tiles.pages.data() + c * kChunk, kChunk), std::memory_order_relaxed);
+    sink.fetch_add(engine.kernels->gemm->read(tiles.memory.data + c * kChunk, kChunk), std::memory_order_relaxed);
   });
-  return per_second(static_cast<double>(chunks * kChunk), start);
+  return chunks * kChunk;
 }
 
 template <auto Member>
-double probe_compute(Engine& engine, int64_t rounds, int64_t operations) {
+int64_t probe_compute(Engine& engine, int64_t rounds, int64_t operations) {
   const int64_t chunks = engine.pool.threads() * int64_t{8};
   std::atomic<int32_t> sink{0};
   nb::gil_scoped_release release;
-  const auto start = Clock::now();
   engine.pool.run(chunks, [&](int64_t, int) {
     sink.fetch_add(static_cast<int32_t>((engine.kernels->gemm->*Member)(rounds)), std::memory_order_relaxed);
   });
-  return per_second(static_cast<double>(chunks * rounds * operations), start);
+  return chunks * rounds * operations;
 }
 
-double probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::dot>(engine, rounds, kDotOps); }
-double probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
+int64_t probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::dot>(engine, rounds, kDotOps); }
+int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
 
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
   m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
+  nb::class_<Arena>(m, "Arena", "Memory that weights share, on huge pages.").def(nb::init<>());
   nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")
-      .def("__init__", &make_tiles, nb::arg("kind"), nb::arg("n"), nb::arg("k"))
+      .def("__init__", &make_tiles, nb::arg("arena"), nb::arg("kind"), nb::arg("n"), nb::arg("k"))
       .def_prop_ro("kind", [](const Tiles& t) { return kKindNames[static_cast<int>(t.kind)]; })
       .def_prop_ro("n", [](const Tiles& t) { return t.n; })
       .def_prop_ro("k", [](const Tiles& t) { return t.k; })
-      .def_prop_ro("nbytes", [](const Tiles& t) { return t.pages.size(); });
+      .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; });
   nb::class_<Panels>(m, "Panels", "Rounded activations of the product in progress.").def(nb::init<>());
   m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), nb::arg("codes"),
         nb::arg("scales").none() = nb::none(), nb::arg("mins").none() = nb::none(),
@@ -201,9 +166,9 @@ void bind_gemm(nb::module_& m) {
         "out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.");
   m.def("embed", &embed_into, nb::arg("pool"), nb::arg("tiles"), nb::arg("ids"), nb::arg("out"),
         "out[i] = row ids[i] of the matrix, exactly.");
-  m.def("probe_read", &probe_read, nb::arg("pool"), nb::arg("tiles"), "GB/s of the pool reading a matrix once.");
-  m.def("probe_dot", &probe_dot, nb::arg("pool"), nb::arg("rounds"), "Gop/s of int8 dots in registers.");
-  m.def("probe_fma", &probe_fma, nb::arg("pool"), nb::arg("rounds"), "GFLOP/s of float32 fma in registers.");
+  m.def("probe_read", &probe_read, nb::arg("pool"), nb::arg("tiles"), "Reads a matrix once; bytes.");
+  m.def("probe_dot", &probe_dot, nb::arg("pool"), nb::arg("rounds"), "int8 dots in registers; operations.");
+  m.def("probe_fma", &probe_fma, nb::arg("pool"), nb::arg("rounds"), "float32 fma in registers; operations.");
 }
 
 }  // namespace flyweight

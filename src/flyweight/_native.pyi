@@ -59,10 +59,15 @@ def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None
 
 def packed_nbytes(kind: str, n: int, k: int) -> int: ...
 
+class Arena:
+    """Memory that weights share, on huge pages."""
+
+    def __init__(self) -> None: ...
+
 class Tiles:
     """A matrix [n, k] of one kind in 16-row tiles, zero until packed."""
 
-    def __init__(self, kind: str, n: int, k: int) -> None: ...
+    def __init__(self, arena: Arena, kind: str, n: int, k: int) -> None: ...
 
     @property
     def kind(self) -> str: ...
@@ -93,5 +98,14 @@ def linear(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict
 
 def embed(pool: Pool, tiles: Tiles, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out[i] = row ids[i] of the matrix, exactly."""
+
+def probe_read(pool: Pool, tiles: Tiles) -> int:
+    """Reads a matrix once; bytes."""
+
+def probe_dot(pool: Pool, rounds: int) -> int:
+    """int8 dots in registers; operations."""
+
+def probe_fma(pool: Pool, rounds: int) -> int:
+    """float32 fma in registers; operations."""
 
 def sample(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], draw: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], history: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], bias: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], banned: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], logprobs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32], NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.float32]]: ...

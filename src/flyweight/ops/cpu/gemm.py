@@ -52,11 +52,12 @@ def mode_of(activations: str, kind: str) -> int:
 
 
 class Gemm:
-    """pack, linear and embed on one pool.  Holds the memory of rounded rows, nothing else."""
+    """pack, linear and embed on one pool.  Holds memory: of the weights, of rounded rows."""
 
     def __init__(self, pool: _native.Pool, activations: str) -> None:
         self._pool = pool
         self._panels = _native.Panels()
+        self._arena = _native.Arena()
         self._modes = {
             kind: mode_of(activations, kind) for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
@@ -78,7 +79,7 @@ class Gemm:
             kind, rows = part_kind(part), part.shape[0]
             if tiles is None:
                 check_columns(shape, kind)
-                tiles = _native.Tiles(kind, *shape)
+                tiles = _native.Tiles(self._arena, kind, *shape)
             if kind != tiles.kind:
                 raise CheckpointError(
                     f"one weight of kinds {tiles.kind}, {kind}; its parts must be of one kind"

@@ -1,0 +1,81 @@
+// Memory for packed weights: zero, aligned to cache lines, on huge pages where the system grants them.  Decoding walks all
+// weights once a token; with 4 KiB pages it runs at 70-80 % of the bandwidth it has with 2 MiB ones.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace flyweight {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+constexpr size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
+
+// One anonymous mapping that starts on a huge page; pages never touched cost nothing.
+class Pages {
+ public:
+  Pages() = default;
+  explicit Pages(size_t size) : size_(size) {
+    const size_t room = size + kHugePage;
+    void* p = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    mapping_ = p, mapped_ = room;
+    data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(p), kHugePage));
+#if defined(MADV_HUGEPAGE)
+    madvise(data_, size, MADV_HUGEPAGE);
+#endif
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(Pages&& other) noexcept {
+    std::swap(mapping_, other.mapping_), std::swap(mapped_, other.mapped_);
+    std::swap(data_, other.data_), std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Pages() {
+    if (mapping_) munmap(mapping_, mapped_);
+  }
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* mapping_ = nullptr;
+  size_t mapped_ = 0;
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Hands out pieces of large mappings one after the other, so that weights smaller than a huge page share one.  A mapping
+// lives as long as any piece of it; what a piece leaves behind is not used again.
+class Arena {
+ public:
+  struct Piece {
+    std::shared_ptr<Pages> pages;
+    uint8_t* data = nullptr;
+    size_t size = 0;
+  };
+
+  Piece take(size_t size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const size_t room = round_up(size, 64);
+    if (!pages_ || used_ + room > pages_->size()) {
+      pages_ = std::make_shared<Pages>(room > kMapping ? round_up(room, kHugePage) : kMapping);
+      used_ = 0;
+    }
+    const size_t at = std::exchange(used_, used_ + room);
+    return {pages_, pages_->data() + at, size};
+  }
+
+ private:
+  static constexpr size_t kMapping = size_t{64} << 20;
+  std::mutex mutex_;
+  std::shared_ptr<Pages> pages_;
+  size_t used_ = 0;
+};
+
+}  // namespace flyweight
