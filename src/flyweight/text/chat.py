@@ -43,8 +43,8 @@ def render(
         raise RequestError(
             f"messages: the model's chat template fails: {reason}", "messages"
         ) from None
-    except RecursionError:
-        raise RequestError("messages: the model's chat template never ends", "messages") from None
+    except (RecursionError, MemoryError):
+        raise RequestError("messages: the model's chat template knows no end", "messages") from None
 
 
 def check(messages: Sequence[Message]) -> None:
