@@ -2,8 +2,8 @@
 
     python bench/decode.py MODEL.gguf [--threads 2] [--prompt 512] [--tokens 64] [--context 4]
 
-Prompts are random ids, so nothing is found in the prefix cache; decode starts after `--context` tokens and excludes the
-first.
+Prompts are random ids, so nothing is found in the prefix cache; decode starts after `--context`
+tokens and excludes the first.
 """
 
 import argparse
