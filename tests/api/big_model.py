@@ -18,17 +18,17 @@ BLOCK, BLOCK_BYTES = 32, 18  # of Q4_0
 Shape = tuple[int, ...]
 
 
-def write_06b(path: Path, layers: int = LAYERS) -> Path:
+def write_06b(path: Path, layers: int = LAYERS, vocab: int = VOCAB) -> Path:
     """378 MB at 28 layers."""
     entries, sizes, offset = [], [], 0
-    for name, shape in tensors(layers):
+    for name, shape in tensors(layers, vocab):
         kind = "q4_0" if len(shape) == 2 else "f32"
         count = int(np.prod(shape))
         size = count // BLOCK * BLOCK_BYTES if kind == "q4_0" else 4 * count
         entries.append(entry(name, shape, GGML_TYPES[kind], offset))
         sizes.append((kind, size))
         offset += size + -size % 32
-    keys = [key(name, value) for name, value in metadata(layers).items()]
+    keys = [key(name, value) for name, value in metadata(layers, vocab).items()]
     with open(path, "wb") as file:
         file.write(gguf_bytes(keys, entries))
         pattern = _pattern()
@@ -41,8 +41,8 @@ def write_06b(path: Path, layers: int = LAYERS) -> Path:
     return path
 
 
-def tensors(layers: int) -> Iterator[tuple[str, Shape]]:
-    yield "token_embd.weight", (VOCAB, HIDDEN)
+def tensors(layers: int, vocab: int) -> Iterator[tuple[str, Shape]]:
+    yield "token_embd.weight", (vocab, HIDDEN)
     for i in range(layers):
         at = f"blk.{i}."
         yield at + "attn_norm.weight", (HIDDEN,)
@@ -59,7 +59,7 @@ def tensors(layers: int) -> Iterator[tuple[str, Shape]]:
     yield "output_norm.weight", (HIDDEN,)
 
 
-def metadata(layers: int) -> dict[str, object]:
+def metadata(layers: int, vocab: int) -> dict[str, object]:
     return {
         "general.architecture": "qwen3",
         "qwen3.block_count": layers,
@@ -74,19 +74,19 @@ def metadata(layers: int) -> dict[str, object]:
         "qwen3.rope.freq_base": 1e6,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.tokens": vocabulary(),
-        "tokenizer.ggml.token_type": np.ones(VOCAB, np.int32),
+        "tokenizer.ggml.tokens": vocabulary(vocab),
+        "tokenizer.ggml.token_type": np.ones(vocab, np.int32),
         "tokenizer.ggml.merges": [],
-        "tokenizer.ggml.eos_token_id": VOCAB - 1,
+        "tokenizer.ggml.eos_token_id": vocab - 1,
     }
 
 
-def vocabulary() -> list[str]:
+def vocabulary(vocab: int) -> list[str]:
     """GPT-2's characters for bytes, and words nobody writes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     odd = [b for b in range(256) if b not in plain]
     characters = [chr(b) for b in plain] + [chr(256 + i) for i in range(len(odd))]
-    return characters + [f"Ġ{i}" for i in range(VOCAB - 256)]
+    return characters + [f"Ġ{i}" for i in range(vocab - 256)]
 
 
 def _pattern() -> bytes:

@@ -31,8 +31,8 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The same with two layers: a long context is quickly written."""
-    path = write_06b(tmp_path_factory.mktemp("flat") / "model.gguf", layers=2)
+    """The same with two layers and few words: quickly written and read."""
+    path = write_06b(tmp_path_factory.mktemp("flat") / "model.gguf", layers=2, vocab=4096)
     yield path
     path.unlink()
 
