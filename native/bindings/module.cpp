@@ -38,6 +38,7 @@ constexpr int kMaxThreads = 1024;  // the pool counts workers inside a job in te
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a model that a traceback holds at exit is no leak of ours
   m.def("isas", &isas, "Names of the instruction sets this machine can run, best last.");
   nb::class_<Engine>(m, "Pool", "Worker threads and the kernels they run; `isa` empty takes the best.")
       .def(

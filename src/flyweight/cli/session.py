@@ -60,6 +60,8 @@ class Session:
         before = list(self.messages), self.text
         try:
             prompt = self.extended(line)
+            if sys.stdout.isatty() and not self.chats and not going_on:
+                sys.stdout.write(line)  # what is gone on with is part of what a person reads
             stopped = self._stream(prompt)
         except FlyweightError:
             self.messages, self.text = before

@@ -21,6 +21,7 @@ ACTS = {
     "gelu_new": "gelu_tanh",
 }
 LIMIT = 1 << 20  # no dimension of a real model is larger; a lying config must not size memory
+MAX_LAYERS = 1024  # a plan has slots for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,15 @@ class Traits:
     mlp_bias: bool = False
 
 
-def integer(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def integer(
+    config: Mapping[str, Any], key: str, default: int | None = None, most: int = LIMIT
+) -> int:
     """A positive whole number of the config, or `CheckpointError` naming the key and the value."""
     value = config.get(key)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LIMIT:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         found = "is missing" if value is None else f"= {value!r}"
-        raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {LIMIT}")
+        raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {most}")
     return value
 
 
@@ -79,7 +82,7 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
         context=integer(config, "max_position_embeddings", 2048),
         eps=float(config.get("rms_norm_eps", 1e-6)),
         rope=rope_spec(config, head),
-        layers=(layer,) * integer(config, "num_hidden_layers"),
+        layers=(layer,) * integer(config, "num_hidden_layers", most=MAX_LAYERS),
         tie=bool(config.get("tie_word_embeddings", False)),
     )
 
