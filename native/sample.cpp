@@ -166,7 +166,8 @@ double total_weight(const float* x, int64_t size, float top) {
   for (int64_t i = 0; i < size; i += 64) {
     double p[64] = {};
     weigh(x + i, size - i < 64 ? size - i : 64, top, 1.0, p);
-    for (int j = 0; j < 64; ++j) lane[j % 8] += p[j];
+    for (int j = 0; j < 64; j += 8)
+      for (int l = 0; l < 8; ++l) lane[l] += p[j + l];
   }
   return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
