@@ -96,8 +96,9 @@ def describe(model: str | os.PathLike[str] | None) -> Described:
     plan = kind.plan(spec)
     slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
     tokenizer = load_tokenizer(checkpoint.tokenizer_source)
-    ends = frozenset(checkpoint.eos_ids) | frozenset(tokenizer.eos_ids)
-    return Described(checkpoint, spec, plan, tokenizer, ends)
+    ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
+    stop_ids = frozenset(i for i in ends if i < spec.vocab)  # others can never be drawn
+    return Described(checkpoint, spec, plan, tokenizer, stop_ids)
 
 
 def backend(settings: Settings, cores: int) -> Ops:

@@ -185,6 +185,13 @@ def test_ends_are_united_over_the_files(tmp_path: Path) -> None:
     assert LLM(path).loaded.stop_ids == {3, 5, 7, EOS}
 
 
+def test_ends_beyond_the_vocabulary_are_never_met(tmp_path: Path) -> None:
+    llm = LLM(tiny_folder(tmp_path, {"eos_token_id": [10**12, VOCAB]}))
+    assert llm.loaded.stop_ids == {EOS}
+    (out,) = llm.generate("hello", SamplingParams(**GREEDY, min_tokens=2))
+    assert len(out.outputs[0].token_ids) >= 2
+
+
 def test_defaults_of_generation_config(tmp_path: Path) -> None:
     generation = {
         "temperature": 0.6, "top_k": 20, "top_p": 0.9, "max_new_tokens": 9, "do_sample": True,

@@ -202,6 +202,35 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda p: lying(p, num_hidden_layers=1 << 40),
         ("num_hidden_layers",),
     ),
+    "an epsilon that is no number": (
+        lambda p: lying(p, rms_norm_eps="small"),
+        ("rms_norm_eps = small", "a number above 0"),
+    ),
+    "a rope base of 0": (lambda p: lying(p, rope_theta=0), ("rope_theta = 0", "above 0")),
+    "a rope factor of infinity": (
+        lambda p: lying(p, rope_scaling={"type": "linear", "factor": 1e999}),
+        ("factor = inf", "above 0"),
+    ),
+    "rope scaling without its settings": (
+        lambda p: lying(p, rope_scaling={"rope_type": "llama3", "factor": 8}),
+        ("'llama3' lacks 'low_freq_factor'",),
+    ),
+    "rope thresholds crossed": (
+        lambda p: lying(
+            p,
+            rope_scaling={
+                "rope_type": "llama3",
+                "factor": 8,
+                "low_freq_factor": 4,
+                "high_freq_factor": 1,
+            },
+        ),
+        ("low_freq_factor = 4 must be below high_freq_factor = 1",),
+    ),
+    "rope factors that are none": (
+        lambda p: lying(p, rope_scaling={"rope_type": "factors", "factors": "abc"}),
+        ("factors = abc", "a list is needed"),
+    ),
     "a config that is no JSON": (
         lambda p: [tiny_folder(p), (p / "config.json").write_text("{")] and p,
         ("config.json",),

@@ -234,6 +234,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "rope base infinite": ({"llama.rope.freq_base": float("inf")}, "freq_base = inf"),
     "experts": ({"llama.expert_count": 8}, "mixtures of experts"),
     "part of a head rotated": ({"llama.rope.dimension_count": 4}, "whole heads of 8"),
+    "a sliding window": ({"llama.attention.sliding_window": 64}, "sliding windows"),
     "values of another size": ({"llama.attention.value_length": 16}, "key_length 8"),
     "split in two": ({"split.count": 2}, "gguf-split --merge"),
     "end id a string": ({"tokenizer.ggml.eos_token_id": "2"}, "not a token id"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyweight.errors import CheckpointError
-from flyweight.models.rope import rope_spec
+from flyweight.models.rope import real, rope_spec
 from flyweight.spec import KVGroup, LayerSpec, ModelSpec, SlotPlan, WeightPlan
 
 ACTS = {
@@ -80,7 +80,7 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
         hidden=hidden,
         vocab=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", 2048),
-        eps=float(config.get("rms_norm_eps", 1e-6)),
+        eps=real(config, "rms_norm_eps", 1e-6),
         rope=rope_spec(config, head),
         layers=(layer,) * integer(config, "num_hidden_layers", most=MAX_LAYERS),
         tie=bool(config.get("tie_word_embeddings", False)),

@@ -14,9 +14,24 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.spec import RopeSpec
 from flyweight.wire import F32
 
+ORIGINAL = "original_max_position_embeddings"
+READ = ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL)
+LARGEST = 1e30
+
+
+def real(config: Mapping[str, Any], key: str, default: float) -> float:
+    """A finite number above 0 of the config, or `CheckpointError` naming the key and the value."""
+    value = config.get(key)
+    value = default if value is None else value
+    if not _is_number(value) or not 0 < value < LARGEST:
+        raise CheckpointError(f"config: {key} = {str(value)[:80]}; it must be a number above 0")
+    return float(value)
+
 
 def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
-    """Reads rope_theta and rope_scaling (or transformers 5's rope_parameters) of a config.json."""
+    """Reads rope_theta and rope_scaling (or transformers 5's rope_parameters) of a config.json, and
+    refuses settings that give no frequencies.
+    """
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(nested, Mapping):
         raise CheckpointError(f"rope_scaling = {nested!r} is not an object with a rope_type")
@@ -26,13 +41,15 @@ def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
         raise CheckpointError(
             f"rope_type = {kind!r} is not supported; known: {known}{nearest(kind, _KINDS)}"
         )
-    base = float(nested.get("rope_theta", config.get("rope_theta", 10000.0)))
-    factors = nested.get("factors", ())
-    scaling = {k: float(v) for k, v in nested.items() if _is_number(v) and k != "rope_theta"}
-    scaling |= {f"factor_{i:04d}": float(f) for i, f in enumerate(factors)}
-    if kind == "llama3" and "original_max_position_embeddings" not in scaling:
-        scaling["original_max_position_embeddings"] = float(config["max_position_embeddings"])
-    return RopeSpec(dim, base, kind, tuple(sorted(scaling.items())))
+    base = real(nested, "rope_theta", real(config, "rope_theta", 10000.0))
+    scaling = {key: real(nested, key, 1.0) for key in READ if nested.get(key) is not None}
+    if kind == "factors":
+        scaling |= _listed(nested.get("factors"))
+    if kind == "llama3" and ORIGINAL not in scaling:
+        scaling[ORIGINAL] = real(config, "max_position_embeddings", 2048.0)
+    rope = RopeSpec(dim, base, kind, tuple(sorted(scaling.items())))
+    inverse_frequencies(rope)  # what is missing is missed now, not after the weights are read
+    return rope
 
 
 def inverse_frequencies(rope: RopeSpec) -> F32:
@@ -46,6 +63,12 @@ def inverse_frequencies(rope: RopeSpec) -> F32:
         return _KINDS[rope.kind](plain, scaling).astype(np.float32)
     except KeyError as key:
         raise CheckpointError(f"rope_scaling of type {rope.kind!r} lacks {key}") from None
+
+
+def _listed(factors: object) -> dict[str, float]:
+    if not isinstance(factors, list):
+        raise CheckpointError(f"rope_scaling: factors = {str(factors)[:80]}; a list is needed")
+    return {f"factor_{i:04d}": real({"factors": f}, "factors", 0) for i, f in enumerate(factors)}
 
 
 def _is_number(v: object) -> bool:
@@ -65,7 +88,11 @@ def _llama3(inv: F32, scaling: Mapping[str, float]) -> F32:
     between.
     """
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
-    original = scaling["original_max_position_embeddings"]
+    original = scaling[ORIGINAL]
+    if not low < high:
+        raise CheckpointError(
+            f"rope_scaling: low_freq_factor = {low:g} must be below high_freq_factor = {high:g}"
+        )
     wavelength = (2 * math.pi / inv).astype(np.float32)
     blend = ((original / wavelength - low) / (high - low)).astype(np.float32)
     blended = (1 - blend) * inv / np.float32(factor) + blend * inv
