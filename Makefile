@@ -9,7 +9,6 @@
 PYTHON ?= python3
 BUILD ?= build/native
 SANITIZE ?= address,undefined
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 VENV := .venv
 # Everything the wheel is made from: .venv is reinstalled when any of it changes.

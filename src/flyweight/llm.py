@@ -112,10 +112,11 @@ class LLM:
         with tqdm(
             total=len(many), unit="prompt", disable=shown, delay=BAR_AFTER, dynamic_ncols=True
         ) as bar:
-            began = time.monotonic()
+            began, tokens = time.monotonic(), 0
             for changed in self._run(collectors):
                 if changed.finished:
-                    rate = sum(c.produced for c in collectors) / (time.monotonic() - began)
+                    tokens += changed.produced
+                    rate = tokens / (time.monotonic() - began)
                     bar.set_postfix_str(f"{rate:.0f} tokens/s", refresh=False)
                     bar.update()
         return [c.output() for c in collectors]

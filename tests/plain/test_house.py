@@ -1,7 +1,7 @@
 """The house rules as tests: the README's map, docstrings, lengths, names, who may import what, who
 reads the environment.
 
-What import-linter checks in CI (`.importlinter`) is not repeated here, except the two walls that
+What import-linter checks in CI (pyproject.toml) is not repeated here, except the two walls that
 matter most.
 """
 

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from flyweight.engine.sequence import Chunk, Plan
-from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.arrays import Row, columns, penalised
 from flyweight.wire import I32, Batch
 
 
@@ -88,6 +88,7 @@ def _sampling(chunk: Chunk) -> list[Row]:
     """
     seq, request = chunk.seq, chunk.seq.request
     held, made = len(seq.tokens), seq.generated
+    guessed = seq.draft if penalised(request.params) else []  # else nobody reads the tokens
     return [
         Row(
             params=request.params,
@@ -95,7 +96,7 @@ def _sampling(chunk: Chunk) -> list[Row]:
             choice=seq.index,
             position=held + i,
             prompt=seq.prompt,
-            tokens=seq.tokens if i == 0 else seq.tokens + seq.draft[:i],
+            tokens=seq.tokens + guessed[:i] if i and guessed else seq.tokens,
             stop_ids=request.stop_ids,
             generated=made + i,
         )

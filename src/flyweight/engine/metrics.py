@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Metrics:
-    """Totals since the start.  `prompt` and `decoded` are tokens computed and tokens produced;
-    `cached` prompt tokens not computed because they were found; `accepted` + `rejected` =
-    `proposed` guesses.
+    """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
+    preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
+    were found; `accepted` + `rejected` = `proposed` guesses.
     """
 
     steps: int = 0

@@ -41,7 +41,7 @@ def columns(rows: Sequence[Row]) -> SampleBatch:
     wholes = np.array([_wholes(row) for row in rows], np.int32).reshape(-1, 5)
     top_k, logprobs, choice, position, prompt = np.ascontiguousarray(wholes.T)
     temperature, top_p, min_p = np.ascontiguousarray(reals[:, :3].T)
-    history, history_starts = _ragged(row.tokens if _penalised(row.params) else () for row in rows)
+    history, history_starts = _ragged(row.tokens if penalised(row.params) else () for row in rows)
     biases = [row.params.logit_bias for row in rows]
     bias_ids, bias_starts = _ragged(biases)
     banned_ids, banned_starts = _ragged(_banned(row) for row in rows)
@@ -75,11 +75,12 @@ def _wholes(row: Row) -> tuple[int, ...]:
     p = row.params
     top_k = min(p.top_k, 2**31 - 1)  # above any vocabulary, so the same as all
     logprobs = -1 if p.logprobs is None else p.logprobs
-    prompt = row.prompt if _penalised(p) else 0
+    prompt = row.prompt if penalised(p) else 0
     return top_k, logprobs, row.choice, row.position, prompt
 
 
-def _penalised(p: SamplingParams) -> bool:
+def penalised(p: SamplingParams) -> bool:
+    """Whether the options read a row's tokens."""
     return p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
 
 
