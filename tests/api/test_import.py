@@ -47,3 +47,7 @@ def test_help_does_not_load_what_computes() -> None:
 def test_the_version_is_the_projects() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert flyweight.__version__ == project["version"]
+
+
+def test_type_checkers_may_read_the_package() -> None:
+    assert (Path(flyweight.__file__).parent / "py.typed").exists()
