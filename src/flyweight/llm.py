@@ -168,14 +168,17 @@ class LLM:
                 for c in collectors:
                     engine.add(c.request)
                     self._live[c.request.id] = c
-            left = list(collectors)
+            left = dict.fromkeys(collectors)
             while left:
-                with whole():
-                    self._step(any(c.changed for c in left))
                 changed = [c for c in left if c.changed]
-                left = [c for c in left if not c.finished]
+                if not changed:  # else a step of another caller already brought something
+                    with whole():
+                        self._step()
+                    changed = [c for c in left if c.changed]
                 for c in changed:
                     c.changed = False
+                    if c.finished:
+                        del left[c]
                     yield c
         finally:
             with whole():
@@ -183,11 +186,9 @@ class LLM:
                     self._live.pop(c.request.id, None)
                     engine.abort(c.request.id)
 
-    def _step(self, waiting: bool) -> None:
-        """One step, unless a step another caller made already brought something."""
+    def _step(self) -> None:
+        """One step; feeds every live collector."""
         engine = self.loaded.engine
-        if waiting:
-            return
         for event in engine.step():
             if self._live[event.id].feed(event):
                 engine.abort(event.id, event.index)
