@@ -201,7 +201,7 @@ class Harness:
         for block in table.blocks[start // size : -(-stop // size)]:
             self.tenant[block] = own
         for block in table.blocks[: start // size]:
-            require(self.tenant[block] == own, f"block {block} leaked")
+            require(self.tenant.get(block) == own, f"block {block} leaked")
 
     def _check_pool(self) -> None:
         s = self.scheduler
