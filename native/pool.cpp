@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <unistd.h>
+
 namespace flyweight {
 namespace {
 
@@ -28,11 +30,24 @@ inline void pause() {
 
 }  // namespace
 
-Pool::Pool(int threads) {
-  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+Pool::Pool(int threads) : process_(getpid()) {
+  try {
+    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  } catch (...) {  // the system grants no more threads: those it did grant must end, or the program would
+    stop();
+    throw;
+  }
 }
 
 Pool::~Pool() {
+  if (getpid() == process_) {
+    stop();
+  } else {  // a fork's child has a copy of the pool and none of its threads; to join or detach them would crash
+    new std::vector<std::thread>(std::move(workers_));
+  }
+}
+
+void Pool::stop() {
   state_.fetch_or(kStop);
   state_.notify_all();
   for (std::thread& worker : workers_) worker.join();

@@ -44,6 +44,7 @@ class Pool {
   };
 
   void run_job(const Job& job);
+  void stop();
   void work(int worker);                      // a worker thread's life
   void take_chunks(const Job& job, int worker);
   uint32_t wait_for_change(uint32_t seen);    // spins, then parks
@@ -55,6 +56,7 @@ class Pool {
   alignas(64) Job job_;
   std::mutex runs_;
   std::vector<std::thread> workers_;
+  const int process_;  // whose threads the workers are
 };
 
 }  // namespace flyweight
