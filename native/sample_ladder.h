@@ -165,6 +165,7 @@ inline int32_t draw_from(Ladder& ladder, const Odds& odds, int64_t likely) {
     keep = reach < keep ? reach : keep;
   }
   keep = likely < keep ? likely : keep;
+  if (keep < 1) keep = 1;  // the best stays, whatever min_p says (above 1, NaN), as in the short list
   const int64_t place = ladder.place_of(odds.u * ladder.mass_of(keep), true);
   return ladder.id_at(place < keep ? place : keep - 1);
 }

@@ -66,6 +66,18 @@ def test_logits_that_are_no_numbers(native: Make, temperature: float) -> None:
         assert got[3] == 0
 
 
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.parametrize("min_p", [2.0, np.nan])
+def test_a_min_p_nothing_reaches_leaves_the_best(native: Make, min_p: float, top_k: int) -> None:
+    """No request gets here with one (types.py); it must not read before the list either."""
+    logits = np.random.default_rng(0).normal(size=(4, 1000)).astype(np.float32)
+    s = columns(rows_of(4, top_k=top_k))
+    s.min_p[:] = min_p
+    got = native().sample(logits, s).tokens
+    assert (got >= 0).all() and (got < 1000).all()
+    assert np.isnan(min_p) or (got == logits.argmax(axis=1)).all()
+
+
 def test_ids_outside_the_vocabulary_are_refused(native: Make) -> None:
     logits = np.zeros((1, 10), np.float32)
     with pytest.raises(ValueError, match="outside the vocabulary"):
