@@ -23,21 +23,22 @@ template <class T>
 void put(uint8_t* to, int64_t index, T value) {
   std::memcpy(to + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
-uint32_t word(const uint8_t* p) {
-  uint32_t w;
-  std::memcpy(&w, p, 4);
-  return w;
+template <class T>
+T get(const void* from, int64_t index) {  // fields come from files, at any address
+  T value;
+  std::memcpy(&value, static_cast<const uint8_t*>(from) + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
 }
+uint32_t word(const uint8_t* p) { return get<uint32_t>(p, 0); }
 
 template <class T>
 void pack_values(const Row& row) {
-  const T* from = reinterpret_cast<const T*>(row.codes);
-  for (int64_t k = 0; k < row.k; ++k) put<T>(row.tile, k * kLanes + row.lane, from[k]);
+  for (int64_t k = 0; k < row.k; ++k) put<T>(row.tile, k * kLanes + row.lane, get<T>(row.codes, k));
 }
 
 void pack_pairs(const Row& row) {
-  const auto* from = reinterpret_cast<const uint16_t*>(row.codes);
-  for (int64_t k = 0; k < row.k; ++k) put<uint16_t>(row.tile, (k / 2 * kLanes + row.lane) * 2 + k % 2, from[k]);
+  for (int64_t k = 0; k < row.k; ++k)
+    put<uint16_t>(row.tile, (k / 2 * kLanes + row.lane) * 2 + k % 2, get<uint16_t>(row.codes, k));
 }
 
 // 32 four-bit codes: words 2z and 2z + 1 share 32-bit lanes, the second in the high nibbles.
@@ -47,20 +48,18 @@ void pack_nibbles(const uint8_t* codes, uint8_t* to, int64_t lane) {
 }
 
 void pack_q8_0(const Row& row) {
-  const auto* scales = static_cast<const uint16_t*>(row.scales);
   for (int64_t g = 0; g < row.k / kGroup; ++g) {
     uint8_t* block = row.tile + g * 544;
-    put<uint16_t>(block, row.lane, scales[g]);
+    put(block, row.lane, get<uint16_t>(row.scales, g));
     for (int64_t q = 0; q < 8; ++q)  // + 128 modulo 256 flips the top bit of each byte
       put<uint32_t>(block + 32, q * kLanes + row.lane, word(row.codes + g * kGroup + 4 * q) ^ 0x80808080u);
   }
 }
 
 void pack_q4_0(const Row& row) {
-  const auto* scales = static_cast<const uint16_t*>(row.scales);
   for (int64_t g = 0; g < row.k / kGroup; ++g) {
     uint8_t* block = row.tile + g * 288;
-    put<uint16_t>(block, row.lane, scales[g]);
+    put(block, row.lane, get<uint16_t>(row.scales, g));
     pack_nibbles(row.codes + g * kGroup, block + 32, row.lane);
   }
 }
@@ -69,8 +68,8 @@ void pack_q4_k(const Row& row) {
   const auto* scales = static_cast<const uint8_t*>(row.scales);
   for (int64_t s = 0; s < row.k / 256; ++s) {
     uint8_t* block = row.tile + s * 2368;
-    put<uint16_t>(block, row.lane, row.super_scales[s]);
-    put<uint16_t>(block + 32, row.lane, row.super_mins[s]);
+    put(block, row.lane, get<uint16_t>(row.super_scales, s));
+    put(block + 32, row.lane, get<uint16_t>(row.super_mins, s));
     for (int64_t g = 0; g < 8; ++g) {
       block[64 + g * kLanes + row.lane] = scales[s * 8 + g];
       block[192 + g * kLanes + row.lane] = row.mins[s * 8 + g];
@@ -83,7 +82,7 @@ void pack_q6_k(const Row& row) {
   const auto* scales = static_cast<const uint8_t*>(row.scales);
   for (int64_t s = 0; s < row.k / 256; ++s) {
     uint8_t* block = row.tile + s * 3360;
-    put<uint16_t>(block, row.lane, row.super_scales[s]);
+    put(block, row.lane, get<uint16_t>(row.super_scales, s));
     for (int64_t i = 0; i < 16; ++i) block[32 + i * kLanes + row.lane] = scales[s * 16 + i];
     for (int64_t g = 0; g < 8; ++g) {
       const uint8_t* codes = row.codes + s * 256 + g * kGroup;
