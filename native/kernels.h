@@ -11,7 +11,7 @@
 //   3. A new file: add it to FW_KERNEL_SOURCES in CMakeLists.txt, declare its table in table.cpp and name it there.
 //   4. Its binding: native/bindings/<area>.cpp checks dtype, shape and contiguity (nanobind's typed arrays), allocates
 //      the outputs, releases the GIL and calls the table; a new area adds bind_<area> to bindings/module.cpp.
-//   5. Its tests: native/tests/<file>_test.cpp compares every target with the scalar twin, tests/ops/ with the reference.
+//   5. Its tests: native/tests/test_<file>.cpp compares every target with the scalar twin, tests/ops/ with the reference.
 //
 // Rules for kernel files
 //   - An output row depends only on that row's inputs, bit for bit: fix the order of each sum by position along K.

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -23,6 +24,8 @@ struct KV {
   Bytes k, v;  // keep the memory alive
 };
 
+constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 bits
+
 int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
 
 using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // heads, block size, k_dim, v_dim
@@ -31,18 +34,24 @@ void make_kv(KV* self, Bytes k, Bytes v, int dtype, int64_t blocks, LayerShape s
   const auto [heads, block, k_dim, v_dim] = shape;
   require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
   require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
-  require(blocks * block <= INT32_MAX, "slots must fit 32 bits");
+  require(blocks <= INT32_MAX / block, "slots must fit 32 bits");
+  require(heads <= kMaxHeads, "a layer has at most 65536 KV heads");
   require(k_dim > 0 && v_dim > 0 && k_dim <= kMaxHead && v_dim <= kMaxHead, "head size must be 1 to 1024");
   const KVView view{k.data(), v.data(), static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim};
   const int64_t rows = blocks * heads * block * element_bytes(view.type);
   require(static_cast<int64_t>(k.size()) >= rows * k_dim + kSpare, "K holds too few bytes");
   require(static_cast<int64_t>(v.size()) >= rows * v_dim + kSpare, "V holds too few bytes");
+  const auto aligned = [&](const Bytes& b) {
+    return reinterpret_cast<uintptr_t>(b.data()) % static_cast<uintptr_t>(element_bytes(view.type)) == 0;
+  };
+  require(aligned(k) && aligned(v), "K and V must be aligned to their elements");
   new (self) KV{view, std::move(k), std::move(v)};
 }
 
-// Working memory of `attend`, grown here and never in a kernel.
+// Working memory of `attend`, grown here and never in a kernel.  Who uses it holds `busy`, taken without the GIL.
 class Scratch {
  public:
+  std::mutex busy;
   void* reserve(int64_t bytes) {
     if (bytes > bytes_) {
       memory_.reset();
@@ -110,7 +119,7 @@ void require_sequences(const Where& w, const KVView& kv) {
               starts[sequences] == static_cast<int64_t>(w.positions.size()),
           "starts must run from 0 to T, one more than tables has rows");
   for (int64_t s = 0; s < sequences; ++s) {
-    require(starts[s] <= starts[s + 1], "starts must ascend");
+    require(starts[s] <= starts[s + 1] && starts[s + 1] <= starts[sequences], "starts must ascend");
     if (starts[s] == starts[s + 1]) continue;
     require(positions[starts[s]] >= 0, "positions must not be negative");
     for (int32_t t = starts[s] + 1; t < starts[s + 1]; ++t)
@@ -140,6 +149,7 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
   nb::gil_scoped_release release;
   const AttendPlan plan = plan_attend({static_cast<int64_t>(tables.shape(0)), starts.data(), positions.data(), heads,
                                        view.heads, threads});
+  const std::lock_guard<std::mutex> lock(scratch.busy);
   const int64_t bytes = attend_floats(args, plan, threads) * static_cast<int64_t>(sizeof(float));
   engine.kernels->attention->attend(engine.pool, args, plan.work(), static_cast<float*>(scratch.reserve(bytes)));
   return out;
@@ -151,8 +161,9 @@ void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
   require_slots(src, view);
   require_slots(dst, view);
   const auto count = static_cast<int64_t>(src.size());
-  void* held = scratch.reserve(count * view.heads * (view.k_dim + view.v_dim) * element_bytes(view.type));
   nb::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(scratch.busy);
+  void* held = scratch.reserve(count * view.heads * (view.k_dim + view.v_dim) * element_bytes(view.type));
   engine.kernels->attention->move_kv(engine.pool, view, src.data(), dst.data(), count, held);
 }
 

@@ -29,8 +29,14 @@ struct Tiles {
   Arena::Piece memory;
 };
 
-size_t packed_nbytes(const std::string& kind, int64_t n, int64_t k) {
-  return static_cast<size_t>(tile_count(n) * tile_bytes(named<Kind>(kKindNames, kind, "kind"), k));
+// Bytes of a packed matrix; INT64_MAX where 63 bits do not hold them, which no machine has either.
+size_t packed_nbytes(const std::string& name, int64_t n, int64_t k) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  require(n >= 0 && k >= 0, "rows and columns must not be negative");
+  int64_t bytes = 0;
+  if (n > kMost || k > kMost || __builtin_mul_overflow(tile_count(n), tile_bytes(kind, k), &bytes)) bytes = INT64_MAX;
+  return static_cast<size_t>(bytes);
 }
 
 void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, int64_t k) {
@@ -50,7 +56,7 @@ const uint8_t* field(const std::optional<Bytes>& bytes, int64_t expected, const 
 void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const Bytes& codes,
                const std::optional<Bytes>& scales, const std::optional<Bytes>& mins,
                const std::optional<Bytes>& super_scales, const std::optional<Bytes>& super_mins) {
-  require(row >= 0 && rows >= 0 && row + rows <= tiles.n, "rows beyond the weight");
+  require(row >= 0 && rows >= 0 && rows <= tiles.n && row <= tiles.n - rows, "rows beyond the weight");
   const Kind kind = tiles.kind;
   const int64_t cells = rows * tiles.k, element = kind == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
   const bool supers = kind == Kind::q4_k || kind == Kind::q6_k;
@@ -86,7 +92,7 @@ void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const 
   job.stride = static_cast<int64_t>(out.shape(1));
   require(static_cast<int64_t>(x.shape(1)) == tiles.k, "x does not have the weight's columns");
   require(out.shape(0) == x.shape(0), "out does not have the rows of x");
-  require(column >= 0 && column + tiles.n <= job.stride, "out is too narrow");
+  require(column >= 0 && column <= job.stride - tiles.n, "out is too narrow");
   require(!bias || static_cast<int64_t>(bias->size()) == tiles.n, "bias does not have the weight's rows");
   require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(tiles.kind)), "mode does not fit");
   if (job.tokens == 0) return;
@@ -157,14 +163,15 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("k", [](const Tiles& t) { return t.k; })
       .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; });
   nb::class_<Panels>(m, "Panels", "Rounded activations of the product in progress.").def(nb::init<>());
-  m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), nb::arg("codes"),
-        nb::arg("scales").none() = nb::none(), nb::arg("mins").none() = nb::none(),
-        nb::arg("super_scales").none() = nb::none(), nb::arg("super_mins").none() = nb::none(),
+  const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
+  m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), array("codes"),
+        array("scales").none() = nb::none(), array("mins").none() = nb::none(),
+        array("super_scales").none() = nb::none(), array("super_mins").none() = nb::none(),
         "Writes rows [row, row + rows) from canonical fields, each given as its bytes.");
-  m.def("linear", &linear_into, nb::arg("pool"), nb::arg("panels"), nb::arg("x"), nb::arg("tiles"),
-        nb::arg("bias").none(), nb::arg("out"), nb::arg("column"), nb::arg("mode"),
+  m.def("linear", &linear_into, nb::arg("pool"), nb::arg("panels"), array("x"), nb::arg("tiles"),
+        array("bias").none(), array("out"), nb::arg("column"), nb::arg("mode"),
         "out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.");
-  m.def("embed", &embed_into, nb::arg("pool"), nb::arg("tiles"), nb::arg("ids"), nb::arg("out"),
+  m.def("embed", &embed_into, nb::arg("pool"), nb::arg("tiles"), array("ids"), array("out"),
         "out[i] = row ids[i] of the matrix, exactly.");
   m.def("probe_read", &probe_read, nb::arg("pool"), nb::arg("tiles"), "Reads a matrix once; bytes.");
   m.def("probe_dot", &probe_dot, nb::arg("pool"), nb::arg("rounds"), "int8 dots in registers; operations.");

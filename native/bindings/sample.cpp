@@ -116,8 +116,9 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
 }  // namespace
 
 void bind_sample(nb::module_& m) {
-  m.def("sample", &sample, nb::arg("pool"), nb::arg("logits").noconvert(), nb::arg("draw"), nb::arg("history"),
-        nb::arg("bias"), nb::arg("banned"), nb::arg("logprobs").noconvert(), nb::arg("width"));
+  const auto arrays = [](const char* name) { return nb::arg(name).noconvert(); };
+  m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history"), arrays("bias"),
+        arrays("banned"), arrays("logprobs"), nb::arg("width"));
 }
 
 }  // namespace flyweight

@@ -1,0 +1,142 @@
+"""What the extension is handed may be wrong; it answers with an exception, never with a crash.
+
+Called below the Python glue, with what no engine passes: sizes at the end of 63 bits, wrong dtypes,
+starts that point past the tokens, more threads than there are, a fork.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flyweight import _native
+
+END = 2**63 - 1
+
+
+def pool() -> _native.Pool:
+    return _native.Pool(2)
+
+
+def tiles() -> _native.Tiles:
+    """16 rows of 4 ones."""
+    made = _native.Tiles(_native.Arena(), "f32", 16, 4)
+    _native.pack_rows(pool(), made, 0, 16, np.ones(64, np.float32).view(np.uint8))
+    return made
+
+
+@pytest.mark.parametrize(("row", "rows"), [(END, 1), (1, END), (16, 1), (-1, 1)])
+def test_rows_beyond_a_weight_are_refused(row: int, rows: int) -> None:
+    with pytest.raises(ValueError, match="rows beyond"):
+        _native.pack_rows(pool(), tiles(), row, rows, np.zeros(16, np.uint8))
+
+
+@pytest.mark.parametrize("column", [END, END - 15, 1, -1])
+def test_a_column_beyond_the_output_is_refused(column: int) -> None:
+    x, out = np.ones((1, 4), np.float32), np.zeros((1, 16), np.float32)
+    with pytest.raises(ValueError, match="narrow"):
+        _native.linear(pool(), _native.Panels(), x, tiles(), None, out, column, 0)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1 << 40, 1 << 40), (END, 1), (1, END), (END, END)])
+def test_a_size_no_machine_has(n: int, k: int) -> None:
+    assert _native.packed_nbytes("f32", n, k) >= 1 << 62
+    with pytest.raises(MemoryError):
+        _native.Tiles(_native.Arena(), "f32", n, k)
+    with pytest.raises(ValueError, match="negative"):
+        _native.packed_nbytes("f32", -n, k)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "heads", "block"), [(1 << 40, 1, 1 << 40), (1 << 32, 1, 1), (1, 1 << 62, 1)]
+)
+def test_kv_larger_than_its_memory_is_refused(blocks: int, heads: int, block: int) -> None:
+    memory = np.zeros(128, np.uint8)
+    with pytest.raises(ValueError):
+        _native.KV(memory, memory, 2, blocks, (heads, block, 16, 16))
+
+
+def test_kv_between_its_elements_is_refused() -> None:
+    memory = np.zeros(1024, np.uint8)
+    skip = 1 - memory.ctypes.data % 2
+    with pytest.raises(ValueError, match="aligned"):
+        _native.KV(memory[skip:], memory[skip:], 0, 1, (1, 16, 16, 16))
+
+
+def test_starts_past_the_tokens_are_not_followed() -> None:
+    memory = np.zeros(16 * 16 * 4 + 64, np.uint8)
+    kv = _native.KV(memory, memory, 2, 1, (1, 16, 16, 16))
+    starts, tables = np.array([0, 2**31 - 1, 2], np.int32), np.zeros((2, 1), np.int32)
+    q, positions = np.zeros((2, 1, 16), np.float32), np.arange(2, dtype=np.int32)
+    with pytest.raises(ValueError, match="starts must ascend"):
+        _native.attend(pool(), _native.Scratch(), q, kv, positions, starts, tables, 1.0)
+
+
+def test_other_dtypes_are_refused_not_converted() -> None:
+    """A converted output would be a copy nobody sees; a converted id could be another id."""
+    x, out = np.ones((1, 4), np.float32), np.zeros((1, 16), np.float32)
+    for wrong_x, wrong_out in ((x.astype(float), out), (x, out.astype(float)), (x, out[:, ::-1])):
+        with pytest.raises(TypeError):
+            _native.linear(pool(), _native.Panels(), wrong_x, tiles(), None, wrong_out, 0, 0)
+    with pytest.raises(TypeError):
+        _native.embed(pool(), tiles(), np.array([2**32 + 3]), np.zeros((1, 4), np.float32))
+    with pytest.raises(TypeError):
+        _native.pack_rows(pool(), tiles(), 0, 1, np.ones(16, np.float32))
+
+
+def test_fields_may_lie_at_any_address() -> None:
+    values = np.arange(64, dtype=np.float32)
+    raw = np.zeros(257, np.uint8)
+    raw[1:] = values.view(np.uint8)
+    made, out = tiles(), np.zeros((16, 4), np.float32)
+    _native.pack_rows(pool(), made, 0, 16, raw[1:])
+    _native.embed(pool(), made, np.arange(16, dtype=np.int32), out)
+    assert (out.reshape(-1) == values).all()
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_the_system_does_not_grant() -> None:
+    """An exception, and the threads that were granted have ended."""
+    said = run(
+        """
+import os, resource
+from flyweight import _native
+before = len(os.listdir("/proc/self/task"))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20),) * 2)
+try:
+    _native.Pool(1024)
+except RuntimeError:
+    print("refused", len(os.listdir("/proc/self/task")) == before)
+"""
+    )
+    assert said == "refused True\n"
+
+
+@pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="needs fork")
+def test_the_child_of_a_fork_may_use_and_free_the_pool() -> None:
+    said = run(
+        """
+import os
+import numpy as np
+from flyweight import _native
+pool, x = _native.Pool(4), np.ones((64, 4096), np.float32)
+want = _native.norm(pool, x, x[0], 1e-5)
+child = os.fork()
+if child == 0:
+    same = (_native.norm(pool, x, x[0], 1e-5) == want).all()
+    del pool
+    os._exit(0 if same else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    )
+    assert said == "0\n"
