@@ -119,6 +119,9 @@ class SamplingParams:
         _whole("max_tokens", self.max_tokens, 1, None, none=True)
         _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
         _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS, none=True)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            flag = getattr(self, name)
+            _require(isinstance(flag, bool), name, flag, "true or false")
 
     def _check_lists(self) -> None:
         for s in self.stop:
@@ -145,7 +148,7 @@ class Finish(Enum):
 class Request:
     """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
-    `params.stop_token_ids`.  Lower `priority` goes first.
+    `params.stop_token_ids`.  Lower `priority` goes first.  Raises `RequestError`.
     """
 
     id: str
@@ -158,6 +161,10 @@ class Request:
     arrival: float = 0.0
     salt: str = ""
     adapter: str = ""
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.salt, str), "salt", self.salt, "text")
+        _whole("priority", self.priority, -(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)

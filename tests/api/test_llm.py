@@ -79,6 +79,13 @@ def test_token_ids_in_options_must_be_in_the_vocabulary(llm: LLM) -> None:
             llm.generate("a", SamplingParams(**option))
 
 
+def test_what_goes_beside_a_prompt_is_checked(llm: LLM) -> None:
+    for option, words in (({"salt": 5}, "salt = 5"), ({"priority": "high"}, "priority = 'high'")):
+        with pytest.raises(RequestError, match=words):
+            llm.generate(["a", "b"], **option)
+    assert not llm.loaded.engine.busy
+
+
 # --- sampling ---
 
 

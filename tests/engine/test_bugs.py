@@ -19,7 +19,7 @@ ENOUGH = 500  # workloads; a quarter of what the fuzz runs
 
 
 def caught(parts: Parts | None = None) -> bool:
-    """Whether a check fails within ENOUGH workloads; a bug that cannot run at all proves nothing."""
+    """Whether a check fails within ENOUGH workloads; a bug that cannot run proves nothing."""
     for seed in range(ENOUGH):
         try:
             Harness(workload(seed), parts or Parts()).run()

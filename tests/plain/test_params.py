@@ -42,6 +42,9 @@ OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
     ("logit_bias", {7: -101}, "-100 to 100", "-100.0"),
 ]
 WRONG_KIND = [
+    ("ignore_eos", "no"),
+    ("skip_special_tokens", 1),
+    ("include_stop_str_in_output", None),
     *(
         (name, value)
         for name in ("temperature", "top_p", "min_p")
@@ -134,7 +137,7 @@ ANYTHING = st.one_of(
     st.text(max_size=3),
     st.lists(st.integers()),
 )
-FIELDS = [name for name in SamplingParams.__slots__ if name not in ("ignore_eos",)]
+FIELDS = SamplingParams.__slots__
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4))
