@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from random_models import Answer, answers, engine, random_model, request
 
-from flyweight.ops.cpu import CpuOps
+from flyweight.draft.ngram import NgramDrafter
+from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.types import Request
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
@@ -84,6 +85,25 @@ def test_preemption_changes_nothing(kind: str, truth: dict) -> None:
         alone_longer |= answers(engine(crowded.runner.model), [r])
     assert answers(crowded, longer) == alone_longer
     assert crowded.metrics.preempted > 0
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_drafts_change_nothing_on_any_target(isa: str) -> None:
+    """With every type of K/V cache; two likely tokens, so that guesses come true."""
+    rng, likely = np.random.default_rng(4), {3: 100.0, 4: 100.0}
+    few = [
+        request(f"d{n}", rng.integers(0, 331, n).tolist(), 12, seed=n, logit_bias=likely)
+        for n in (1, 17, 70, 300)[: 2 if isa == "scalar" else 4]
+    ]
+    for kv in ("f16", "bf16", "f32"):
+        ops = CpuOps(1, isa, "int8")
+        plain = engine(random_model(ops, "q8_0"), kv, max_num_batched_tokens=1024)
+        wanted = answers(plain, few)
+        ops = CpuOps(3, isa, "int8")
+        guessing = engine(random_model(ops, "q8_0"), kv, max_num_batched_tokens=33, draft_tokens=4)
+        guessing.drafter = NgramDrafter(3, 1)
+        assert answers(guessing, few) == wanted, kv
+        assert 0 < guessing.metrics.accepted < guessing.metrics.proposed
 
 
 def test_choices_share_the_prompt_and_differ() -> None:
