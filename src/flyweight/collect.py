@@ -83,7 +83,7 @@ class Collector:
         return RequestOutput(
             request_id=self.request.id,
             prompt=self.prompt,
-            prompt_token_ids=self.request.tokens,
+            prompt_token_ids=list(self.request.tokens),
             outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self.choices)),
             finished=self.finished,
             num_cached_tokens=self.cached,
@@ -158,7 +158,7 @@ class Collector:
         return CompletionOutput(
             index=index,
             text=choice.detokenizer.text,
-            token_ids=tuple(choice.tokens),
+            token_ids=list(choice.tokens),
             cumulative_logprob=choice.cumulative if wanted else None,
             logprobs=tuple(choice.logprobs) if wanted else None,
             finish_reason=choice.finish,

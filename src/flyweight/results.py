@@ -26,7 +26,7 @@ class CompletionOutput:
 
     index: int
     text: str
-    token_ids: tuple[int, ...]
+    token_ids: list[int]
     cumulative_logprob: float | None = None
     logprobs: tuple[dict[int, Logprob], ...] | None = None
     finish_reason: str | None = None
@@ -52,7 +52,7 @@ class RequestOutput:
 
     request_id: str
     prompt: str | None
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: list[int]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
     num_cached_tokens: int = 0

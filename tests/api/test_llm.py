@@ -34,10 +34,10 @@ def test_prompts_of_every_kind_mean_the_same(llm: LLM) -> None:
     prompts = ["hello there", ids, {"prompt": "hello there"}, {"prompt_token_ids": ids}]
     for prompt in prompts:
         (one,) = llm.generate(prompt, params)
-        assert one.prompt_token_ids == tuple(ids)
+        assert one.prompt_token_ids == list(ids)
     outs = llm.generate([*prompts, {"prompt": "hello there", "prompt_token_ids": ids}], params)
     assert [out.prompt for out in outs] == ["hello there", None, "hello there", None, "hello there"]
-    assert len({out.outputs[0].token_ids for out in outs}) == 1
+    assert len({tuple(out.outputs[0].token_ids) for out in outs}) == 1
     assert all(out.finished and len(out.outputs) == 1 for out in outs)
 
 
@@ -158,10 +158,10 @@ def test_stop_ids_and_the_models_own_end(llm: LLM) -> None:
     assert got.text == llm.tokenizer.decode(got.token_ids[:-1])
     forced = {"logit_bias": {EOS: 100.0}}
     ended = llm.generate("hello", SamplingParams(**GREEDY, **forced))[0].outputs[0]
-    assert (ended.token_ids, ended.text) == ((EOS,), "")
+    assert (ended.token_ids, ended.text) == ([EOS], "")
     assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
     on = llm.generate("hello", SamplingParams(**GREEDY, **forced, ignore_eos=True))[0].outputs[0]
-    assert (on.token_ids, on.finish_reason) == ((EOS,) * 24, "length")
+    assert (on.token_ids, on.finish_reason) == ([EOS] * 24, "length")
     late = llm.generate("hello", SamplingParams(**GREEDY, **forced, min_tokens=5))[0].outputs[0]
     assert len(late.token_ids) == 6 and EOS not in late.token_ids[:5]
 

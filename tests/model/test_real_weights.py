@@ -67,7 +67,7 @@ def test_260k_writes_its_200_public_tokens_from_gguf(data: Data, kv: str) -> Non
     path = str(data("stories260k/stories260K-f32.gguf"))
     llm = LLM(path, max_model_len=CONTEXT, activations="f32", kv_cache_dtype=kv, notify=told)
     out = llm.generate("", SamplingParams(max_tokens=200, **GREEDY), use_tqdm=False)[0]
-    assert out.prompt_token_ids == (1,)
+    assert out.prompt_token_ids == [1]
     assert out.outputs[0].text.encode() == STORY_260K.encode()
     assert len(out.outputs[0].token_ids) == 200
     assert len(told.warnings) == 1 and "128" in told.warnings[0] and "512" in told.warnings[0]
@@ -84,8 +84,8 @@ def test_3m_writes_its_50_reference_ids(stories3m: Path) -> None:
     out = llm.generate("Once upon a time", SamplingParams(max_tokens=50, **GREEDY), use_tqdm=False)[
         0
     ]
-    assert out.prompt_token_ids == (1, 403, 407, 261, 378)
-    assert list(out.outputs[0].token_ids) == IDS_3M
+    assert out.prompt_token_ids == [1, 403, 407, 261, 378]
+    assert out.outputs[0].token_ids == IDS_3M
 
 
 def test_3m_ends_its_story(stories3m: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_stop_token_is_counted_and_not_shown(ids, reason) -> None:
     got = collector(stop_token_ids=ids)
     got.feed(event(IDS, Finish.STOP, IDS[-1]))
     choice = got.output().outputs[0]
-    assert choice.token_ids == tuple(IDS) and not choice.text.endswith("!")
+    assert choice.token_ids == list(IDS) and not choice.text.endswith("!")
     assert (choice.finish_reason, choice.stop_reason) == ("stop", reason)
     shown = collector(stop_token_ids=ids, include_stop_str_in_output=True)
     shown.feed(event(IDS, Finish.STOP, IDS[-1]))
