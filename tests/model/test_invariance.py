@@ -15,6 +15,9 @@ from flyweight.types import Request
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
 LENGTHS = (1, 5, 17, 70, 130, 300, 600)  # prompts around tiles, blocks and attention splits
 ANSWER = 6
+MODES = [(kind, "int8") for kind in KINDS] + [
+    (kind, activations) for kind in ("q4_0", "bf16") for activations in ("bf16", "f32")
+]
 
 
 def prompts(seed: int = 3) -> list[Request]:
@@ -62,27 +65,26 @@ def test_batched_chunked_and_threaded(kind: str, activations: str, truth: dict) 
         assert got == wanted, (threads, budget, block)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_prefix_hits_change_nothing(kind: str, truth: dict) -> None:
-    wanted = expect(truth, kind, "int8")
-    shared = engine(random_model(CpuOps(2, None, "int8"), kind))
+@pytest.mark.parametrize("kind, activations", MODES)
+def test_prefix_hits_change_nothing(kind: str, activations: str, truth: dict) -> None:
+    wanted = expect(truth, kind, activations)
+    shared = engine(random_model(CpuOps(2, None, activations), kind))
     assert answers(shared, prompts()) == wanted
     assert answers(shared, prompts()) == wanted
     assert shared.metrics.cached > sum(LENGTHS) / 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_preemption_changes_nothing(kind: str, truth: dict) -> None:
-    wanted = expect(truth, kind, "int8")
-    tight = engine(random_model(CpuOps(2, None, "int8"), kind), blocks=42)
+@pytest.mark.parametrize("kind, activations", MODES)
+def test_preemption_changes_nothing(kind: str, activations: str, truth: dict) -> None:
+    wanted = expect(truth, kind, activations)
+    tight = engine(random_model(CpuOps(2, None, activations), kind), blocks=42)
     assert answers(tight, prompts()) == wanted
-    crowded = engine(
-        random_model(CpuOps(2, None, "int8"), kind), blocks=42, max_num_batched_tokens=700
-    )
+    model = random_model(CpuOps(2, None, activations), kind)
+    crowded = engine(model, blocks=42, max_num_batched_tokens=700)
     longer = [request(f"x{i}", [i] * 150, 80, seed=i) for i in range(4)]
     alone_longer: dict[tuple[str, int], Answer] = {}
     for r in longer:
-        alone_longer |= answers(engine(crowded.runner.model), [r])
+        alone_longer |= answers(engine(model), [r])
     assert answers(crowded, longer) == alone_longer
     assert crowded.metrics.preempted > 0
 
