@@ -1,7 +1,9 @@
-"""What transformers makes of chat templates, for test_chat.py: `python make_chat_fixtures.py DATA`.
+"""What transformers makes of chat templates, for test_chat.py.
 
-Needs transformers; DATA holds the corpora.  Writes tests/data/text/chat/golden.json, and Qwen3's
-template beside it.
+    python tests/text/make_chat_fixtures.py DATA OUT_DIR
+
+Needs transformers; DATA holds the corpora.  Writes golden.json, and Qwen3's template beside it,
+into OUT_DIR (tests/data/text/chat).
 """
 
 import json
@@ -40,11 +42,12 @@ ODD = [
 ]
 
 
-def main(data: Path) -> None:
+def main(data: Path, out: Path) -> None:
     templates = {"plain": (HERE / "plain.jinja").read_text(encoding="utf-8")}
     for name, file in CONFIGS.items():
         templates[name] = json.loads((data / file).read_text(encoding="utf-8"))["chat_template"]
-    (HERE / "qwen3.jinja").write_text(templates["qwen3"], encoding="utf-8")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "qwen3.jinja").write_text(templates["qwen3"], encoding="utf-8")
     library = Tokenizer(models.BPE(vocab={"<|start|>": 0, "<|end|>": 1}, merges=[]))
     speaker = PreTrainedTokenizerFast(
         tokenizer_object=library, bos_token="<|start|>", eos_token="<|end|>"
@@ -61,9 +64,9 @@ def main(data: Path) -> None:
                 **variables,
             )
             cases.append({"template": name, "messages": talk, "variables": variables, "text": text})
-    out = json.dumps(cases, ensure_ascii=False, indent=1)
-    (HERE / "golden.json").write_text(out + "\n", encoding="utf-8")
+    text = json.dumps(cases, ensure_ascii=False, indent=1)
+    (out / "golden.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

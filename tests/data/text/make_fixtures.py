@@ -1,4 +1,4 @@
-"""Makes the small vocabularies of tests/text: `python make_fixtures.py TOK512.BIN`.
+"""Makes the small vocabularies of tests/text: `python make_fixtures.py TOK512.BIN OUT_DIR`.
 
 tiny-spm.json is the 512-piece vocabulary of stories260K (MIT, see LICENSE-stories260k) as GGUF
 metadata; tiny-bpe/ is a byte-level BPE trained here on the sentences below, which are our own.
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-HERE = Path(__file__).parent
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SENTENCES = [
     "The little engine that could run on any machine ran all day and all night.",
@@ -68,17 +67,20 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
-if __name__ == "__main__":
-    spm = spm_metadata(Path(sys.argv[1]))
-    (HERE / "tiny-spm.json").write_text(
-        json.dumps(spm, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    (HERE / "tiny-bpe").mkdir(exist_ok=True)
-    byte_level().save(str(HERE / "tiny-bpe" / "tokenizer.json"), pretty=False)
+def main(tok512: Path, out: Path) -> None:
+    folder = out / "tiny-bpe"
+    folder.mkdir(parents=True, exist_ok=True)
+    spm = json.dumps(spm_metadata(tok512), ensure_ascii=False)
+    (out / "tiny-spm.json").write_text(spm + "\n", encoding="utf-8")
+    byte_level().save(str(folder / "tokenizer.json"), pretty=False)
     config = {
         "bos_token": "<|start|>",
         "eos_token": {"content": "<|end|>"},
         "add_bos_token": True,
         "chat_template": "{{ messages }}",
     }
-    (HERE / "tiny-bpe" / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
