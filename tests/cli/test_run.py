@@ -85,8 +85,11 @@ def test_a_context_beyond_the_models_is_warned_of(command, folder) -> None:
     assert got.code == 0 and "warning: max_model_len = 300 is above the 256 tokens" in got.err
 
 
-def test_offline_makes_no_network_call(process, folder) -> None:
-    """Every way out is barred: a socket made, a name looked up, an address called end the run."""
+@pytest.mark.parametrize("more", [(), ("--offline",)], ids=["plain", "offline"])
+def test_no_network_call_is_made(process, folder, more) -> None:
+    """With `--offline`, and without it while nothing downloads.  Every way out is barred: a socket
+    made, a name looked up, an address called end the run.
+    """
     barred = """
 import sys
 def bar(event, args):
@@ -98,7 +101,7 @@ from flyweight.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
     for model in ("stories", folder):
-        got = process("run", model, "hello", *GREEDY, "--offline", code=barred)
+        got = process("run", model, "hello", *GREEDY, *more, code=barred)
         assert got.code == 0 and got.out and "NETWORK" not in got.err, got.err
 
 
