@@ -7,13 +7,16 @@ module does not know models, arrays, or tokenizers.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Real
 
 from flyweight.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+COLDEST, HOTTEST = 1e-4, 100.0  # temperatures; below is as good as greedy, above as uniform
 
 
 def _require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
@@ -23,9 +26,13 @@ def _require(ok: bool, name: str, value: object, allowed: str, near: object = No
 
 
 def _number(name: str, value: object) -> float:
-    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    _require(real, name, value, "a finite number")
-    return float(value)  # type: ignore[arg-type]
+    """Any real number, NumPy's scalars too, as a float."""
+    found = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # a whole number too large for a float
+            found = float(value)
+    _require(math.isfinite(found), name, value, "a finite number")
+    return found
 
 
 def _listed(name: str, value: object) -> tuple[object, ...]:
@@ -103,7 +110,9 @@ class SamplingParams:
 
     def _check_ranges(self) -> None:
         t, p = self.temperature, self.top_p
-        _require(t >= 0, "temperature", t, "0 (greedy) or more", 0.0)
+        near = HOTTEST if t > 1 else 0.0 if t < COLDEST / 2 else COLDEST
+        allowed = f"0 (greedy), or {COLDEST} to {HOTTEST:g}"
+        _require(t == 0 or COLDEST <= t <= HOTTEST, "temperature", t, allowed, near)
         _require(0 < p <= 1, "top_p", p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
         _require(
             0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0)
@@ -134,6 +143,7 @@ class SamplingParams:
             _require(
                 -100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0)
             )
+        self._settle("logit_bias", {i: float(b) for i, b in self.logit_bias.items()})
 
 
 class Finish(Enum):

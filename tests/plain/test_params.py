@@ -1,8 +1,10 @@
 """SamplingParams: what is in range passes, what is not is refused in one line that helps."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,12 @@ from flyweight.errors import RequestError
 from flyweight.types import SamplingParams
 
 OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
-    ("temperature", -0.1, "0 (greedy) or more", "0.0"),
-    ("temperature", -1e30, "0 (greedy) or more", "0.0"),
+    ("temperature", -0.1, "0 (greedy), or 0.0001 to 100", "0.0"),
+    ("temperature", -1e30, "0 (greedy), or 0.0001 to 100", "0.0"),
+    ("temperature", 1e-9, "0 (greedy), or 0.0001 to 100", "0.0"),
+    ("temperature", 9e-5, "0 (greedy), or 0.0001 to 100", "0.0001"),
+    ("temperature", 101.0, "0 (greedy), or 0.0001 to 100", "100.0"),
+    ("temperature", 1e300, "0 (greedy), or 0.0001 to 100", "100.0"),
     ("top_p", 0.0, "above 0, up to 1", "0.01"),
     ("top_p", -1.0, "above 0, up to 1", "0.01"),
     ("top_p", 1.0001, "above 0, up to 1", "1.0"),
@@ -53,6 +59,8 @@ WRONG_KIND = [
     *((name, None) for name in ("temperature", "top_p", "top_k", "n", "min_tokens")),
     *((name, "1") for name in ("temperature", "top_k", "seed", "logprobs", "max_tokens")),
     *((name, True) for name in ("temperature", "top_k", "n", "seed")),
+    ("temperature", 10**400),
+    ("top_p", np.float32("nan")),
     ("top_k", 1.5),
     ("n", 2.0),
     ("stop", ("",)),
@@ -68,7 +76,8 @@ WRONG_KIND = [
 ]
 EDGES: list[dict[str, Any]] = [
     {"temperature": 0},
-    {"temperature": 1e9},
+    {"temperature": 1e-4},
+    {"temperature": 100},
     {"top_p": 1},
     {"top_p": 1e-6},
     {"min_p": 0},
@@ -122,6 +131,13 @@ def test_spellings_settle() -> None:
     assert isinstance(params.temperature, float)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, Fraction])
+def test_any_real_number_is_a_number(kind: Any) -> None:
+    params = SamplingParams(temperature=kind(1), top_p=kind(1), logit_bias={3: kind(2)})
+    assert (params.temperature, params.top_p, params.logit_bias) == (1.0, 1.0, {3: 2.0})
+    assert {type(params.temperature), type(params.top_p), type(params.logit_bias[3])} == {float}
+
+
 def test_options_are_copied() -> None:
     bias = {3: 1.0}
     params = SamplingParams(logit_bias=bias)
@@ -148,5 +164,6 @@ def test_anything_is_valid_or_refused(options: dict[str, Any]) -> None:
     except RequestError as refused:
         assert refused.field in options or "min_tokens" in options
         return
-    assert params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= 0
+    assert params.temperature == 0 or 1e-4 <= params.temperature <= 100
+    assert 0 < params.top_p <= 1 and params.top_k >= 0
     assert 1 <= params.n <= 128 and 0 <= params.min_tokens <= (params.max_tokens or math.inf)
