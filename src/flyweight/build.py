@@ -72,7 +72,6 @@ class Loaded:
     limits: Limits
     stop_ids: frozenset[int]
     generation: dict[str, Any]
-    threads: int
 
 
 def find(model: str | os.PathLike[str] | None) -> Path:
@@ -142,7 +141,6 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         limits=limits,
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
-        threads=memory.sizing.threads,
     )
 
 

@@ -80,9 +80,9 @@ def check(tokenizer: Tokenizer, data: st.DataObject) -> None:
         return
     start, word = found
     assert text == full[: start + (len(word) if include else 0)]
-    assert (detokenizer.stopped, detokenizer.stop_index) == (word, start)
+    assert detokenizer.stopped == word
     one_by_one = Detokenizer(tokenizer, (), stop, skip, include)
     for token in ids:
         one_by_one.push([token])
     one_by_one.finish()
-    assert one_by_one.stop_token == detokenizer.stop_token
+    assert one_by_one.pushed == detokenizer.pushed

@@ -32,7 +32,7 @@ class Weight(Protocol):
     @property
     def nbytes(self) -> int: ...
     @property
-    def kind(self) -> str: ...  # "f32" | "f16" | "bf16" | "q8" | "q4" | "q6" ... of the codes
+    def kind(self) -> str: ...  # "f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"
 
 
 # A slot whose sources differ in kind is a tuple, in order along N.

@@ -14,13 +14,13 @@ class Detokenizer:
     """`prompt_ids` only decide how the text begins (a space, an unfinished character); they are not
     repeated.  A stop string that is complete within the first `least` ids does not count.
 
-    `stopped` is the stop string found; `stop_token` then counts the ids pushed up to and including
-    the one that completed it, and `stop_index` is where it starts in the full text.
+    `stopped` is the stop string found; `pushed` counts the ids taken, up to and including the one
+    that completed it.
     """
 
     __slots__ = (
-        "_held", "_include", "_least", "_parts", "_prefixes", "_shown", "_stop", "_stream",
-        "pushed", "stop_index", "stop_token", "stopped",
+        "_held", "_include", "_least", "_parts", "_prefixes", "_stop", "_stream",
+        "pushed", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -40,11 +40,8 @@ class Detokenizer:
         self._least = least
         self._held = ""  # settled text that may be the start of a stop string
         self._parts: list[str] = []
-        self._shown = 0  # characters in `_parts`
         self.pushed = 0
         self.stopped: str | None = None
-        self.stop_index: int | None = None
-        self.stop_token: int | None = None
 
     @property
     def text(self) -> str:
@@ -80,7 +77,6 @@ class Detokenizer:
             self._emit(len(self._held) - self._could_begin_stop())
             return
         start, self.stopped = found
-        self.stop_index, self.stop_token = self._shown + start, self.pushed
         self._emit(start + (len(self.stopped) if self._include else 0))
         self._held = ""
 
@@ -101,5 +97,4 @@ class Detokenizer:
     def _emit(self, size: int) -> None:
         if size:
             self._parts.append(self._held[:size])
-            self._shown += size
             self._held = self._held[size:]

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Ops, Weight
+from flyweight.ops.base import Ops, Weight, Weights
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.spec import SlotPlan, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
@@ -24,7 +24,6 @@ PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as
 TILE = 16  # kernels pack this many rows together, so parts begin where a tile does
 NAMED = 5
 
-Loaded = Weight | tuple[Weight, ...] | F32
 Progress = Callable[[int, int], None]
 
 
@@ -42,14 +41,14 @@ class _Source:
 
 def load(
     checkpoint: Checkpoint, plan: WeightPlan, ops: Ops, progress: Progress | None = None
-) -> dict[str, Loaded]:
+) -> dict[str, Weights | F32]:
     """Slot name to weight. A matrix whose sources differ in kind is a tuple of weights, in order
     along N; a vector is float32. `progress` hears (bytes read, bytes in all). Raises
     `CheckpointError`.
     """
     check(checkpoint, plan)
     meter = _Meter(_file_bytes(checkpoint, plan), progress)
-    loaded: dict[str, Loaded] = {}
+    loaded: dict[str, Weights | F32] = {}
     for slot in plan.slots:
         if slot.kind == "vector":
             loaded[slot.name] = _vector(checkpoint, slot.sources[0])
