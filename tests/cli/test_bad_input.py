@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filewriters import encode, entry, gguf_bytes, key
+from flyweight.errors import CheckpointError
 from tiny_model import tiny_folder, tiny_tensors
 
 STORIES = Path(__file__).parents[2] / "src" / "flyweight" / "assets" / "stories.gguf"
@@ -85,6 +86,35 @@ def test_prompts(command, tmp_path) -> None:
         "prompt has", "tokens; allowed: 1 to 255", "max_model_len = 256",
     )  # fmt: skip
     refused(command("run", silent, "a b c d e f g h", "--max-model-len", 4), "allowed: 1 to 3")
+
+
+def test_a_word_that_names_a_file_may_be_a_prompt(command, tmp_path, monkeypatch) -> None:
+    """The file is taken for a model; it is none, so the error says how to say the word."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my notes").write_text("nothing here is a tensor\n")
+    says = "flyweight run stories 'my notes'"
+    refused(command("run", "my notes"), "my notes", f"; to take 'my notes' as a prompt: {says}")
+    for words in (("my notes", "hi"), ("./my notes",), ("no.gguf",)):
+        got = command("run", *words)
+        refused(got)
+        assert "as a prompt" not in got.err
+    assert command("run", "stories", "my notes", "-n", 3).code == 0
+
+
+def test_the_bar_goes_when_a_load_fails(command, tmp_path, monkeypatch) -> None:
+    folder = tiny_folder(tmp_path / "model")
+
+    def torn(checkpoint, plan, ops, progress) -> None:
+        progress(1, 1 << 40)
+        raise CheckpointError("torn")
+
+    monkeypatch.setattr("flyweight.build.load", torn)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # stands for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    got = command("run", folder, "hi")
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"  # the cursor
+    assert got.code == 2 and hidden in got.err
+    assert got.err.rindex(hidden) < got.err.rindex(shown) < got.err.index("error: torn")
 
 
 # --- models ---

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.config import Settings
-from flyweight.errors import RequestError
+from flyweight.errors import CheckpointError, RequestError
 from flyweight.types import SamplingParams
 
 # Where the checkpoint has no opinion: plain sampling wanders off in small models.
@@ -139,7 +140,13 @@ def answer(
     from flyweight.llm import LLM
 
     console = Console(stderr=True)
-    llm = LLM(**settings, notify=Loading(console, verbose))
+    loading = Loading(console, verbose)
+    try:
+        llm = LLM(**settings, notify=loading)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{hint(settings['model'], prompt)}") from None
+    finally:
+        loading.stop()
     defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
     session = Session(llm, SamplingParams(**{**defaults, **sampling}), system, console)
     if prompt is None:
@@ -167,6 +174,15 @@ def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
     path = word.endswith(MODEL_FILES) or (os.sep in word and not any(c.isspace() for c in word))
     named = word == "stories" or path or os.path.exists(os.path.expanduser(word))
     return (word, None) if named else (None, word)
+
+
+def hint(model: str | None, prompt: str | None) -> str:
+    """Where a single word was taken for a model because something has that name, the way to say it
+    is a prompt.
+    """
+    if model is None or prompt is not None or model.endswith(MODEL_FILES) or os.sep in model:
+        return ""
+    return f"; to take {model!r} as a prompt: flyweight run stories {shlex.quote(model)}"
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str | None:

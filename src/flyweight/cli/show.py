@@ -45,7 +45,13 @@ class Loading:
         assert self.task is not None
         self.bar.update(self.task, completed=done)
         if done >= total:
+            self.stop()
+
+    def stop(self) -> None:
+        """Takes the bar away, wherever the load has come to."""
+        if self.bar is not None:
             self.bar.stop()
+            self.bar = None
 
     def warn(self, message: str) -> None:
         self.console.print(
