@@ -16,7 +16,7 @@ from flyweight.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
-COLDEST, HOTTEST = 1e-4, 100.0  # temperatures; below is as good as greedy, above as uniform
+COLDEST, HOTTEST = 1e-4, 1e6  # temperatures; below is as good as greedy, above as uniform
 
 
 def _require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
@@ -111,7 +111,7 @@ class SamplingParams:
     def _check_ranges(self) -> None:
         t, p = self.temperature, self.top_p
         near = HOTTEST if t > 1 else 0.0 if t < COLDEST / 2 else COLDEST
-        allowed = f"0 (greedy), or {COLDEST} to {HOTTEST:g}"
+        allowed = f"0 (greedy), or {COLDEST} to {HOTTEST:.0f}"
         _require(t == 0 or COLDEST <= t <= HOTTEST, "temperature", t, allowed, near)
         _require(0 < p <= 1, "top_p", p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
         _require(

@@ -27,7 +27,10 @@ def refused(got, *words: str) -> None:
 
 
 OPTIONS: list[tuple[list[str], tuple[str, ...]]] = [
-    (["--temperature", "-1"], ("temperature = -1.0", "0 (greedy), or 0.0001 to 100", "valid: 0.0")),
+    (
+        ["--temperature", "-1"],
+        ("temperature = -1.0", "0 (greedy), or 0.0001 to 1000000", "valid: 0.0"),
+    ),
     (["--temperature", "warm"], ("--temperature = 'warm': ", "number")),
     (["--temperature", "nan"], ("temperature = nan", "a finite number")),
     (["--top-p", "0"], ("top_p = 0.0", "above 0, up to 1", "nearest valid: 0.01")),

@@ -13,12 +13,12 @@ from flyweight.errors import RequestError
 from flyweight.types import SamplingParams
 
 OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
-    ("temperature", -0.1, "0 (greedy), or 0.0001 to 100", "0.0"),
-    ("temperature", -1e30, "0 (greedy), or 0.0001 to 100", "0.0"),
-    ("temperature", 1e-9, "0 (greedy), or 0.0001 to 100", "0.0"),
-    ("temperature", 9e-5, "0 (greedy), or 0.0001 to 100", "0.0001"),
-    ("temperature", 101.0, "0 (greedy), or 0.0001 to 100", "100.0"),
-    ("temperature", 1e300, "0 (greedy), or 0.0001 to 100", "100.0"),
+    ("temperature", -0.1, "0 (greedy), or 0.0001 to 1000000", "0.0"),
+    ("temperature", -1e30, "0 (greedy), or 0.0001 to 1000000", "0.0"),
+    ("temperature", 1e-9, "0 (greedy), or 0.0001 to 1000000", "0.0"),
+    ("temperature", 9e-5, "0 (greedy), or 0.0001 to 1000000", "0.0001"),
+    ("temperature", 1000001.0, "0 (greedy), or 0.0001 to 1000000", "1000000.0"),
+    ("temperature", 1e300, "0 (greedy), or 0.0001 to 1000000", "1000000.0"),
     ("top_p", 0.0, "above 0, up to 1", "0.01"),
     ("top_p", -1.0, "above 0, up to 1", "0.01"),
     ("top_p", 1.0001, "above 0, up to 1", "1.0"),
