@@ -1,9 +1,10 @@
 """llama2.c checkpoints (versions 0, 1 and 2) and their tokenizers, to a Hugging Face folder or a
 GGUF file.
 
-A test helper: `python tests/convert.py MODEL.bin TOKENIZER.bin OUT` writes a folder, or a GGUF
-where OUT ends in .gguf. llama2.c rotates adjacent pairs, as GGUF's llama does; Hugging Face pairs
-element i with i + D/2, so for the folder the rows of q and k are reordered.
+A test helper: `python tests/convert.py MODEL.bin TOKENIZER.bin OUT [KIND]` writes a folder, or a
+GGUF where OUT ends in .gguf; KIND is f32 (the default), or q8_0 for a GGUF. llama2.c rotates
+adjacent pairs, as GGUF's llama does; Hugging Face pairs element i with i + D/2, so for the folder
+the rows of q and k are reordered.
 """
 
 import json
@@ -354,4 +355,4 @@ def to_gguf(model: Path, tokenizer: Path, out: Path, kind: str = "f32") -> Path:
 
 if __name__ == "__main__":
     binary, pieces, target = (Path(x) for x in sys.argv[1:4])
-    (to_gguf if target.suffix == ".gguf" else to_folder)(binary, pieces, target)
+    (to_gguf if target.suffix == ".gguf" else to_folder)(binary, pieces, target, *sys.argv[4:5])
