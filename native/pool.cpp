@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "arithmetic.h"
+
 namespace flyweight {
 namespace {
 
@@ -63,6 +65,7 @@ void Pool::take_chunks(const Job& job, int worker) {
 
 void Pool::run_job(const Job& job) {
   if (job.chunks <= 0) return;
+  const DefaultArithmetic arithmetic;
   const bool nested = place.pool == this;
   if (nested || workers_.empty() || job.chunks == 1) {
     for (int64_t chunk = 0; chunk < job.chunks; ++chunk) job.call(job.body, chunk, nested ? place.worker : 0);
@@ -95,6 +98,7 @@ uint32_t Pool::wait_for_change(uint32_t seen) {
 
 void Pool::work(int worker) {
   place = {this, worker};
+  const DefaultArithmetic arithmetic;  // a new thread has its creator's
   uint32_t done = 0;  // the job this worker has already been in
   uint32_t state = state_.load();
   while ((state & kStop) == 0) {

@@ -3,6 +3,10 @@
 #include <ctime>
 #include <thread>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "check.h"
 
 namespace {
@@ -95,6 +99,27 @@ void idle_costs_nothing() {
   CHECK(busy < 10, "%.1f ms of processor time in 200 ms of idleness", busy);
 }
 
+// Every thread keeps subnormal numbers, though the caller flushed them before the threads began; it goes on doing so.
+void callers_arithmetic_stays_outside(int threads) {
+#if defined(__x86_64__)
+  const unsigned flushing = _mm_getcsr() | 0x8040;  // FTZ and DAZ
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(flushing);
+  Pool pool(threads);
+  std::atomic<int> flushed{0};
+  volatile float tiny = 1e-30F;
+  pool.run(threads * 2, [&](int64_t, int) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that every worker takes one
+    flushed += tiny * 1e-10F == 0.0F;
+  });
+  CHECK(flushed == 0, "%d chunks of %d threads flushed", flushed.load(), threads);
+  CHECK(tiny * 1e-10F == 0.0F, "the caller no longer flushes");
+  _mm_setcsr(before);
+#else
+  (void)threads;
+#endif
+}
+
 }  // namespace
 
 int main() {
@@ -105,6 +130,7 @@ int main() {
     two_callers(threads);
     many_tiny_runs(threads);
     pauses(threads);
+    callers_arithmetic_stays_outside(threads);
   }
   idle_costs_nothing();
   std::puts("pool: ok");

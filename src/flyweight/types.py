@@ -201,10 +201,10 @@ class TokenLogprobs:
     top: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
-    the last one.
+    the last one.  (Not frozen: that would cost 128 sequences 0.2 ms a step.)
     """
 
     id: str

@@ -16,7 +16,14 @@ def sequence(tokens, blocks, computed, draft=(), prompt=None, **rest) -> Sequenc
     request = Request("r", tuple(tokens[:prompt]), params, seed=9)
     table = Table(b"", array("i", blocks))
     return Sequence(
-        request, rest.pop("index", 0), (0, 0, 0), table, list(tokens), None, computed, list(draft)
+        request,
+        rest.pop("index", 0),
+        (0, 0, 0),
+        table,
+        array("i", tokens),
+        None,
+        computed,
+        list(draft),
     )
 
 

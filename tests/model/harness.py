@@ -12,6 +12,7 @@ from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.options import Options
 from flyweight.spec import ModelSpec
 from flyweight.types import SamplingParams
 from flyweight.weights.checkpoint import open_checkpoint
@@ -38,16 +39,7 @@ def decoder(
 
 def sampling(rows: int) -> Any:
     params = SamplingParams(temperature=0, max_tokens=1)
-    row = Row(
-        params=params,
-        seed=0,
-        choice=0,
-        position=1,
-        prompt=1,
-        tokens=(0,),
-        stop_ids=frozenset(),
-        generated=0,
-    )
+    row = Row(Options(params, seed=0, choice=0, prompt=1), position=1, tokens=(0,))
     return columns([row] * rows)
 
 

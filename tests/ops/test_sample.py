@@ -7,6 +7,7 @@ from op_cases import Make
 
 from flyweight.ops.reference import ReferenceOps
 from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.options import Options
 from flyweight.types import SamplingParams
 from flyweight.wire import F32, Sampled
 
@@ -51,8 +52,8 @@ def row_of(rng: np.random.Generator, vocab: int) -> Row:
     prompt = int(rng.integers(0, length + 1))
     seed, choice = int(rng.integers(0, 2**64, dtype=np.uint64)), int(rng.integers(0, 128))
     stops = rng.integers(0, vocab, int(rng.integers(0, 4))).tolist()
-    generated = int(rng.integers(0, 6))
-    return Row(options_of(rng, vocab), seed, choice, length, prompt, tokens, stops, generated)
+    options = Options(options_of(rng, vocab), seed, choice, prompt, stops)
+    return Row(options, length, tokens)
 
 
 def same(got: Sampled, want: Sampled) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flyweight.ops.reference_sample import sample, uniform
 from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.options import Options
 from flyweight.sampling.verify import accept, accept_residual
 from flyweight.types import SamplingParams
 from flyweight.wire import Sampled
@@ -20,7 +21,7 @@ LOGITS = np.array([0.5, 2.0, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25], np.float32)
 
 def row(position: int = 0, tokens: Sequence[int] = (), prompt: int = 0, **options: Any) -> Row:
     params = SamplingParams(**options)
-    return Row(params, 5, 0, position, prompt, tokens)
+    return Row(Options(params, 5, 0, prompt), position, tokens)
 
 
 def draw(*rows: Row, logits: np.ndarray = LOGITS) -> Sampled:
@@ -141,9 +142,10 @@ def test_repetition_raises_nothing_that_is_negative() -> None:
 
 def test_stop_ids_are_banned_until_min_tokens() -> None:
     params = SamplingParams(temperature=0, min_tokens=3)
-    rows = [Row(params, 5, 0, i, 0, (), frozenset({1, 3}), i) for i in range(5)]
+    banned = Options(params, 5, 0, 0, frozenset({1, 3}))
+    rows = [Row(banned, i, ()) for i in range(5)]
     assert draw(*rows).tokens.tolist() == [5, 5, 5, 1, 1]
-    everything = Row(params, 5, 0, 0, 0, (), range(8), 0)
+    everything = Row(Options(params, 5, 0, 0, range(8)), 0, ())
     assert draw(everything).tokens[0] == 0  # nothing left: the lowest id, not a crash
 
 
@@ -173,12 +175,14 @@ def test_a_row_is_alone(seed: int, count: int) -> None:
     logits = rng.normal(size=(count, 50)).astype(np.float32)
     rows = [
         Row(
-            SamplingParams(temperature=float(rng.choice([0, 1])), top_p=0.9, logprobs=2),
-            int(rng.integers(2**63)),
-            int(rng.integers(4)),
-            i,
-            0,
-            (),
+            Options(
+                SamplingParams(temperature=float(rng.choice([0, 1])), top_p=0.9, logprobs=2),
+                seed=int(rng.integers(2**63)),
+                choice=int(rng.integers(4)),
+                prompt=0,
+            ),
+            position=i,
+            tokens=(),
         )
         for i in range(count)
     ]
@@ -195,7 +199,7 @@ def test_columns_lay_rows_end_to_end() -> None:
     rows = [
         row(3, [1, 2, 3], 2, temperature=0.5, top_k=4, seed=1),
         row(4, [7, 8, 9, 9], 3, presence_penalty=0.5, logit_bias={5: 1.5, 2: -3}, logprobs=2),
-        Row(SamplingParams(min_tokens=2), -1, 6, 1, 1, [4], frozenset({3}), 1),
+        Row(Options(SamplingParams(min_tokens=2), -1, 6, 1, frozenset({3})), 1, [4]),
     ]
     s = columns(rows)
     assert s.temperature.tolist() == [0.5, 1, 1] and s.top_k.tolist() == [4, 0, 0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from rotary import split_halves
 from stories import split_excerpt
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -28,11 +29,6 @@ _NAMES = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
-
-
-def split_halves(rows: np.ndarray, heads: int) -> np.ndarray:
-    """The format's rotary pairs (2i, 2i + 1) back to (i, i + head/2)."""
-    return rows.reshape(heads, -1, 2, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def read(path: Path) -> LlamaForCausalLM:

@@ -10,18 +10,13 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from rotary import interleave
 from stories import SEPARATOR
 from train import load_model
 
 from model import Llama
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
-
-
-def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads * head, dim]: within each head, row i and row i + head/2 become neighbours."""
-    halves = rows.reshape(heads, 2, -1, rows.shape[-1])  # [heads, 2, head/2, dim]
-    return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
 def tensors(model: Llama) -> dict[str, np.ndarray]:

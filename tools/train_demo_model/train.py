@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from muon import Muon
+from rotary import fill
 from stories import SEPARATOR, read_stories, split_excerpt
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -33,6 +34,7 @@ class Plan:
 
     excerpt: list[list[int]]
     shards: Path
+    first_shard: int
     shard_count: int
     excerpt_portions: int  # portions of half the excerpt each, before the first shard
     excerpt_per_shard: int  # excerpt stories mixed into each shard's portion
@@ -52,9 +54,11 @@ class Plan:
         if shard < 0:
             stories = self._excerpt(number * half, half)
         else:
-            first = self.excerpt_portions * half + shard * self.excerpt_per_shard
+            before = self.first_shard + shard  # portions, their share of the excerpt read
+            first = self.excerpt_portions * half + before * self.excerpt_per_shard
             stories = self._excerpt(first, self.excerpt_per_shard) + self._shard(shard)
-        return self._batches(stories, random.Random(f"{self.seed} portion {number}"))
+        rng = random.Random(f"{self.seed} portion {self.first_shard + number}")
+        return self._batches(stories, rng)
 
     def _excerpt(self, first: int, count: int) -> list[list[int]]:
         """Stories first, first + 1, ... of the endless row of shuffled epochs."""
@@ -66,7 +70,7 @@ class Plan:
         return taken
 
     def _shard(self, number: int) -> list[list[int]]:
-        path = self.shards / f"shard-{number:05d}.txt"
+        path = self.shards / f"shard-{self.first_shard + number:05d}.txt"
         while self.follow and not path.exists():
             time.sleep(5)
         return encode(self.tokenizer, read_stories(path), self.context)
@@ -124,6 +128,8 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.model, self.plan, self.args = Llama(shape, torch.bfloat16), plan, args
         model = self.model
+        if args.init:
+            fill(model, args.init)
         whole = [[model.attn_out.shape[1]], [model.down.shape[1]]]
         parts = [list(shape.qkv), whole[0], [shape.hidden] * 2, whole[1]]
         groups = [
@@ -135,7 +141,8 @@ class Trainer:
             Muon(groups, lr=args.lr),
             torch.optim.Adam(rest, lr=args.embed_lr, betas=(0.9, 0.95), eps=1e-10),
         ]
-        self.teacher = load_model(args.teacher, torch.bfloat16) if args.teacher else None
+        # Fused element-wise passes: 1.7 x the tokens per second, for two minutes at the start.
+        self.loss = torch.compile(self._loss, dynamic=True)
         self.portion = self.batch = self.step = self.tokens = 0
         self.seconds, self.saved = 0.0, time.monotonic()
 
@@ -163,10 +170,8 @@ class Trainer:
                 self.save()
 
     def _step(self, ids: Tensor, targets: Tensor, factor: float) -> float:
-        logits = self.model(ids).float().flatten(0, 1)
-        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE)
-        objective = loss if self.teacher is None else self._distil(logits, ids, targets)
-        objective.backward()
+        loss = self.loss(ids, targets)
+        loss.backward()
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = factor * group.setdefault("peak", group["lr"])
@@ -175,13 +180,9 @@ class Trainer:
         self.tokens += int((targets != IGNORE).sum())
         return loss.item()
 
-    def _distil(self, logits: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy to the teacher's whole distribution: more to learn from each token."""
-        assert self.teacher is not None
-        with torch.no_grad():
-            goal = self.teacher(ids).float().flatten(0, 1).softmax(-1)
-        keep = targets.flatten() != IGNORE
-        return F.cross_entropy(logits[keep], goal[keep])
+    def _loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        logits = self.model(ids).float().flatten(0, 1)
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE)
 
     def save(self) -> None:
         place = {k: getattr(self, k) for k in ("portion", "batch", "step", "tokens", "seconds")}
@@ -219,7 +220,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True, help="resumed if it is there")
     parser.add_argument("--shards", type=Path, default=Path("shards"))
+    parser.add_argument("--first-shard", type=int, default=0)
     parser.add_argument("--shard-count", type=int, default=0)
+    parser.add_argument("--init", type=Path, help="exported file to begin from, not from nothing")
     parser.add_argument("--follow", action="store_true", help="wait for shards not there yet")
     parser.add_argument("--excerpt-portions", type=int, default=4)
     parser.add_argument("--excerpt-per-shard", type=int, default=100)
@@ -228,7 +231,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--embed-lr", type=float, default=0.01, help="of the rest (Adam)")
     parser.add_argument("--warmup", type=int, default=50, help="steps")
     parser.add_argument("--decay", type=float, default=0.4, help="last part of the run")
-    parser.add_argument("--teacher", type=Path, help="checkpoint whose distribution is learnt")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eval-every", type=int, default=4, help="portions")
     parser.add_argument("--save-seconds", type=float, default=120.0)
@@ -246,6 +248,7 @@ def main() -> None:
     plan = Plan(
         excerpt=training,
         shards=args.shards,
+        first_shard=args.first_shard,
         shard_count=args.shard_count,
         excerpt_portions=args.excerpt_portions,
         excerpt_per_shard=args.excerpt_per_shard,

@@ -5,12 +5,13 @@ about why.  Pure translation: changes no sequence.  T tokens, S sequences, M blo
 table, R rows, B tokens per block.
 """
 
+from array import array
 from itertools import chain
 
 import numpy as np
 
 from flyweight.engine.sequence import Chunk, Plan
-from flyweight.sampling.arrays import Row, columns, penalised
+from flyweight.sampling.arrays import Row, columns
 from flyweight.wire import I32, Batch
 
 
@@ -26,14 +27,14 @@ def build(plan: Plan, block_size: int) -> Batch:
     tables = _tables(chunks, contexts, block_size)
     slots = tables[owner, positions // block_size] * block_size + positions % block_size
     return Batch(
-        tokens=np.array(_tokens(chunks), np.int32),
+        tokens=np.frombuffer(_tokens(chunks), np.int32),
         positions=positions,
         slots=slots,
         starts=starts,
         contexts=contexts,
         tables=tables,
         rows=_rows(chunks, starts),
-        sampling=columns([row for c in chunks if c.rows for row in _sampling(c)]),
+        sampling=columns(_sampling(chunks)),
     )
 
 
@@ -58,8 +59,8 @@ def _starts(counts: I32) -> I32:
     return starts
 
 
-def _tokens(chunks: list[Chunk]) -> list[int]:
-    tokens: list[int] = []
+def _tokens(chunks: list[Chunk]) -> "array[int]":
+    tokens = array("i")
     for c in chunks:
         tokens += c.seq.known(c.start, c.start + c.count)
     return tokens
@@ -69,8 +70,10 @@ def _tables(chunks: list[Chunk], contexts: I32, block_size: int) -> I32:
     """The blocks that hold each sequence's context, padded with 0: [S, M]."""
     used = -(-contexts // block_size)
     tables = np.zeros((len(chunks), int(used.max())), np.int32)
-    for row, n, c in zip(tables, used.tolist(), chunks, strict=True):
-        row[:n] = c.seq.table.blocks[:n]
+    blocks = array("i")
+    for n, c in zip(used.tolist(), chunks, strict=True):
+        blocks += c.seq.table.blocks[:n]
+    tables[np.arange(tables.shape[1]) < used[:, None]] = blocks
     return tables
 
 
@@ -82,23 +85,13 @@ def _rows(chunks: list[Chunk], starts: I32) -> I32:
     return shift + np.arange(first[-1], dtype=np.int32)
 
 
-def _sampling(chunk: Chunk) -> list[Row]:
-    """One row for the next token, and one after each guess, as if the guesses before it had been
-    accepted.
+def _sampling(chunks: list[Chunk]) -> list[Row]:
+    """For each chunk that wants logits one row for the next token, and one after each guess, as if
+    the guesses before it had been accepted.
     """
-    seq, request = chunk.seq, chunk.seq.request
-    held, made = len(seq.tokens), seq.generated
-    guessed = seq.draft if penalised(request.params) else []  # else nobody reads the tokens
-    return [
-        Row(
-            params=request.params,
-            seed=request.seed,
-            choice=seq.index,
-            position=held + i,
-            prompt=seq.prompt,
-            tokens=seq.tokens + guessed[:i] if i and guessed else seq.tokens,
-            stop_ids=request.stop_ids,
-            generated=made + i,
-        )
-        for i in range(chunk.rows)
-    ]
+    rows: list[Row] = []
+    for chunk in chunks:
+        seq, held = chunk.seq, len(chunk.seq.tokens)
+        for i in range(held, held + chunk.rows):
+            rows.append(Row(seq.options, i, seq.known(0, i) if i > held else seq.tokens))
+    return rows

@@ -6,6 +6,7 @@ model, no text.
 """
 
 import time
+from array import array
 from bisect import insort
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -55,7 +56,8 @@ class Scheduler:
         for i in range(request.params.n):
             rank = (request.priority, order, i)
             leader = choices[0] if choices else None
-            choices.append(Sequence(request, i, rank, Table(root), list(request.tokens), leader))
+            tokens = array("i", request.tokens)
+            choices.append(Sequence(request, i, rank, Table(root), tokens, leader))
         for seq in choices:
             insort(self.waiting, seq, key=_rank)
         self.by_id[request.id] = choices

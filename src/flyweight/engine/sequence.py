@@ -5,12 +5,14 @@ included, is still to be computed.  There are no phases.  Standard library only;
 no text.
 """
 
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Optional
 
 from flyweight.kv.blocks import Copy, Table
+from flyweight.sampling.options import Options
 from flyweight.types import Request, Timings, TokenLogprobs
 
 
@@ -32,7 +34,7 @@ class Sequence:
     index: int
     rank: tuple[int, int, int]
     table: Table
-    tokens: list[int]
+    tokens: "array[int]"
     leader: Optional["Sequence"] = None
     computed: int = 0
     draft: list[int] = field(default_factory=list)
@@ -42,28 +44,31 @@ class Sequence:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    prompt: int = field(init=False)  # tokens of the prompt
+    options: Options = field(init=False)
 
-    @property
-    def prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.tokens)
+    def __post_init__(self) -> None:
+        r = self.request
+        self.prompt = len(r.tokens)
+        self.options = Options(r.params, r.seed, self.index, self.prompt, r.stop_ids)
 
     @property
     def generated(self) -> int:
         """Tokens produced so far."""
-        return len(self.tokens) - len(self.request.tokens)
+        return len(self.tokens) - self.prompt
 
     @property
     def room(self) -> int:
         """Tokens it may still produce."""
         return self.request.max_tokens - self.generated
 
-    def known(self, start: int, stop: int) -> list[int]:
+    def known(self, start: int, stop: int) -> "array[int]":
         """Known tokens start:stop, drafts included."""
         held = len(self.tokens)
         if stop <= held:
             return self.tokens[start:stop]
-        return self.tokens[start:] + self.draft[max(0, start - held) : stop - held]
+        guesses = self.draft[max(0, start - held) : stop - held]
+        return self.tokens[start:] + array("i", guesses)
 
     def timings(self) -> Timings:
         return Timings(self.request.arrival, self.scheduled, self.first, self.last)

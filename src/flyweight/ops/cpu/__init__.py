@@ -46,7 +46,12 @@ class CpuOps:
             raise ConfigError(
                 f"threads = {threads}; allowed: 1 to {MAX_THREADS}; nearest valid: {near}"
             )
-        self._pool = _native.Pool(threads, isa or "")
+        try:
+            self._pool = _native.Pool(threads, isa or "")
+        except RuntimeError as refused:
+            raise ConfigError(
+                f"threads = {threads}; the system grants fewer ({refused}); nearest valid: 1"
+            ) from refused
         self._activations = activations
         self._gemm = Gemm(self._pool, activations)
         self._attention = Attention(self._pool)
