@@ -4,7 +4,7 @@
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
 #
-# demo and test need Python 3.11 or later, its venv module and a C++ compiler, nothing else.
+# demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.
 
 PYTHON ?= python3
 BUILD ?= build/native
@@ -20,7 +20,7 @@ TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
 .PHONY: demo test native native-test clean
 
 demo: $(VENV)/.installed
-	$(VENV)/bin/flyweight run "Once upon a time"
+	$(VENV)/bin/flyweight run "Once upon a time" </dev/null
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest
@@ -30,6 +30,8 @@ $(VENV)/bin/python:
 		{ echo "flyweight needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make a venv; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+		{ echo "$(PYTHON) has no Python.h to build with; on Debian and Ubuntu: apt install python3-dev"; exit 1; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 		{ echo "no C++ compiler found; on Debian and Ubuntu: apt install g++"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
