@@ -221,7 +221,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "architecture a number": ({"general.architecture": 3}, "not supported"),
     "no context length": ({"llama.context_length": None}, "llama.context_length is missing"),
     "no heads": ({"llama.attention.head_count": 0}, "head_count = 0"),
-    "heads a string": ({"llama.attention.head_count": "4"}, "head_count = 4"),
+    "heads a string": ({"llama.attention.head_count": "4"}, "head_count = '4'"),
     "heads differ by layer": (
         {"llama.attention.head_count_kv": np.array([2, 4], np.int32)},
         "2 different values",
@@ -237,7 +237,10 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "a sliding window": ({"llama.attention.sliding_window": 64}, "sliding windows"),
     "values of another size": ({"llama.attention.value_length": 16}, "key_length 8"),
     "split in two": ({"split.count": 2}, "gguf-split --merge"),
+    "split in an array": ({"split.count": np.array([1, 1], np.uint16)}, "gguf-split --merge"),
     "end id a string": ({"tokenizer.ggml.eos_token_id": "2"}, "not a token id"),
+    "end id an array": ({"tokenizer.ggml.eot_token_id": np.arange(2)}, "not a token id"),
+    "end id an empty array": ({"tokenizer.ggml.eos_token_id": []}, "not a token id"),
 }
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.text.codec import Marks
+from flyweight.untrusted import END_KEYS, shown, token_id
 
-ABSENT = 0xFFFFFFFF  # -1 as u32: how some writers say "there is none"
 MOST_TOKENS = 1 << 24
 
 
@@ -67,6 +67,8 @@ def read_vocabulary(metadata: Mapping[str, object], add_bos: bool) -> GgufVocabu
             f"tokenizer.ggml.tokens has {len(pieces)} entries, not 1 to {MOST_TOKENS}"
         )
     types = _numbers(metadata, "token_type", len(pieces))
+    if types is not None and not np.isin(types, list(TokenType)).all():
+        raise CheckpointError("tokenizer.ggml.token_type holds a value that is not 1 to 6")
     kinds = [TokenType.NORMAL.value] * len(pieces) if types is None else [int(t) for t in types]
     scores = _numbers(metadata, "scores", len(pieces))
     if scores is not None and not np.isfinite(scores).all():
@@ -105,7 +107,7 @@ def flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
     """The boolean `tokenizer.ggml.<key>`."""
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool | np.bool_):
-        raise CheckpointError(f"tokenizer.ggml.{key} is {value!r}, not true or false")
+        raise CheckpointError(f"tokenizer.ggml.{key} is {shown(value)}, not true or false")
     return bool(value)
 
 
@@ -116,33 +118,29 @@ def _numbers(
     if values is None:
         return None
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise CheckpointError(f"tokenizer.ggml.{key} is not an array of numbers") from None
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError):
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iuf" and array.size:
+        raise CheckpointError(f"tokenizer.ggml.{key} is not an array of numbers")
     if array.shape != (count,):
         raise CheckpointError(
             f"tokenizer.ggml.{key} has {array.size} entries, but tokenizer.ggml.tokens has {count}"
         )
-    return array
+    return array.astype(np.float64)
 
 
 def _token_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    if value is None or value == ABSENT or value == -1:
-        return None
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise CheckpointError(f"tokenizer.ggml.{key} is {value!r}, not a token id")
-    if not 0 <= int(value) < count:
+    value = token_id(metadata, key)
+    if value is not None and value >= count:
         raise CheckpointError(f"tokenizer.ggml.{key} is {value}, outside 0 to {count - 1}")
-    return int(value)
+    return value
 
 
 def _marks(metadata: Mapping[str, object], types: list[int], add_bos: bool) -> Marks:
     count = len(types)
     bos = _token_id(metadata, "bos_token_id", count)
-    ends = [
-        _token_id(metadata, key, count) for key in ("eos_token_id", "eot_token_id", "eom_token_id")
-    ]
+    ends = [_token_id(metadata, key, count) for key in END_KEYS]
     eos_ids = tuple(sorted({i for i in ends if i is not None}))
     special = {i for i, t in enumerate(types) if t in (TokenType.CONTROL, TokenType.UNKNOWN)}
     special.update(eos_ids)

@@ -19,6 +19,7 @@ from flyweight.text.codec import Marks, TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType, read_vocabulary, strings
 from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
+from flyweight.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,8 @@ def load_gguf_bpe(metadata: Mapping[str, object]) -> tuple[GgufBpeCodec, Marks]:
     if name is None:
         raise CheckpointError(f"tokenizer.ggml.pre is missing; known: {known}")
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
-        hint = nearest(name, PRE_TOKENIZERS) if isinstance(name, str) else ""
-        raise CheckpointError(f"tokenizer.ggml.pre is {name!r}{hint}; known: {known}")
+        hint = nearest(name[:80], PRE_TOKENIZERS) if isinstance(name, str) else ""
+        raise CheckpointError(f"tokenizer.ggml.pre is {shown(name)}{hint}; known: {known}")
     pre = PRE_TOKENIZERS[name]
     vocabulary = read_vocabulary(metadata, add_bos=pre.add_bos)
     codec = GgufBpeCodec(vocabulary, strings(metadata, "merges"), pre)

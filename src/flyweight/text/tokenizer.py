@@ -13,6 +13,7 @@ from flyweight.text.codec import Codec, Marks, TextStream
 from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
 from flyweight.text.hf import load_hf
+from flyweight.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ def _gguf_kind(
     if name is None:
         raise CheckpointError(f"tokenizer.ggml.model is missing; known: {', '.join(kinds)}")
     if not isinstance(name, str) or name not in kinds:
-        hint = nearest(name, kinds) if isinstance(name, str) else ""
-        raise CheckpointError(f"tokenizer.ggml.model is {name!r}{hint}; known: {', '.join(kinds)}")
+        hint = nearest(name[:80], kinds) if isinstance(name, str) else ""
+        known = ", ".join(kinds)
+        raise CheckpointError(f"tokenizer.ggml.model is {shown(name)}{hint}; known: {known}")
     return kinds[name]
 
 

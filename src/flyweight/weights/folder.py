@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError
+from flyweight.untrusted import read_json, shown
 from flyweight.weights.formats import Rows
-from flyweight.weights.jsonfile import read_json
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
 
@@ -78,7 +78,7 @@ class FolderCheckpoint:
             for tensor in file.spans:
                 if tensor in self._file_of:
                     raise CheckpointError(
-                        f"{self.path / name}: tensor {tensor[:200]!r} is in another file too"
+                        f"{self.path / name}: tensor {shown(tensor)} is in another file too"
                     )
                 self._file_of[tensor] = file
 
@@ -101,13 +101,13 @@ class FolderCheckpoint:
         for tensor, name in listed.items():
             if tensor not in self._files[name].spans:
                 raise CheckpointError(
-                    f"{where}: {tensor[:200]!r} is not in {name}, where the index has it"
+                    f"{where}: {shown(tensor)} is not in {name}, where the index has it"
                 )
         unlisted = sorted(self._file_of.keys() - listed.keys())
         if unlisted:
             raise CheckpointError(
                 f"{where}: {len(unlisted)} tensors are in the files but not in the index, "
-                f"the first {unlisted[0][:200]!r}"
+                f"the first {shown(unlisted[0])}"
             )
 
 
@@ -134,10 +134,11 @@ def _check_name(name: str, where: Path) -> None:
     if (
         not name.endswith(".safetensors")
         or name.startswith(".")
-        or any(c in name for c in "/\\:\0")
+        or any(c in name for c in "/\\:")
+        or not name.isprintable()
     ):
         raise CheckpointError(
-            f"{where}: {name[:200]!r} is not the plain name of a .safetensors file"
+            f"{where}: {shown(name)} is not the plain name of a .safetensors file"
         )
 
 
@@ -148,7 +149,7 @@ def _end_ids(config: dict[str, Any], generation: dict[str, Any], path: Path) -> 
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             raise CheckpointError(
-                f"{path / file}: eos_token_id = {str(value)[:80]}; "
+                f"{path / file}: eos_token_id = {shown(value)}; "
                 "a token id or a list of them expected"
             )
         found.update(i for i in ids if i >= 0)  # -1 says there is none

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
+from flyweight.untrusted import shown
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.ggmltypes import NAMES, READABLE
 from flyweight.weights.mapped import MappedFile
@@ -139,8 +140,9 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
 def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
     key = cursor.name("a metadata key")
     if key in metadata:
-        raise cursor.fail(f"metadata key {key[:200]!r} appears twice")
-    metadata[key] = _value(cursor, cursor.u32(key), f"metadata {key[:200]!r}")
+        raise cursor.fail(f"metadata key {shown(key)} appears twice")
+    where = f"metadata {shown(key)}"
+    metadata[key] = _value(cursor, cursor.u32(where), where)
 
 
 def _value(cursor: _Cursor, code: int, what: str) -> object:
@@ -192,7 +194,7 @@ def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
     value = metadata.get("general.alignment", 32)
     if not isinstance(value, int) or not 0 < value <= MOST_ALIGNMENT or value & (value - 1):
         raise cursor.fail(
-            f"general.alignment = {value!r}; a power of two up to {MOST_ALIGNMENT} expected"
+            f"general.alignment = {shown(value)}; a power of two up to {MOST_ALIGNMENT} expected"
         )
     return value
 
@@ -200,7 +202,7 @@ def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
 def _read_tensor(cursor: _Cursor, spans: dict[str, Span]) -> None:
     """One entry of the tensor table; its offset still counts from the data section."""
     name = cursor.name("a tensor's name")
-    where = f"tensor {name[:200]!r}"
+    where = f"tensor {shown(name)}"
     if name in spans:
         raise cursor.fail(f"{where} appears twice")
     axes = cursor.u32(where)
@@ -228,13 +230,13 @@ def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -
     """
     end, before = 0, ""
     for name, span in sorted(spans.items(), key=lambda item: item[1].offset):
-        where = f"tensor {name[:200]!r}"
+        where = f"tensor {shown(name)}"
         if span.offset % alignment:
             raise cursor.fail(
                 f"{where} has offset {span.offset}, not a multiple of the alignment {alignment}"
             )
         if span.offset < end:
-            raise cursor.fail(f"{where} overlaps {before[:200]!r}")
+            raise cursor.fail(f"{where} overlaps {shown(before)}")
         end, before = span.offset + span.nbytes, name
         if data + end > cursor.file.size:
             raise cursor.fail(

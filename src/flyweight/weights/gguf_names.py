@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError, nearest
+from flyweight.untrusted import END_KEYS, shown, token_id
 from flyweight.weights.tensorinfo import Span
 
 GATED = {
@@ -35,8 +36,6 @@ HEAD_NORMS = {
 }
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 ROPE_FACTORS = "rope_freqs.weight"
-ABSENT = 0xFFFFFFFF  # -1 as u32: how some writers say "there is none"
-END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ def architecture(metadata: Mapping[str, object], where: str) -> Architecture:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        found = "is missing" if name is None else f"= {str(name)[:80]!r} is not supported"
-        hint = nearest(str(name), ARCHITECTURES)
+        found = "is missing" if name is None else f"= {shown(name)} is not supported"
+        hint = nearest(name[:80], ARCHITECTURES) if isinstance(name, str) else ""
         raise CheckpointError(f"{where}: general.architecture {found}; known: {known}{hint}")
     return ARCHITECTURES[name]
 
@@ -117,17 +116,8 @@ def hf_config(
 
 def end_ids(metadata: Mapping[str, object], where: str) -> list[int]:
     """Ids that end a text: end of sequence, of turn, of message."""
-    found = []
-    for key in END_KEYS:
-        value = metadata.get(f"tokenizer.ggml.{key}")
-        if value is None or value == ABSENT or value == -1:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise CheckpointError(
-                f"{where}: tokenizer.ggml.{key} = {str(value)[:80]} is not a token id"
-            )
-        found.append(value)
-    return found
+    found = (token_id(metadata, key, f"{where}: ") for key in END_KEYS)
+    return [i for i in found if i is not None]
 
 
 class _Keys:
@@ -170,7 +160,7 @@ class _Keys:
             raise self._fail(key, value, reason)
 
     def _fail(self, key: str, value: object, allowed: str) -> CheckpointError:
-        found = "is missing" if value is None else f"= {str(value)[:80]}"
+        found = "is missing" if value is None else f"= {shown(value)}"
         return CheckpointError(f"{self.where}: {self.arch}.{key} {found}; {allowed}")
 
 

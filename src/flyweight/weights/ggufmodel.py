@@ -14,6 +14,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.untrusted import shown
 from flyweight.weights import gguf_names
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.dense import to_f32
@@ -35,9 +36,10 @@ class GgufCheckpoint:
 
     def _describe(self, gguf: GgufFile, where: str) -> None:
         parts = gguf.metadata.get("split.count", 0)
-        if parts not in (0, 1):
+        if not isinstance(parts, int) or parts not in (0, 1):
             raise CheckpointError(
-                f"{where}: part of a model split in {parts}; join them with gguf-split --merge"
+                f"{where}: part of a model split in {shown(parts)}; "
+                "join them with gguf-split --merge"
             )
         arch = gguf_names.architecture(gguf.metadata, where)
         self.interleaved_rope = arch.interleaved
@@ -50,7 +52,7 @@ class GgufCheckpoint:
             known = gguf_names.translate(arch.names, name)
             if known in self._spans:
                 raise CheckpointError(
-                    f"{where}: two tensors mean {known!r}, one of them {name[:200]!r}"
+                    f"{where}: two tensors mean {shown(known)}, one of them {shown(name)}"
                 )
             self._spans[known] = span
         self._read_rope_factors(where)

@@ -15,6 +15,7 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops, Weight, Weights
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.spec import SlotPlan, WeightPlan
+from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.dense import to_f32
@@ -117,7 +118,7 @@ def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
 
 
 def _list(names: Sequence[str]) -> str:
-    some = ", ".join(name[:120] for name in names[:NAMED])
+    some = ", ".join(map(shown, names[:NAMED]))
     more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{len(names)} tensor{'s are' if len(names) > 1 else ' is'} ({some}{more})"
 

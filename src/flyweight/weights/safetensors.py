@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError
+from flyweight.untrusted import parse_object, shown
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.jsonfile import parse_object
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
@@ -54,7 +54,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 def _spans(header: dict[str, Any], path: Path, data: int) -> dict[str, Span]:
     header.pop("__metadata__", None)  # free text about the file
     return {
-        name: _span(f"{path}: tensor {name[:200]!r}", entry, data) for name, entry in header.items()
+        name: _span(f"{path}: tensor {shown(name)}", entry, data) for name, entry in header.items()
     }
 
 
@@ -63,17 +63,13 @@ def _span(where: str, entry: Any, data: int) -> Span:
         raise CheckpointError(f"{where}: its header entry must hold dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in KINDS:
-        raise CheckpointError(
-            f"{where} has dtype {str(dtype)[:40]!r}; readable: {', '.join(KINDS)}"
-        )
+        raise CheckpointError(f"{where} has dtype {shown(dtype)}; readable: {', '.join(KINDS)}")
     if not _naturals(shape) or len(shape) > MOST_AXES:
         raise CheckpointError(
-            f"{where} has shape {str(shape)[:100]}; up to {MOST_AXES} whole numbers expected"
+            f"{where} has shape {shown(shape)}; up to {MOST_AXES} whole numbers expected"
         )
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(
-            f"{where} has data_offsets {str(offsets)[:100]}; [begin, end] expected"
-        )
+        raise CheckpointError(f"{where} has data_offsets {shown(offsets)}; [begin, end] expected")
     kind, stored = KINDS[dtype], offsets[1] - offsets[0]
     needed = math.prod(shape) * FORMATS[kind].nbytes
     if stored != needed:
@@ -94,13 +90,13 @@ def _check_tiling(spans: dict[str, Span], path: Path, data: int, size: int) -> N
     for name, span in sorted(spans.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if span.offset + span.nbytes > size:
             raise CheckpointError(
-                f"{path}: tensor {name[:200]!r} ends at byte {span.offset + span.nbytes}, "
+                f"{path}: tensor {shown(name)} ends at byte {span.offset + span.nbytes}, "
                 f"but the file ends at {size}; it is truncated or damaged"
             )
         if span.offset != end:
             fault = "overlaps" if span.offset < end else "leaves a hole after"
-            raise CheckpointError(f"{path}: tensor {name[:200]!r} {fault} {before[:200]}")
-        end, before = span.offset + span.nbytes, name
+            raise CheckpointError(f"{path}: tensor {shown(name)} {fault} {before}")
+        end, before = span.offset + span.nbytes, shown(name)
     if end != size:
         raise CheckpointError(
             f"{path}: {size - end} bytes follow the last tensor; the header does not know them"
