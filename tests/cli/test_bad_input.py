@@ -53,7 +53,7 @@ OPTIONS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--memory-limit", "101%"], ("memory_limit = '101%'", "nearest valid: 100%")),
     (["--memory-limit", "5MB"], ("memory_limit of 4.8 MiB is too small", "nearest settings")),
     (["--temprature", "1"], ("unknown option --temprature (did you mean '--temperature'?)",)),
-    (["--max_model_length", "9"], ("unknown option --max-model-length", "'--max-model-len'")),
+    (["--max_model_length", "9"], ("unknown option --max_model_length", "'--max-model-len'")),
     (["--temperature"], ("--temperature", "requires an argument")),
     (["a", "b", "c"], ("arguments given; allowed: MODEL and PROMPT",)),
     (["-f", "/no/such/file"], ("-f /no/such/file: No such file",)),

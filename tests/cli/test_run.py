@@ -8,7 +8,9 @@ import pytest
 from flyweight import LLM, SamplingParams
 
 GREEDY = ("--temperature", "0", "-n", "12")
-FIGURES = re.compile(r"^12 tokens · [\d.]+ tokens/s · first token after \d+ ms$", re.M)
+FIGURES = re.compile(
+    r"^12 tokens · [\d.]+ tokens/s · first token after \d+ ms · stopped at max_tokens$", re.M
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,10 @@ def test_the_prompt_from_a_pipe_or_a_file(command, folder, answers, tmp_path) ->
     assert command("run", folder, *more, stdin=b"hello\nthere\n").out == wanted
     assert command("run", folder, *more, "-f", file).out == wanted
     assert command("run", folder, *more, "-f", "-", stdin=b"hello\nthere").out == wanted
-    joined = command("run", folder, " and more", *more, "-f", file)
-    assert joined.out == answers("hello\nthere and more") + "\n"
+    joined = command("run", folder, "and more", *more, "-f", file)
+    assert joined.out == answers("hello\nthere\nand more") + "\n"
+    file.write_bytes(b"hello\nthere\r\n")
+    assert command("run", folder, *more, "-f", file).out == wanted
 
 
 def test_a_system_text(command, folder, speaking, answers) -> None:

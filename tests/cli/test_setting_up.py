@@ -1,4 +1,4 @@
-"""Setting up: what the Makefile says where something is missing, and that hooks test the sources."""
+"""Setting up: what the Makefile says where something is missing; hooks test the sources."""
 
 import os
 import shutil

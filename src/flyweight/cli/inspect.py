@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.printable import printable
 from flyweight.config import Settings
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -44,10 +45,8 @@ def inspect(
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
     )
-    from rich.console import Console
-
     from flyweight.build import backend, describe, memory_plan
-    from flyweight.cli.show import memory_table
+    from flyweight.cli.show import memory_table, plain_console
     from flyweight.plan.machine import machine
     from flyweight.weights.load import slot_kinds
 
@@ -57,7 +56,7 @@ def inspect(
     if as_json:
         print(json.dumps(document(found, kinds, plan), indent=1))
         return
-    console = Console()
+    console = plain_console()
     for table in (facts(found), weight_table(found, kinds), memory_table(plan)):
         console.print(table)
 
@@ -86,9 +85,9 @@ def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, 
 
 def facts(found: Described) -> Table:
     """The spec, in a reader's words."""
-    from flyweight.cli.show import plain_table
+    from flyweight.cli.show import called, plain_table
 
-    spec, layer = found.spec, found.spec.layers[0]
+    spec, layer, piece = found.spec, found.spec.layers[0], found.tokenizer.piece
     rows = {
         "family": spec.family,
         "layers": f"{len(spec.layers)}, {spec.hidden} wide, inner {layer.inner} ({layer.act})",
@@ -96,10 +95,10 @@ def facts(found: Described) -> Table:
         + (", norms on q and k" if layer.qk_norm else ""),
         "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
         "context": f"{spec.context} tokens, rope {spec.rope.kind}, base {spec.rope.base:g}",
-        "stop ids": ", ".join(f"{i} {found.tokenizer.piece(i)}" for i in sorted(found.stop_ids)),
+        "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
         "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
     }
-    table = plain_table(str(found.checkpoint.path.name))
+    table = plain_table(called(found.checkpoint.path))
     for name, value in rows.items():
         table.add_row(name, value)
     return table

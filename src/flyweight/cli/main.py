@@ -1,18 +1,23 @@
 """`flyweight`: the command and its error policy.
 
-Invariant: a user's mistake is one line on stderr and exit code 2, Ctrl-C is exit code 130, and
-neither shows a traceback.  Any other exception is a bug of ours and stays visible.  What computes
-is imported by the commands when they run, so that help is immediate.
+Invariant: a user's mistake, and an output that cannot be written, is one line on stderr and exit
+code 2, Ctrl-C is exit code 130, and none shows a traceback.  Any other exception is a bug of ours
+and stays visible.  What computes is imported by the commands when they run, so that help is
+immediate.
 """
 
+import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import TextIOWrapper, UnsupportedOperation
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from flyweight import __version__
 from flyweight.cli import inspect, run
+from flyweight.cli.printable import one_line
 from flyweight.errors import FlyweightError, nearest
 
 WRONG, STOPPED = 2, 130
@@ -46,11 +51,14 @@ def flyweight(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
-    words = [dashed(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
+    ready_streams()
+    if sys.stdout is None:
+        return fail("stdout is closed; send it to /dev/null if it is not wanted")
+    group: Any = typer.main.get_command(app)
+    words = dashed(sys.argv[1:] if argv is None else argv, group) or ["--help"]
     try:
-        result = typer.main.get_command(app).main(
-            words, prog_name="flyweight", standalone_mode=False
-        )
+        result = group.main(words, prog_name="flyweight", standalone_mode=False)
+        sys.stdout.flush()  # what is still held back may not fit the disk
         return result if isinstance(result, int) else 0
     except FlyweightError as error:
         return fail(str(error))
@@ -58,18 +66,78 @@ def main(argv: Sequence[str] | None = None) -> int:
         return STOPPED
     except SystemExit as leaving:  # a reader that closed its pipe
         return leaving.code if isinstance(leaving.code, int) else 1
+    except OSError as error:
+        if not unwritable(sys.stdout):
+            raise
+        return 1 if isinstance(error, BrokenPipeError) else fail(f"stdout: {error.strerror}")
     except Exception as error:
         if hasattr(error, "format_message"):  # what typer raises for a wrong command line
             return fail(misuse(error, words))
         raise
 
 
-def dashed(word: str) -> str:
-    """`--max_model_len=5` is `--max-model-len=5`: both spellings of an option are taken."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
+def ready_streams() -> None:
+    """What the encoding of a stream lacks becomes `?`; a closed stderr says nothing."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, TextIOWrapper):
+            with suppress(UnsupportedOperation):  # somebody has read from it already
+                stream.reconfigure(errors="replace")
+
+
+def unwritable(stream: TextIO) -> bool:
+    """Whether what was written cannot leave.  It is dropped then: the interpreter tries once more
+    at its end, and would complain in its own words.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        return True
+    return False
+
+
+def dashed(words: Sequence[str], group: Any) -> list[str]:
+    """`--max_model_len=5` is `--max-model-len=5`: both spellings of the command's options are
+    taken.  Prompts and values stay as they are.
+    """
+    params = group.commands.get(command_word(words), group).params
+    takes = {
+        name: not getattr(param, "is_flag", True)
+        for param in params
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    done: list[str] = []
+    value = False  # whether this word is the one before's
+    for i, word in enumerate(words):
+        name, equals, rest = word.partition("=")
+        name = name.replace("_", "-")
+        if value:
+            value = False
+        elif word == "--":
+            return [*done, *words[i:]]
+        elif word.startswith("--"):
+            if name in takes:
+                word, value = name + equals + rest, takes[name] and not equals
+        elif word.startswith("-"):
+            value = wants_value(word, takes)
+        done.append(word)
+    return done
+
+
+def wants_value(letters: str, takes: Mapping[str, bool]) -> bool:
+    """Whether `-n` or `-vn` goes on in the next word; in `-n5` the rest is the value."""
+    at = next((i for i, letter in enumerate(letters) if i and takes.get(f"-{letter}")), None)
+    return at == len(letters) - 1
+
+
+def command_word(words: Sequence[str]) -> str:
+    """The word that should name a command; empty when there is none."""
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def misuse(error: Any, words: Sequence[str]) -> str:
@@ -87,7 +155,7 @@ def misuse(error: Any, words: Sequence[str]) -> str:
     elif option and option not in known:
         message = f"unknown option {option}{nearest(option, known)}"
     elif message.startswith("No such command"):
-        word = message.split("'")[1]
+        word = command_word(words)
         commands = list(context.command.commands)
         message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"
@@ -105,7 +173,7 @@ def last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 def fail(message: str) -> int:
     """Says what is wrong, in one line."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {one_line(message)}", file=sys.stderr)
     return WRONG
 
 

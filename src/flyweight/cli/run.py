@@ -1,9 +1,13 @@
 """`flyweight run [MODEL] [PROMPT]`: an answer to a prompt, or a conversation without one."""
 
+import fcntl
 import json
 import os
+import select
 import shlex
+import stat
 import sys
+import termios
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +22,7 @@ from flyweight.types import SamplingParams
 # Where the checkpoint has no opinion: plain sampling wanders off in small models.
 CREATIVE = {"temperature": 0.8, "top_p": 0.95}
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+PATH_BEGINS = (".", "/", "~")  # nobody's prompt
 
 Words = Annotated[
     list[str] | None,
@@ -28,7 +33,9 @@ Words = Annotated[
 ]
 File = Annotated[
     str | None,
-    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - is stdin."),
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="The prompt, or what comes before it; - is stdin."
+    ),
 ]
 System = Annotated[
     str, typer.Option(metavar="TEXT", help="A system message; without a chat template, a preface.")
@@ -94,6 +101,10 @@ def run(
     """
     model, prompt = model_and_prompt(words or [])
     prompt = read_prompt(prompt, file)
+    if as_json and prompt is None:
+        raise RequestError(
+            "--json prints one answer, and there is no prompt; give one, or -f FILE", "prompt"
+        )
     sampling = {
         "temperature": temperature,
         "top_p": top_p,
@@ -133,13 +144,11 @@ def answer(
     """Checks everything that can be checked, loads the model, and answers or talks."""
     SamplingParams(**sampling)
     Settings.of(**settings)
-    from rich.console import Console  # what follows takes a moment to import
-
-    from flyweight.cli.session import Session
-    from flyweight.cli.show import Loading
+    from flyweight.cli.session import Session  # this takes a moment to import
+    from flyweight.cli.show import Loading, plain_console
     from flyweight.llm import LLM
 
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     loading = Loading(console, verbose)
     try:
         llm = LLM(**settings, notify=loading)
@@ -177,34 +186,70 @@ def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
 
 
 def hint(model: str | None, prompt: str | None) -> str:
-    """Where a single word was taken for a model because something has that name, the way to say it
-    is a prompt.
+    """Where a single word was taken for a model because something has that name or it looks like a
+    path (as and/or does), the way to say it is a prompt.
     """
-    if model is None or prompt is not None or model.endswith(MODEL_FILES) or os.sep in model:
+    if model is None or prompt is not None:
+        return ""
+    if model.endswith(MODEL_FILES) or model.startswith(PATH_BEGINS):
         return ""
     return f"; to take {model!r} as a prompt: flyweight run stories {shlex.quote(model)}"
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str | None:
-    """The prompt from the command line, `-f FILE`, or a pipe; a file's text comes before the
-    prompt's.  The line end that ends a file is no part of it.
+    """The prompt from the command line, `-f FILE`, or a pipe; a file's text comes in the lines
+    before the prompt's.  The line end that ends a file is no part of it.
     """
+    if file != "-" and (file is not None or prompt is not None):
+        heed_stdin()
     if file is None:
-        piped = prompt is None and not sys.stdin.isatty()
-        return _text(sys.stdin.buffer.read(), "stdin") if piped else prompt
+        at_terminal = sys.stdin is not None and sys.stdin.isatty()
+        if prompt is not None or at_terminal:
+            return prompt
+    where = "stdin" if file is None else f"-f {file}"
+    text = _text(_bytes(file, where), where)
+    return f"{text}\n{prompt}" if prompt else text
+
+
+def heed_stdin() -> None:
+    """Beside a prompt stdin is not read, as whoever started us may hold it open for ever; text that
+    waits there is refused rather than lost, and a pipe that may still bring some is told of.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        return
     try:
-        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        pipe = sys.stdin.fileno()
+        waits = any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        idle = stat.S_ISFIFO(os.fstat(pipe).st_mode) and not select.select([pipe], [], [], 0)[0]
+    except (OSError, ValueError):  # of a kind that holds no text: /dev/null
+        return
+    if waits:
+        raise RequestError(
+            "stdin holds text, and there is a prompt; -f - puts the text before the prompt, "
+            "</dev/null leaves it unread",
+            "prompt",
+        )
+    if idle:
+        print("note: stdin is a pipe, and not read beside a prompt; -f - reads it", file=sys.stderr)
+
+
+def _bytes(file: str | None, where: str) -> bytes:
+    try:
+        if file is not None and file != "-":
+            return Path(file).read_bytes()
+        if sys.stdin is None:
+            raise ValueError("it is closed")
+        return sys.stdin.buffer.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"-f {file}: {reason}; give a text file, or - for stdin", "file"
+            f"{where}: {reason}; give a prompt, or a text file with -f", "file"
         ) from None
-    return _text(raw, f"-f {file}") + (prompt or "")
 
 
 def _text(raw: bytes, where: str) -> str:
     try:
-        return raw.decode("utf-8").removesuffix("\n")
+        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{where}: byte {error.start} is not UTF-8 text; allowed: UTF-8 text", "file"

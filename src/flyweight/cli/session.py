@@ -1,8 +1,8 @@
 """Talking at a terminal: streaming one answer, and the interactive session with history, line
 editing and commands.
 
-Invariant: Ctrl-C ends an answer, not the session; a prompt that cannot be answered leaves the
-conversation as it was.
+Invariant: Ctrl-C, however often, ends an answer, not the session; a prompt that cannot be answered
+leaves the conversation as it was.
 """
 
 import sys
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flyweight.cli.printable import one_line, printable
 from flyweight.cli.show import figures, stats_table
-from flyweight.errors import FlyweightError, nearest
+from flyweight.errors import FlyweightError, RequestError, nearest
 from flyweight.llm import LLM, Message, Prompt
 from flyweight.results import RequestOutput
 from flyweight.types import SamplingParams
@@ -63,7 +64,7 @@ class Session:
             if sys.stdout.isatty() and not self.chats and not going_on:
                 sys.stdout.write(line)  # what is gone on with is part of what a person reads
             stopped = self._stream(prompt)
-        except FlyweightError:
+        except (FlyweightError, KeyboardInterrupt):
             self.messages, self.text = before
             raise
         said = self.last.outputs[0].text if self.last else ""
@@ -72,20 +73,22 @@ class Session:
             self.messages.append({"role": "assistant", "content": said})
         if self.last is not None:
             note = "stopped · " if stopped else ""
-            self.console.print(f"{note}{figures(self.last)}", style="dim", soft_wrap=True)
+            self.console.print(f"{note}{self._figures(self.last)}", style="dim", soft_wrap=True)
         if stopped and not going_on:
             raise KeyboardInterrupt
 
     def _stream(self, prompt: Prompt) -> bool:
-        """Writes the answer to stdout and keeps it in `last`; True when Ctrl-C ended it."""
+        """Writes the answer to stdout and keeps it in `last`; True when Ctrl-C ended it.  Pressed
+        again while the request is given up, it has nothing left to end.
+        """
         self.last, stopped = None, False
-        with closing(self.llm.stream(prompt, self.params)) as outputs:
-            try:
+        try:
+            with closing(self.llm.stream(prompt, self.params)) as outputs:
                 for self.last in outputs:
                     sys.stdout.write(self.last.outputs[0].delta)
                     sys.stdout.flush()
-            except KeyboardInterrupt:
-                stopped = True
+        except KeyboardInterrupt:
+            stopped = True
         sys.stdout.write("\n")
         sys.stdout.flush()
         return stopped
@@ -97,18 +100,23 @@ class Session:
         while True:
             try:
                 line = input(">>> ").strip()
+                if line == "/bye":
+                    return
+                self._obey(line)
             except EOFError:
                 print()
                 return
             except KeyboardInterrupt:
                 print()
-                continue
-            if line == "/bye":
-                return
-            try:
-                self._obey(line)
             except FlyweightError as error:
-                self.console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+                line = f"error: {one_line(str(error))}{self._way_out(error)}"
+                self.console.print(line, style="red", soft_wrap=True)
+
+    def _way_out(self, error: FlyweightError) -> str:
+        """What a conversation that has grown too long can do."""
+        begun = self.text != self.system or len(self.messages) > bool(self.system)
+        long = isinstance(error, RequestError) and error.field == "prompt" and begun
+        return "; /reset forgets the conversation" if long else ""
 
     def _obey(self, line: str) -> None:
         commands: dict[str, Callable[[], None]] = {
@@ -121,26 +129,33 @@ class Session:
             commands[word]()
         elif word.startswith("/"):
             known = [*commands, "/bye"]
-            self.console.print(
-                f"unknown command {word}{nearest(word, known)}; /help lists them", highlight=False
-            )
+            what = f"unknown command {printable(word)}{nearest(word, known)}"
+            self.console.print(f"{what}; /help lists them", highlight=False)
         elif line:
             self.answer(line, going_on=True)
 
+    def _figures(self, out: RequestOutput) -> str:
+        return figures(out, self.llm.loaded.limits.max_model_len)
+
     def _stats(self) -> None:
         if self.last is not None:
-            self.console.print(f"last answer: {figures(self.last)}", highlight=False)
+            self.console.print(f"last answer: {self._figures(self.last)}", highlight=False)
         self.console.print(stats_table(self.llm))
 
 
 def edit_lines() -> None:
-    """Arrow keys, and a history kept between sessions, where the readline library is there."""
+    """Arrow keys, and a history kept between sessions, where there is a readline library and a
+    home.
+    """
     try:
         import atexit
         import readline
     except ImportError:
         return
-    file = Path("~/.local/state/flyweight/history").expanduser()
+    try:
+        file = Path("~/.local/state/flyweight/history").expanduser()
+    except RuntimeError:  # nobody's home: a user id that no list of users knows
+        return
     with suppress(OSError):
         readline.read_history_file(file)
     readline.set_history_length(HISTORY)

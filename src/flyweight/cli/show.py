@@ -4,17 +4,31 @@ figures.
 Everything here goes to stderr, so that stdout holds the answer and nothing else.
 """
 
+import os
+from pathlib import Path
+
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from flyweight.build import Described
+from flyweight.cli.printable import printable
 from flyweight.llm import LLM
 from flyweight.plan.memory import MemoryPlan, size
 from flyweight.results import RequestOutput
 
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """A console that prints words as they are: `[b]` or `:dog:` may be somebody's file or token."""
+    return Console(stderr=stderr, markup=False, emoji=False)
+
+
+def called(path: Path) -> str:
+    """A model's name: `.` has one too, and a link its own."""
+    return printable(os.path.basename(os.path.abspath(path)) or str(path))
 
 
 class Loading:
@@ -31,8 +45,8 @@ class Loading:
         if self.verbose:
             self.console.print(memory_table(plan))
             return
-        name = found.checkpoint.path.name
-        self.console.print(f"{name}: {summary(plan)}", style="dim", highlight=False, soft_wrap=True)
+        line = f"{called(found.checkpoint.path)}: {summary(plan)}"
+        self.console.print(line, style="dim", highlight=False, soft_wrap=True)
 
     def progress(self, done: int, total: int) -> None:
         if total < SHOW_BAR_ABOVE or not self.console.is_terminal:
@@ -54,9 +68,8 @@ class Loading:
             self.bar = None
 
     def warn(self, message: str) -> None:
-        self.console.print(
-            f"warning: {message}", style="yellow", highlight=False, soft_wrap=True, markup=False
-        )
+        line = f"warning: {printable(message)}"
+        self.console.print(line, style="yellow", highlight=False, soft_wrap=True)
 
 
 def summary(plan: MemoryPlan) -> str:
@@ -102,8 +115,18 @@ def stats_table(llm: LLM) -> Table:
     return table
 
 
-def figures(out: RequestOutput) -> str:
-    """`182 tokens · 1204.3 tokens/s · first token after 3 ms · 5 of 6 prompt tokens from cache`."""
+def cut_short(out: RequestOutput, longest: int) -> str:
+    """Why an answer ends in the middle, where it does; `longest` is prompt and answer together."""
+    if out.outputs[0].finish_reason != "length":
+        return ""
+    known = len(out.prompt_token_ids) + len(out.outputs[0].token_ids)
+    return "context full" if known >= longest else "stopped at max_tokens"
+
+
+def figures(out: RequestOutput, longest: int) -> str:
+    """`182 tokens · 1204.3 tokens/s · first token after 3 ms · 5 of 6 prompt tokens from cache`;
+    then why the answer was cut short.
+    """
     m = out.metrics
     tokens = sum(len(o.token_ids) for o in out.outputs)
     parts = [f"{tokens} tokens"]
@@ -114,4 +137,5 @@ def figures(out: RequestOutput) -> str:
         parts.append(
             f"{out.num_cached_tokens} of {len(out.prompt_token_ids)} prompt tokens from cache"
         )
-    return " · ".join(parts)
+    why = cut_short(out, longest)
+    return " · ".join([*parts, why] if why else parts)
