@@ -1,6 +1,7 @@
 """Damaged or lying tokenizer files: always a CheckpointError of one line that names the key."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from text_vocabularies import FIXTURES, bpe_metadata, spm_metadata
 
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, RequestError
+from flyweight.text.library import guarded, not_encoded
 from flyweight.text.tokenizer import load_tokenizer
 
 SPM, BPE = spm_metadata(), bpe_metadata()
@@ -87,9 +89,13 @@ JSON_CASES = [
     ("tokenizer.json", b"{", "not a readable tokenizer"),
     ("tokenizer.json", b"\xff\xfe", "not a readable tokenizer"),
     ("tokenizer.json", b'{"model": {"type": "BPE"}}', "not a readable tokenizer"),
-    ("tokenizer_config.json", b"[1]", "holds a list"),
+    ("tokenizer_config.json", b"[1]", "found list"),
     ("tokenizer_config.json", b"{" * 100_000, "not valid JSON"),
     ("tokenizer_config.json", b"\xff", "not valid JSON"),
+    ("tokenizer_config.json", b'{"eos_token": "a", "eos_token": "b"}', "'eos_token' appears twice"),
+    ("tokenizer_config.json", b"[" + b"1," * (5 << 20) + b"1]", "more than .* JSON values"),
+    ("tokenizer_config.json", b'{"bos_token": "\\ud800"}', "bos_token '.ud800' is not in the"),
+    ("tokenizer_config.json", b'{"bos_token": "\\u001b[2J"}', "bos_token '.x1b.2J' is not in the"),
     ("tokenizer_config.json", b'{"eos_token": "<nope>"}', "eos_token '<nope>' is not in the"),
     ("tokenizer_config.json", b'{"add_bos_token": "yes"}', None),
     (
@@ -100,6 +106,16 @@ JSON_CASES = [
     ("tokenizer_config.json", b'{"added_tokens_decoder": {"9": {"content": "<x>"}}}', "the id 9"),
     ("tokenizer_config.json", b'{"added_tokens_decoder": {"9": {}}}', "has no content"),
     ("tokenizer_config.json", b'{"added_tokens_decoder": [1]}', "not an object of token ids"),
+    (
+        "tokenizer_config.json",
+        b'{"added_tokens_decoder": {"' + b"9" * 5000 + b'": {"content": "<x>"}}}',
+        "not an object of token ids",
+    ),
+    (
+        "tokenizer_config.json",
+        b'{"added_tokens_decoder": {"483": {"content": "\\udc00"}}}',
+        "has no content of Unicode",
+    ),
 ]
 
 
@@ -113,6 +129,74 @@ def test_json_files(tmp_path: Path, name: str, content: bytes, message: str | No
     with pytest.raises(CheckpointError, match=message) as caught:
         load_tokenizer(tmp_path / "model")
     assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "<unk>"}
+UNIGRAM = {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None}
+SLOW_SPLIT = {
+    "type": "Split",
+    "pattern": {"Regex": "(a+)+$"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
+NAMES_NOTHING = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}}, SEQUENCE],
+    "pair": [SEQUENCE, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
+}
+BROKEN_MAP = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def tokenizer_json(path: Path, **parts: Any) -> Path:
+    (path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": WORDS} | parts))
+    return path
+
+
+@pytest.mark.parametrize("parts", [{"normalizer": BROKEN_MAP}, {"post_processor": NAMES_NOTHING}])
+def test_a_library_that_panics_at_load(tmp_path: Path, parts: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a readable tokenizer"):
+        load_tokenizer(tokenizer_json(tmp_path, **parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({}, "zebra"),
+        ({"model": UNIGRAM}, "zebra"),
+        ({"pre_tokenizer": SLOW_SPLIT}, "a" * 40 + "b"),
+    ],
+)
+@pytest.mark.parametrize("parse_special", [False, True])
+def test_a_text_the_library_fails_on(
+    tmp_path: Path, parts: dict[str, Any], text: str, parse_special: bool
+) -> None:
+    tokenizer = load_tokenizer(tokenizer_json(tmp_path, **parts))
+    with pytest.raises(RequestError, match="the model's tokenizer fails on it") as refused:
+        tokenizer.encode(text, parse_special=parse_special)
+    assert refused.value.field == "prompt" and str(refused.value).isprintable()
+    assert tokenizer.encode("a") == [0]  # a panic leaves it usable
+
+
+def test_ids_the_library_fails_on(tmp_path: Path) -> None:
+    decoder = {"type": "Strip", "content": "a", "start": 3, "stop": 3}
+    tokenizer = load_tokenizer(tokenizer_json(tmp_path, decoder=decoder))
+    with pytest.raises(CheckpointError, match="decoder fails"):
+        tokenizer.decode([0, 1])
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_interrupts_pass_the_guard(interrupt: type[BaseException]) -> None:
+    with pytest.raises(interrupt), guarded(not_encoded):
+        raise interrupt
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tokenizer_json(tmp_path) / name)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load_tokenizer(tmp_path)
 
 
 def test_no_tokenizer_here(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.text.alphabet import piece_bytes
 from flyweight.text.codec import Marks, TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType, read_vocabulary, strings
+from flyweight.text.library import guarded, not_encoded
 from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
 from flyweight.untrusted import shown
@@ -101,7 +102,8 @@ class GgufBpeCodec:
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids += self._library.encode(part, add_special_tokens=False).ids
+                with guarded(not_encoded):
+                    ids += self._library.encode(part, add_special_tokens=False).ids
         ids.extend(after)
         return ids
 

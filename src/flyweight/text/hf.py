@@ -7,6 +7,7 @@ added later, the chat template (kept as a string).  Both files are checked here;
 """
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,9 +17,12 @@ from tokenizers import AddedToken, Tokenizer
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
 from flyweight.text.codec import Marks, TextStream
+from flyweight.text.library import guarded, not_decoded, not_encoded
 from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
+from flyweight.untrusted import read_bytes, read_json, shown
 
 MOST_BYTES = 256 << 20
+TOKEN_ID = re.compile("[0-9]{1,10}")
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
 
 Json = dict[str, object]
@@ -45,6 +49,11 @@ class HfCodec:
         self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
 
     def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        with guarded(not_encoded):
+            return self.ids(text, add_special, parse_special)
+
+    def ids(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """`encode`, with the library's own faults."""
         library = self._library if parse_special else self._literal
         if not add_special or self._around is None:
             return list(library.encode(text, add_special_tokens=add_special).ids)
@@ -53,7 +62,8 @@ class HfCodec:
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         kept = [i for i in ids if self._shown(skip_special, i)]
-        return str(self._library.decode(kept, skip_special_tokens=False))
+        with guarded(not_decoded):
+            return str(self._library.decode(kept, skip_special_tokens=False))
 
     def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
         if self._byte_level:
@@ -110,7 +120,13 @@ class HfCodec:
 
 def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
     """Read tokenizer.json and, where present, its three companions in `directory`."""
-    library = _read_library(directory / "tokenizer.json")
+    path = directory / "tokenizer.json"
+    unusable = f"{path}: not a readable tokenizer"
+    with guarded(lambda reason: CheckpointError(f"{unusable} ({reason})")):
+        return _load(_read_library(path), directory)
+
+
+def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
     config = _read_json(directory / "special_tokens_map.json")
     path = directory / "tokenizer_config.json"
     config |= {key: value for key, value in _read_json(path).items() if value is not None}
@@ -126,7 +142,7 @@ def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
     listed = library.get_added_tokens_decoder().items()
     special = {i for i, token in listed if token.special} | {i for i in (bos, eos) if i is not None}
     codec = HfCodec(library, frozenset(special), around)
-    added = codec.encode("", add_special=True, parse_special=True)
+    added = codec.ids("", add_special=True, parse_special=True)
     marks = Marks(
         bos_id=bos,
         eos_ids=() if eos is None else (eos,),
@@ -138,54 +154,27 @@ def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
     return codec, marks
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise CheckpointError(f"{path}: {size} bytes, more than {MOST_BYTES}")
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from None
-
-
 def _read_library(path: Path) -> Tokenizer:
-    try:
-        library: Tokenizer = Tokenizer.from_buffer(_read_bytes(path))
-    except CheckpointError:
-        raise
-    except Exception as error:  # what the library raises for any fault
-        raise CheckpointError(f"{path}: not a readable tokenizer ({_line(error)})") from None
+    library: Tokenizer = Tokenizer.from_buffer(read_bytes(path, MOST_BYTES))
     library.no_truncation()
     library.no_padding()
     return library
 
 
 def _read_json(path: Path) -> Json:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(_read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({_line(error)})") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not an object")
-    return content
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+    return read_json(path) if path.exists() else {}
 
 
 def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
     """Tokens that only tokenizer_config.json lists; each must land on the id the file gives it."""
     listed = config.get("added_tokens_decoder", {})
-    if not isinstance(listed, dict) or not all(key.isdecimal() for key in listed):
+    if not isinstance(listed, dict) or not all(map(TOKEN_ID.fullmatch, listed)):
         raise CheckpointError(f"{path}: added_tokens_decoder is not an object of token ids")
     for key in sorted(listed, key=int):
         entry = listed[key]
         content = entry.get("content") if isinstance(entry, dict) else None
-        if not isinstance(content, str) or not content:
-            raise CheckpointError(f"{path}: added_tokens_decoder[{key}] has no content")
+        if not isinstance(content, str) or not content or not _encodes(content):
+            raise CheckpointError(f"{path}: added_tokens_decoder[{key}] has no content of Unicode")
         if library.token_to_id(content) is None:
             options = ("single_word", "lstrip", "rstrip", "normalized", "special")
             wanted = {name: bool(entry[name]) for name in options if name in entry}
@@ -193,7 +182,7 @@ def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
         found = library.token_to_id(content)
         if found != int(key):
             raise CheckpointError(
-                f"{path}: added_tokens_decoder gives {content[:40]!r} the id {key}, "
+                f"{path}: added_tokens_decoder gives {shown(content)} the id {key}, "
                 f"tokenizer.json {found}"
             )
 
@@ -203,18 +192,24 @@ def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | Non
     content = value.get("content") if isinstance(value, dict) else value
     if content is None:
         return None
-    found = library.token_to_id(content) if isinstance(content, str) else None
-    if not isinstance(content, str) or found is None:
-        raise CheckpointError(f"{path}: {name} {content!r:.60} is not in the vocabulary")
+    known = isinstance(content, str) and _encodes(content)
+    found = library.token_to_id(str(content)) if known else None
+    if found is None:
+        raise CheckpointError(f"{path}: {name} {shown(content)} is not in the vocabulary")
     if found not in library.get_added_tokens_decoder():  # a plain piece: let texts spell it
-        library.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+        library.add_special_tokens([AddedToken(str(content), special=True, normalized=False)])
     return int(found)
+
+
+def _encodes(text: str) -> bool:
+    """JSON can spell half a character; the library takes whole ones."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _flag(config: Json, name: str, path: Path) -> bool:
     value = config.get(name, False)
     if not isinstance(value, bool):
-        raise CheckpointError(f"{path}: {name} is {value!r:.60}, not true or false")
+        raise CheckpointError(f"{path}: {name} is {shown(value)}, not true or false")
     return value
 
 
@@ -222,7 +217,7 @@ def _chat_template(directory: Path, config: Json) -> str | None:
     """chat_template.jinja first; of several in the configuration, the one called default."""
     path = directory / "chat_template.jinja"
     if path.exists():
-        return _read_bytes(path).decode("utf-8", "replace")
+        return read_bytes(path).decode("utf-8", "replace")
     value = config.get("chat_template")
     if isinstance(value, list):
         entries = [entry for entry in value if isinstance(entry, dict)]

@@ -1,0 +1,35 @@
+"""The `tokenizers` library at arm's length: whatever it raises over somebody's file or text becomes
+one of our errors.
+
+Invariant: interrupts pass. A panic of its Rust code is a BaseException that only its name tells
+apart, since its class cannot be imported.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flyweight.errors import CheckpointError, FlyweightError, RequestError
+from flyweight.untrusted import one_line
+
+PANIC = "PanicException"
+
+
+@contextmanager
+def guarded(refusal: Callable[[str], FlyweightError]) -> Iterator[None]:
+    """Turns a fault of the library inside the block into `refusal(reason)`."""
+    try:
+        yield
+    except FlyweightError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        raise refusal(one_line(str(error)) or type(error).__name__) from None
+
+
+def not_encoded(reason: str) -> RequestError:
+    return RequestError(f"prompt: the model's tokenizer fails on it ({reason})", "prompt")
+
+
+def not_decoded(reason: str) -> CheckpointError:
+    return CheckpointError(f"the tokenizer's decoder fails on its own ids ({reason})")
