@@ -1,10 +1,12 @@
 """Chat templates: equal to what transformers renders, and unable to do harm."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from text_vocabularies import bpe_metadata
 
 from flyweight.errors import RequestError
 from flyweight.text.chat import render
@@ -64,6 +66,32 @@ def test_a_template_that_fails_is_one_line(template: str) -> None:
     with pytest.raises(RequestError) as refused:
         render(template, USER, TOKENIZER)
     assert "chat template" in str(refused.value) and "\n" not in str(refused.value)
+
+
+TOKENS = "{{ bos_token }} {{ eos_token }} {{ unk_token }} {{ pad_token }}"
+
+
+def test_eos_token_is_eos_whatever_else_ends_a_text() -> None:
+    metadata = bpe_metadata()
+    pieces = metadata["tokenizer.ggml.tokens"]
+    eos = metadata["tokenizer.ggml.eos_token_id"]
+    ends = {"tokenizer.ggml.eot_token_id": eos - 1, "tokenizer.ggml.eom_token_id": eos + 1}
+    others = {"tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.padding_token_id": 1}
+    tokenizer = load_tokenizer(metadata | ends | others)
+    assert tokenizer.eos_ids == (eos - 1, eos, eos + 1)
+    assert render("{{ eos_token }}", USER, tokenizer) == pieces[eos] == "<|end|>"
+    assert render(TOKENS, USER, tokenizer) == f"<|start|> <|end|> {pieces[0]} {pieces[1]}"
+    past = metadata | {"tokenizer.ggml.padding_token_id": len(pieces)}  # in published files
+    assert render(TOKENS, USER, load_tokenizer(past)) == "<|start|> <|end|>  "
+
+
+def test_tokens_of_tokenizer_config(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "tiny-bpe", tmp_path / "model")
+    config = {"bos_token": "<|end|>", "eos_token": {"content": "<|start|>"}}
+    config |= {"unk_token": {"content": "<?>"}, "pad_token": "<.>"}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = load_tokenizer(tmp_path / "model")
+    assert render(TOKENS, USER, tokenizer) == "<|end|> <|start|> <?> <.>"
 
 
 def test_rendering_changes_no_message() -> None:

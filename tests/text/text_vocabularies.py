@@ -68,7 +68,7 @@ def metaspace_decoder() -> Any:
 
 def library_tokenizer(library: Library) -> Tokenizer:
     special = frozenset({0, 1, 2})
-    return Tokenizer(HfCodec(library, special, None), Marks(1, (2,), special_ids=special))
+    return Tokenizer(HfCodec(library, special, None), Marks(1, 2, (2,), special_ids=special))
 
 
 SMALL: dict[str, Callable[[], Tokenizer]] = {

@@ -34,7 +34,9 @@ def render(
         "documents": None,
         "add_generation_prompt": True,
         "bos_token": _piece(tokenizer, tokenizer.bos_id),
-        "eos_token": _piece(tokenizer, next(iter(tokenizer.eos_ids), None)),
+        "eos_token": _piece(tokenizer, tokenizer.eos_id),
+        "unk_token": tokenizer.marks.unk_token,
+        "pad_token": tokenizer.marks.pad_token,
     }
     try:
         return _environment().from_string(template).render(**{**given, **variables})

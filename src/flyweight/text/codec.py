@@ -16,16 +16,20 @@ class Marks:
     """Ids with a meaning, and what the vocabulary's publisher says about adding them.
 
     `eos_ids` holds every id the tokenizer's own configuration calls an end (eos, eot, eom),
-    ascending; `special_ids` are the ids that stand for no text of their own and are skipped when
-    text is shown.
+    ascending; `eos_id` is the one that chat templates call eos_token. `unk_token` and `pad_token`
+    are spellings, for templates alone. `special_ids` are the ids that stand for no text of their
+    own and are skipped when text is shown.
     """
 
     bos_id: int | None = None
+    eos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     add_bos: bool = False
     add_eos: bool = False
     special_ids: frozenset[int] = frozenset()
     chat_template: str | None = None
+    unk_token: str = ""
+    pad_token: str = ""
 
 
 class TextStream(Protocol):

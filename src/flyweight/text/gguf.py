@@ -73,8 +73,8 @@ def read_vocabulary(metadata: Mapping[str, object], add_bos: bool) -> GgufVocabu
     scores = _numbers(metadata, "scores", len(pieces))
     if scores is not None and not np.isfinite(scores).all():
         raise CheckpointError("tokenizer.ggml.scores holds a value that is not finite")
-    marks = _marks(metadata, kinds, add_bos)
-    eos = _token_id(metadata, "eos_token_id", len(pieces))
+    marks = _marks(metadata, pieces, kinds, add_bos)
+    eos = marks.eos_id
     return GgufVocabulary(
         pieces=pieces,
         types=kinds,
@@ -137,23 +137,31 @@ def _token_id(metadata: Mapping[str, object], key: str, count: int) -> int | Non
     return value
 
 
-def _marks(metadata: Mapping[str, object], types: list[int], add_bos: bool) -> Marks:
+def _marks(
+    metadata: Mapping[str, object], pieces: list[str], types: list[int], add_bos: bool
+) -> Marks:
     count = len(types)
     bos = _token_id(metadata, "bos_token_id", count)
     ends = [_token_id(metadata, key, count) for key in END_KEYS]
+    eos = ends[0]
     eos_ids = tuple(sorted({i for i in ends if i is not None}))
     special = {i for i, t in enumerate(types) if t in (TokenType.CONTROL, TokenType.UNKNOWN)}
     special.update(eos_ids)
     if bos is not None:
         special.add(bos)
+    unknown = _token_id(metadata, "unknown_token_id", count)
+    padding = token_id(metadata, "padding_token_id")  # published files point past the vocabulary
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise CheckpointError("tokenizer.chat_template is not a string")
     return Marks(
         bos_id=bos,
+        eos_id=eos,
         eos_ids=eos_ids,
         add_bos=flag(metadata, "add_bos_token", add_bos) and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", False) and ends[0] is not None,
+        add_eos=flag(metadata, "add_eos_token", False) and eos is not None,
         special_ids=frozenset(special),
         chat_template=template,
+        unk_token="" if unknown is None else pieces[unknown],
+        pad_token="" if padding is None or padding >= count else pieces[padding],
     )

@@ -145,11 +145,14 @@ def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
     added = codec.ids("", add_special=True, parse_special=True)
     marks = Marks(
         bos_id=bos,
+        eos_id=eos,
         eos_ids=() if eos is None else (eos,),
         add_bos=bos is not None and added[:1] == [bos],
         add_eos=eos is not None and added[-1:] == [eos] and added != [bos],
         special_ids=frozenset(special),
         chat_template=_chat_template(directory, config),
+        unk_token=_spelling(config, "unk_token"),
+        pad_token=_spelling(config, "pad_token"),
     )
     return codec, marks
 
@@ -185,6 +188,13 @@ def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
                 f"{path}: added_tokens_decoder gives {shown(content)} the id {key}, "
                 f"tokenizer.json {found}"
             )
+
+
+def _spelling(config: Json, name: str) -> str:
+    """A token only chat templates ask for; it need not be in the vocabulary."""
+    value = config.get(name)
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else ""
 
 
 def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | None:

@@ -34,6 +34,10 @@ class Tokenizer:
         return self.marks.bos_id
 
     @property
+    def eos_id(self) -> int | None:
+        return self.marks.eos_id
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         return self.marks.eos_ids
 
