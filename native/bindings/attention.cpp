@@ -101,7 +101,7 @@ Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In
   Out<float> q = fresh<float>({qkv.shape(0), static_cast<size_t>(heads), static_cast<size_t>(view.k_dim)});
   const RopeStoreArgs args{qkv.data(), q.data(), view,       tokens, heads,  slots.data(),
                            cos.data(), sin.data(), half, q_norm, k_norm, std::get<2>(norms)};
-  nb::gil_scoped_release release;
+  const Computing computing;
   engine.kernels->attention->rope_store(engine.pool, args);
   return q;
 }
@@ -146,7 +146,7 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
   const AttendArgs args{q.data(), out.data(), view, heads, scale, positions.data(), tables.data(),
                         static_cast<int64_t>(tables.shape(1))};
   const int threads = engine.pool.threads();
-  nb::gil_scoped_release release;
+  const Computing computing;
   const AttendPlan plan = plan_attend({static_cast<int64_t>(tables.shape(0)), starts.data(), positions.data(), heads,
                                        view.heads, threads});
   const std::lock_guard<std::mutex> lock(scratch.busy);
@@ -161,7 +161,7 @@ void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
   require_slots(src, view);
   require_slots(dst, view);
   const auto count = static_cast<int64_t>(src.size());
-  nb::gil_scoped_release release;
+  const Computing computing;
   const std::lock_guard<std::mutex> lock(scratch.busy);
   void* held = scratch.reserve(count * view.heads * (view.k_dim + view.v_dim) * element_bytes(view.type));
   engine.kernels->attention->move_kv(engine.pool, view, src.data(), dst.data(), count, held);

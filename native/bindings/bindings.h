@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <new>
 
+#include "../arithmetic.h"
 #include "../kernels.h"
 
 namespace flyweight {
@@ -55,6 +56,12 @@ bool same_shape(const A& a, const B& b) {
 }
 
 void require(bool ok, const char* what);  // raises ValueError(what)
+
+// While it lives, kernels may run: the interpreter is free for others, the arithmetic is the kernels' own.
+class Computing {
+  const nb::gil_scoped_release release_;
+  const DefaultArithmetic arithmetic_;
+};
 
 void bind_attention(nb::module_& m);
 void bind_elementwise(nb::module_& m);

@@ -9,7 +9,7 @@ using Rows = In<float, Mat>;
 Out<float> norm(Engine& e, Rows x, In<float, Vec> w, float eps) {
   require(w.shape(0) == x.shape(1), "norm: the weight's length is not the row's");
   Out<float> out = fresh<float>({x.shape(0), x.shape(1)});
-  const nb::gil_scoped_release release;
+  const Computing computing;
   e.kernels->elementwise->norm(e.pool, x.data(), w.data(), out.data(), extent(x, 0), extent(x, 1), eps);
   return out;
 }
@@ -18,7 +18,7 @@ Out<float> add_norm(Engine& e, Rows x, InOut<float, Mat> residual, In<float, Vec
   require(w.shape(0) == x.shape(1), "add_norm: the weight's length is not the row's");
   require(same_shape(x, residual), "add_norm: x and residual differ in shape");
   Out<float> out = fresh<float>({x.shape(0), x.shape(1)});
-  const nb::gil_scoped_release release;
+  const Computing computing;
   e.kernels->elementwise->add_norm(e.pool, x.data(), residual.data(), w.data(), out.data(), extent(x, 0), extent(x, 1),
                                    eps);
   return out;
@@ -28,14 +28,14 @@ Out<float> act(Engine& e, Rows x, Act kind) {
   require(x.shape(1) % 2 == 0, "act: rows hold gate and up, so their length must be even");
   const size_t inner = x.shape(1) / 2;
   Out<float> out = fresh<float>({x.shape(0), inner});
-  const nb::gil_scoped_release release;
+  const Computing computing;
   e.kernels->elementwise->act(e.pool, x.data(), out.data(), extent(x, 0), static_cast<int64_t>(inner), kind);
   return out;
 }
 
 void add(Engine& e, Rows x, InOut<float, Mat> residual) {
   require(same_shape(x, residual), "add: x and residual differ in shape");
-  const nb::gil_scoped_release release;
+  const Computing computing;
   e.kernels->elementwise->add(e.pool, x.data(), residual.data(), extent(x, 0) * extent(x, 1));
 }
 
@@ -43,7 +43,7 @@ Out<float> take(Engine& e, Rows x, In<int32_t, Vec> rows) {
   for (size_t r = 0; r < rows.shape(0); ++r)
     require(rows.data()[r] >= 0 && rows.data()[r] < extent(x, 0), "take: a row number is out of range");
   Out<float> out = fresh<float>({rows.shape(0), x.shape(1)});
-  const nb::gil_scoped_release release;
+  const Computing computing;
   e.kernels->elementwise->take(e.pool, x.data(), rows.data(), out.data(), extent(rows, 0), extent(x, 1));
   return out;
 }

@@ -71,7 +71,7 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
   part.super_mins = reinterpret_cast<const uint16_t*>(
       field(super_mins, kind == Kind::q4_k ? super_bytes : 0, "super_mins do not fit"));
   part.row = row, part.rows = rows, part.k = tiles.k, part.kind = kind;
-  nb::gil_scoped_release release;
+  const Computing computing;
   pack(engine.pool, part, tiles.memory.data);
 }
 
@@ -101,7 +101,7 @@ void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const 
   job.kind = tiles.kind;
   job.round_bf16 = mode == static_cast<int>(Mode::bf16);
   job.mode = job.round_bf16 && tiles.kind != Kind::bf16 ? Mode::f32 : static_cast<Mode>(mode);
-  nb::gil_scoped_release release;
+  const Computing computing;
   const std::lock_guard<std::mutex> lock(panels.busy);
   job.panels = panels.at_least(job.tokens * token_bytes(job.mode, job.k));
   linear(engine.pool, *engine.kernels->gemm, job);
@@ -116,7 +116,7 @@ void embed_into(Engine& engine, const Tiles& tiles, const In<int32_t, Vec>& ids,
   job.weight = tiles.memory.data, job.kind = tiles.kind, job.n = tiles.n, job.k = tiles.k;
   const int32_t* rows = ids.data();
   float* to = out.data();
-  nb::gil_scoped_release release;
+  const Computing computing;
   constexpr int64_t kRows = 8;  // rows of a chunk: some 10 us
   engine.pool.run((count + kRows - 1) / kRows, [&](int64_t chunk, int) {
     for (int64_t i = chunk * kRows; i < count && i < (chunk + 1) * kRows; ++i)
@@ -130,7 +130,7 @@ int64_t probe_read(Engine& engine, const Tiles& tiles) {
   constexpr int64_t kChunk = 128 << 10;
   const int64_t chunks = static_cast<int64_t>(tiles.memory.size) / kChunk;
   std::atomic<int32_t> sink{0};
-  nb::gil_scoped_release release;
+  const Computing computing;
   engine.pool.run(chunks, [&](int64_t c, int) {
     sink.fetch_add(engine.kernels->gemm->read(tiles.memory.data + c * kChunk, kChunk), std::memory_order_relaxed);
   });
@@ -141,7 +141,7 @@ template <auto Member>
 int64_t probe_compute(Engine& engine, int64_t rounds, int64_t operations) {
   const int64_t chunks = engine.pool.threads() * int64_t{8};
   std::atomic<int32_t> sink{0};
-  nb::gil_scoped_release release;
+  const Computing computing;
   engine.pool.run(chunks, [&](int64_t, int) {
     sink.fetch_add(static_cast<int32_t>((engine.kernels->gemm->*Member)(rounds)), std::memory_order_relaxed);
   });

@@ -104,7 +104,7 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
   job.top_ids = std::get<3>(answers).data();
   job.top_logprobs = std::get<4>(answers).data();
 
-  const nb::gil_scoped_release release;
+  const Computing computing;
   const auto bytes = static_cast<size_t>(e.kernels->sample->scratch(job, e.pool.threads()));
   const auto free = [](uint8_t* p) { ::operator delete(p, kAlign); };
   const std::unique_ptr<uint8_t, decltype(free)> scratch(static_cast<uint8_t*>(::operator new(bytes, kAlign)), free);

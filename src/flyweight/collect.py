@@ -7,10 +7,11 @@ by `feed`'s return value.
 """
 
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flyweight.results import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from flyweight.results import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Event, Finish, Request, TokenLogprobs
@@ -22,7 +23,10 @@ class _Choice:
 
     detokenizer: Detokenizer
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    # log-probabilities, `PositionLogprobs`' arrays
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    values: "array[float]" = field(default_factory=lambda: array("f"))
+    ranks: "array[int]" = field(default_factory=lambda: array("i"))
     cumulative: float = 0.0
     finish: str | None = None
     reason: int | str | None = None
@@ -30,9 +34,7 @@ class _Choice:
 
 
 class Collector:
-    """Gathers one request's events.  `prompt` is the text it came from, if it came as text;
-    `changed` is set by every event, and taken back by who has seen it.
-    """
+    """Gathers one request's events.  `prompt` is the text it came from, if it came as text."""
 
     def __init__(
         self,
@@ -44,7 +46,6 @@ class Collector:
         self.request, self.tokenizer, self.prompt = request, tokenizer, prompt
         self.clock = clock
         self.cached = 0
-        self.changed = False
         self._scheduled = self._first = self._last = 0.0
         self.choices = [_Choice(self._detokenizer()) for _ in range(request.params.n)]
 
@@ -65,7 +66,6 @@ class Collector:
         self.cached = max(self.cached, event.cached)
         if choice.finish:
             return False
-        self.changed = True
         self._time(event)
         for i, token in enumerate(event.tokens):
             scored = event.logprobs[i] if event.logprobs else None
@@ -111,7 +111,10 @@ class Collector:
         choice.tokens.append(token)
         if scored is not None:
             choice.cumulative += scored.chosen
-            choice.logprobs.append(self._logprobs(token, scored))
+            missing = (self.request.params.logprobs or 0) - len(scored.top_ids)
+            choice.ids.extend((token, *scored.top_ids, *(-1,) * missing))
+            choice.values.extend((scored.chosen, *scored.top, *(0.0,) * missing))
+            choice.ranks.append(scored.rank)
         if not hidden:
             choice.delta += choice.detokenizer.push([token])
 
@@ -141,26 +144,22 @@ class Collector:
             decode_rate=later / decoding if decoding > 0 else 0.0,
         )
 
-    def _logprobs(self, token: int, scored: TokenLogprobs) -> dict[int, Logprob]:
-        """The chosen token first, then the best, as vLLM lists them."""
-        found = {token: Logprob(scored.chosen, scored.rank, self._spelled(token))}
-        for rank, (id, value) in enumerate(zip(scored.top_ids, scored.top, strict=True), 1):
-            if id >= 0:
-                found.setdefault(id, Logprob(value, rank, self._spelled(id)))
-        return found
-
     def _spelled(self, token: int) -> str:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
-        wanted = self.request.params.logprobs is not None
+        best = self.request.params.logprobs
+        scores = None
+        if best is not None:
+            packed = choice.ids, choice.values, choice.ranks
+            scores = PositionLogprobs(*packed, 1 + best, self._spelled)
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
             text=choice.detokenizer.text,
             token_ids=list(choice.tokens),
-            cumulative_logprob=choice.cumulative if wanted else None,
-            logprobs=tuple(choice.logprobs) if wanted else None,
+            cumulative_logprob=None if best is None else choice.cumulative,
+            logprobs=scores,
             finish_reason=choice.finish,
             stop_reason=choice.reason,
             delta=delta,

@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
@@ -25,7 +26,7 @@ BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 def whole(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raises `ConfigError` unless `value` is a whole number from low to high (None: no end)."""
     allowed = f"a whole number, {low}" + (" or more" if high is None else f" to {high}")
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r} is not valid; allowed: {allowed}")
     near = max(low, value if high is None else min(value, high))
     if near != value:
@@ -117,6 +118,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError(f"model = {self.model!r} is not valid; allowed: a path, or none")
+        if not isinstance(self.isa, str | None):
+            raise ConfigError(f"isa = {self.isa!r} is not valid; allowed: a name, or none")
+        for field in fields(self):  # NumPy's whole numbers become our own
+            value = getattr(self, field.name)
+            if isinstance(value, Integral) and not isinstance(value, bool):
+                object.__setattr__(self, field.name, int(value))
         for name, allowed in CHOICES.items():
             self._one_of(name, getattr(self, name), allowed)
         for name in ("enable_prefix_caching", "offline"):

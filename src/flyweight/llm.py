@@ -5,18 +5,15 @@ or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after i
 """
 
 import os
-import signal
 import time
+from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from itertools import count
+from numbers import Integral
 from operator import index
 from random import Random, SystemRandom
-from threading import current_thread, main_thread
 from typing import Any
-
-from tqdm import tqdm
 
 from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector
@@ -25,6 +22,7 @@ from flyweight.errors import CheckpointError, RequestError
 from flyweight.results import RequestOutput
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
+from flyweight.waiting import Progress, whole
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -36,7 +34,6 @@ DEFAULTS = {  # of generation_config.json, as vLLM reads it
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-BAR_AFTER = 1.0  # seconds; shorter work shows no progress bar
 
 
 class LLM:
@@ -58,7 +55,8 @@ class LLM:
         self.settings = Settings.of(model=model, **settings)
         self.loaded: Loaded = build(self.settings, notify)
         self._ids = count()
-        self._live: dict[str, Collector] = {}
+        # requests under way, each with the list its run reads
+        self._live: dict[str, tuple[Collector, dict[Collector, None]]] = {}
         seed = self.settings.seed
         self._seeds = SystemRandom() if seed is None else Random(seed)
         self.generation_defaults()  # a bad file is refused now, not at the first request
@@ -106,20 +104,24 @@ class LLM:
         """
         many = _listed(prompts)
         params = self._params(sampling_params, len(many))
-        extra = {"salt": salt, "priority": priority}
-        collectors = [self._collector(p, s, extra) for p, s in zip(many, params, strict=True)]
-        shown = None if use_tqdm else True  # None: where there is a terminal
-        with tqdm(
-            total=len(many), unit="prompt", disable=shown, delay=BAR_AFTER, dynamic_ncols=True
-        ) as bar:
-            began, tokens = time.monotonic(), 0
-            for changed in self._run(collectors):
-                if changed.finished:
-                    tokens += changed.produced
-                    rate = tokens / (time.monotonic() - began)
-                    bar.set_postfix_str(f"{rate:.0f} tokens/s", refresh=False)
-                    bar.update()
-        return [c.output() for c in collectors]
+        asked = [self._asked(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
+        results: dict[str, RequestOutput] = {}
+        places: list[str] = []  # ids, in the prompts' order
+
+        def collectors() -> Iterator[Collector]:
+            for one in asked:
+                places.append(f"request-{next(self._ids)}")
+                yield self._collector(one, places[-1])
+
+        engine = self.loaded.engine
+        with Progress(len(many), use_tqdm, engine.metrics.produced) as bar:
+            for news in self._run(collectors()):
+                bar.show(engine.metrics.produced)
+                for collector in news:
+                    if collector.finished:
+                        results[collector.request.id] = collector.output()
+                        bar.update()
+        return [results[id] for id in places]
 
     def chat(
         self,
@@ -128,12 +130,16 @@ class LLM:
         *,
         use_tqdm: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        salt: str = "",
+        priority: int = 0,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, through the model's chat template."""
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
         talks: Any = messages if several else [messages]
         prompts = [self.conversation(talk, **(chat_template_kwargs or {})) for talk in talks]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, salt=salt, priority=priority
+        )
 
     def conversation(self, messages: Sequence[Message], **variables: Any) -> Prompt:
         """The prompt the chat template makes of messages; `variables` are its own switches."""
@@ -149,49 +155,70 @@ class LLM:
         return {"prompt": text, "prompt_token_ids": ids}
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        salt: str = "",
+        priority: int = 0,
     ) -> Generator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
-        the request.
+        the request.  A bad prompt is refused at once, the clock starts with the first `next`.
         """
         (params,) = self._params(sampling_params, 1)
-        collector = self._collector(prompt, params, {})
-        return (changed.output() for changed in self._run([collector]))
+        asked = self._asked(prompt, params, salt, priority)
+        id = f"request-{next(self._ids)}"
+        runs = self._run(self._collector(asked, id, time.monotonic()) for _ in range(1))
+        return (collector.output() for news in runs for collector in news)
 
-    def _run(self, collectors: Sequence[Collector]) -> Iterator[Collector]:
-        """Adds all, steps until none is left, yields each one that changed, once a step; aborts
-        what is left on the way out.  Several may run at once: each step feeds them all.
+    def _run(self, collectors: Iterator[Collector]) -> Iterator[list[Collector]]:
+        """Steps until every request is answered; yields after each step the collectors it fed.
+        Requests are added as the engine gets to them, so that thousands of prompts cost no more
+        memory than the plan has.  What is left is aborted on the way out.  Several may run at once:
+        each step feeds them all.
         """
         engine = self.loaded.engine
+        mine: set[str] = set()
+        news: dict[Collector, None] = {}  # in order
+        coming = next(collectors, None)
         try:
-            with whole():
-                for c in collectors:
-                    engine.add(c.request)
-                    self._live[c.request.id] = c
-            left = dict.fromkeys(collectors)
-            while left:
-                changed = [c for c in left if c.changed]
-                if not changed:  # else a step of another caller already brought something
-                    with whole():
+            while coming or mine:
+                with whole(engine):
+                    while coming and self._room():
+                        mine.add(coming.request.id)
+                        self._live[coming.request.id] = coming, news
+                        engine.add(coming.request)
+                        coming = next(collectors, None)
+                    if not news:  # else another caller's step already brought something
                         self._step()
-                    changed = [c for c in left if c.changed]
-                for c in changed:
-                    c.changed = False
-                    if c.finished:
-                        del left[c]
-                    yield c
+                fed = list(news)
+                news.clear()
+                ended = {collector.request.id for collector in fed if collector.finished}
+                mine -= ended
+                for id in ended:
+                    del self._live[id]
+                yield fed
         finally:
-            with whole():
-                for c in collectors:
-                    self._live.pop(c.request.id, None)
-                    engine.abort(c.request.id)
+            with whole(engine):
+                for id in mine:
+                    self._live.pop(id, None)
+                    engine.abort(id)
+
+    def _room(self) -> bool:
+        """Whether the engine should know of one more request, to have enough to choose from."""
+        limits, waiting = self.loaded.limits, self.loaded.engine.scheduler.waiting
+        if len(waiting) >= limits.max_num_seqs:
+            return False
+        return sum(len(seq.tokens) for seq in waiting) < limits.blocks * limits.block_size
 
     def _step(self) -> None:
         """One step; feeds every live collector."""
         engine = self.loaded.engine
         for event in engine.step():
-            if self._live[event.id].feed(event):
-                engine.abort(event.id, event.index)
+            collector, news = self._live[event.id]
+            news[collector] = None
+            if collector.feed(event):
+                engine.stop(event.id, event.index)
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, wanted: int
@@ -210,24 +237,35 @@ class LLM:
             )
         return given
 
-    def _collector(
-        self, prompt: Prompt, params: SamplingParams, extra: Mapping[str, Any]
-    ) -> Collector:
+    def _asked(self, prompt: Prompt, params: SamplingParams, salt: str, priority: int) -> "Asked":
+        """Checks all that can be checked before any work."""
         text, tokens = self._tokens(prompt)
         self._check(tokens, params)
-        room = self.loaded.limits.max_model_len - len(tokens)
+        asked = Asked(text, array("i", tokens), params, salt, priority)
+        self._request(asked, "", 0, 0.0)  # refuses a bad salt or priority
+        return asked
+
+    def _collector(self, asked: "Asked", id: str, arrival: float | None = None) -> Collector:
+        seed = asked.params.seed
+        seed = self._seeds.getrandbits(64) if seed is None else seed % 2**64
+        request = self._request(asked, id, seed, asked.arrival if arrival is None else arrival)
+        return Collector(request, self.tokenizer, asked.text)
+
+    def _request(self, asked: "Asked", id: str, seed: int, arrival: float) -> Request:
+        params = asked.params
+        room = self.loaded.limits.max_model_len - len(asked.tokens)
         ends = frozenset() if params.ignore_eos else self.loaded.stop_ids
-        request = Request(
-            id=f"request-{next(self._ids)}",
-            tokens=tokens,
+        return Request(
+            id=id,
+            tokens=tuple(asked.tokens),
             params=params,
             stop_ids=ends | frozenset(params.stop_token_ids),
             max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
-            seed=self._seeds.getrandbits(64) if params.seed is None else params.seed % 2**64,
-            arrival=time.monotonic(),
-            **extra,
+            seed=seed,
+            arrival=arrival,
+            salt=asked.salt,
+            priority=asked.priority,
         )
-        return Collector(request, self.tokenizer, text)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""
@@ -272,29 +310,16 @@ class LLM:
                 )
 
 
-@contextmanager
-def whole() -> Iterator[None]:
-    """Holds Ctrl-C back until the block is done, so that it never falls inside a step; pressed
-    twice, it falls at once.  Leaves a program's own way with signals alone.
-    """
-    mine = signal.default_int_handler
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not mine:
-        yield
-        return
-    pressed: list[int] = []
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One prompt, checked; its tokens four bytes each until the engine gets to it."""
 
-    def note(number: int, frame: object) -> None:
-        pressed.append(number)
-        if len(pressed) > 1:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, mine)
-    if pressed:
-        raise KeyboardInterrupt
+    text: str | None
+    tokens: "array[int]"
+    params: SamplingParams
+    salt: str
+    priority: int
+    arrival: float = field(default_factory=time.monotonic)
 
 
 def _ids(given: object) -> tuple[int, ...]:
@@ -302,7 +327,10 @@ def _ids(given: object) -> tuple[int, ...]:
     try:
         if isinstance(given, str | bytes):
             raise TypeError
-        return tuple(index(i) for i in given)  # type: ignore[attr-defined]
+        listed: list[object] = list(given)  # type: ignore[call-overload]
+        if any(isinstance(i, bool) for i in listed):
+            raise TypeError
+        return tuple(index(i) for i in listed)  # type: ignore[arg-type]
     except TypeError:
         raise RequestError(
             f"prompt = {str(given)[:80]!r} is neither text nor a list of token ids", "prompt"
@@ -313,6 +341,7 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt (text, a mapping, or a list of ids) or several."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
+    prompts = getattr(prompts, "tolist", lambda: prompts)()  # a NumPy array
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise RequestError(
             f"prompts = {str(prompts)[:80]!r}; allowed: text, token ids, a mapping, "
@@ -320,4 +349,4 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
             "prompts",
         )
     many: list[Any] = list(prompts)
-    return [many] if many and all(isinstance(x, int) for x in many) else many
+    return [many] if many and all(isinstance(x, Integral) for x in many) else many

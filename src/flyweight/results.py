@@ -1,9 +1,12 @@
 """What a caller gets back: vLLM's names, with timings and cached-token counts on every result.
 
-Data only.
+Data only, but for log-probabilities, which are spelled out when they are looked at.
 """
 
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,63 @@ class Logprob:
     decoded_token: str
 
 
+class PositionLogprobs(Sequence[dict[int, Logprob]]):
+    """One dictionary a position, as vLLM lists them: the chosen token first, then the best.
+
+    Kept packed, 8 bytes a candidate where dictionaries would take two hundred; an entry is made
+    when it is asked for.  `ids` and `values` hold `width` candidates a position, the chosen token
+    first; `ranks` the chosen token's; id -1 is no candidate.
+    """
+
+    __slots__ = ("_ids", "_length", "_ranks", "_spell", "_values", "_width")
+
+    def __init__(
+        self,
+        ids: "array[int]",
+        values: "array[float]",
+        ranks: "array[int]",
+        width: int,
+        spell: Callable[[int], str],
+    ) -> None:
+        self._ids, self._values, self._ranks = ids, values, ranks
+        self._width, self._spell = width, spell
+        self._length = len(ranks)  # the arrays may grow after a part was handed out
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> dict[int, Logprob]: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[dict[int, Logprob], ...]: ...
+    def __getitem__(self, at: int | slice) -> dict[int, Logprob] | tuple[dict[int, Logprob], ...]:
+        places = range(self._length)[at]
+        if isinstance(places, range):
+            return tuple(self._entry(i) for i in places)
+        return self._entry(places)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[dict[int, Logprob], ...]]]:
+        return tuple, (tuple(self),)
+
+    def _entry(self, at: int) -> dict[int, Logprob]:
+        first = at * self._width
+        chosen = self._ids[first]
+        found = {chosen: Logprob(self._values[first], self._ranks[at], self._spell(chosen))}
+        for rank in range(1, self._width):
+            id = self._ids[first + rank]
+            if id >= 0:
+                found.setdefault(id, Logprob(self._values[first + rank], rank, self._spell(id)))
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One choice.  `delta` is the text that is new since the last output of a stream.
@@ -28,7 +88,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: tuple[dict[int, Logprob], ...] | None = None
+    logprobs: Sequence[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     delta: str = ""

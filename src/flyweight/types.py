@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Real
+from numbers import Integral, Real
 
 from flyweight.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_STOPS, LONGEST_STOP = 64, 1024  # stop strings, and characters of one
+LEAST_REPETITION = 1e-4  # a logit divided by less may leave float32
 COLDEST, HOTTEST = 1e-4, 1e6  # temperatures; below is as good as greedy, above as uniform
 
 
@@ -42,16 +44,18 @@ def _listed(name: str, value: object) -> tuple[object, ...]:
     return tuple(value)  # type: ignore[arg-type]
 
 
-def _whole(name: str, value: object, low: int, high: int | None, *, none: bool = False) -> None:
+def _whole(name: str, value: object, low: int, high: int | None, *, none: bool = False) -> int:
+    """A whole number, NumPy's too, as an int; 0 for an allowed None, which the caller keeps."""
     if value is None and none:
-        return
+        return 0
     top = "" if high is None else f" to {high}"
     allowed = f"a whole number, {low}{top or ' or more'}" + (", or none" if none else "")
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole, name, value, allowed)
-    assert isinstance(value, int)
-    ok = value >= low and (high is None or value <= high)
-    _require(ok, name, value, allowed, low if value < low else high)
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise RequestError(f"{name} = {value!r} is not valid; allowed: {allowed}", name)
+    found = int(value)
+    ok = found >= low and (high is None or found <= high)
+    _require(ok, name, found, allowed, low if found < low else high)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,11 @@ class SamplingParams:
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _settle_whole(self, name: str, low: int, high: int | None, *, none: bool = False) -> None:
+        value = getattr(self, name)
+        found = _whole(name, value, low, high, none=none)
+        self._settle(name, None if value is None else found)
+
     def _check_ranges(self) -> None:
         t, p = self.temperature, self.top_p
         near = HOTTEST if t > 1 else 0.0 if t < COLDEST / 2 else COLDEST
@@ -118,32 +127,39 @@ class SamplingParams:
             0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0)
         )
         r = self.repetition_penalty
-        _require(0 < r <= 10, "repetition_penalty", r, "above 0, up to 10", 10.0 if r > 10 else 1.0)
+        near = 10.0 if r > 10 else LEAST_REPETITION
+        _require(
+            LEAST_REPETITION <= r <= 10, "repetition_penalty", r, f"{LEAST_REPETITION} to 10", near
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             v = getattr(self, name)
             _require(-2 <= v <= 2, name, v, "-2 to 2", min(max(v, -2.0), 2.0))
-        _whole("n", self.n, 1, MAX_CHOICES)
-        _whole("top_k", self.top_k, 0, None)
-        _whole("seed", self.seed, -(2**63), 2**64 - 1, none=True)
-        _whole("max_tokens", self.max_tokens, 1, None, none=True)
-        _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
-        _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS, none=True)
+        self._settle_whole("n", 1, MAX_CHOICES)
+        self._settle_whole("top_k", 0, None)
+        self._settle_whole("seed", -(2**63), 2**64 - 1, none=True)
+        self._settle_whole("max_tokens", 1, None, none=True)
+        self._settle_whole("min_tokens", 0, self.max_tokens)
+        self._settle_whole("logprobs", 0, MAX_LOGPROBS, none=True)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             flag = getattr(self, name)
             _require(isinstance(flag, bool), name, flag, "true or false")
 
     def _check_lists(self) -> None:
+        few, allowed = len(self.stop) <= MAX_STOPS, f"up to {MAX_STOPS} strings"
+        _require(few, "stop", f"{len(self.stop)} strings", allowed, MAX_STOPS)
         for s in self.stop:
-            _require(isinstance(s, str) and s != "", "stop", s, "non-empty strings")
-        for i in self.stop_token_ids:
-            _whole("stop_token_ids", i, 0, None)
+            fits = isinstance(s, str) and 0 < len(s) <= LONGEST_STOP
+            allowed = f"strings of 1 to {LONGEST_STOP} characters"
+            _require(fits, "stop", s if fits else str(s)[:80], allowed)
+        ids = (_whole("stop_token_ids", i, 0, None) for i in self.stop_token_ids)
+        self._settle("stop_token_ids", tuple(ids))
         for i, bias in self.logit_bias.items():
             _whole("logit_bias", i, 0, None)
             b = _number("logit_bias", bias)
             _require(
                 -100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0)
             )
-        self._settle("logit_bias", {i: float(b) for i, b in self.logit_bias.items()})
+        self._settle("logit_bias", {int(i): float(b) for i, b in self.logit_bias.items()})
 
 
 class Finish(Enum):

@@ -2,11 +2,12 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.llm import whole
+from flyweight.waiting import whole
 from tiny_model import tiny_folder
 
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -84,14 +85,16 @@ def test_a_signal_waits_for_the_end_of_the_step(llm: LLM, monkeypatch) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_second_signal_does_not_wait() -> None:
+@pytest.mark.parametrize("computing", [True, False])
+def test_a_second_signal_waits_for_bookkeeping_only(computing) -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), whole():
+    engine = SimpleNamespace(computing=computing)
+    with pytest.raises(KeyboardInterrupt), whole(engine):
         os.kill(os.getpid(), signal.SIGINT)
         done.append(1)
         os.kill(os.getpid(), signal.SIGINT)
         done.append(2)
-    assert done == [1]
+    assert done == ([1] if computing else [1, 2])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -99,7 +102,7 @@ def test_a_programs_own_handler_is_left_alone() -> None:
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     try:
-        with whole():
+        with whole(SimpleNamespace(computing=True)):
             os.kill(os.getpid(), signal.SIGINT)
             assert heard == [1]
     finally:
@@ -107,12 +110,16 @@ def test_a_programs_own_handler_is_left_alone() -> None:
 
 
 def test_a_progress_bar_shows_at_a_terminal(llm: LLM, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("flyweight.llm.BAR_AFTER", 0.0)
+    monkeypatch.setattr("flyweight.waiting.BAR_AFTER", 0.0)
     llm.generate(PROMPTS, PARAMS)
     assert capsys.readouterr().err == "", "no terminal, no bar"
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     llm.generate(PROMPTS, PARAMS)
     shown = capsys.readouterr().err
     assert "3/3" in shown and "tokens/s" in shown
+    monkeypatch.setattr("flyweight.waiting.BAR_EVERY", 0.0)
+    llm.generate(PROMPTS[0], PARAMS)
+    moving = capsys.readouterr().err.split("\r")
+    assert len([part for part in moving if "0/1" in part and "tokens/s" in part]) > 3
     llm.generate(PROMPTS, PARAMS, use_tqdm=False)
     assert capsys.readouterr().err == ""

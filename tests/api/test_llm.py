@@ -1,8 +1,11 @@
 """`LLM` as its callers use it: prompts of every kind, sampling, stops, streams, results."""
 
 import json
+import pickle
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flyweight import LLM, CheckpointError, ConfigError, RequestError, SamplingParams
@@ -32,7 +35,7 @@ def test_prompts_of_every_kind_mean_the_same(llm: LLM) -> None:
     params = SamplingParams(**GREEDY)
     ids = llm.tokenizer.encode("hello there")
     prompts = ["hello there", ids, {"prompt": "hello there"}, {"prompt_token_ids": ids}]
-    for prompt in prompts:
+    for prompt in [*prompts, np.array(ids), [np.int64(i) for i in ids]]:
         (one,) = llm.generate(prompt, params)
         assert one.prompt_token_ids == list(ids)
     outs = llm.generate([*prompts, {"prompt": "hello there", "prompt_token_ids": ids}], params)
@@ -49,6 +52,7 @@ def test_prompts_of_every_kind_mean_the_same(llm: LLM) -> None:
         ([1, "a", 2], "neither text nor"),
         ([[1.5, 2]], "neither text nor"),
         ([None], "neither text nor"),
+        ([True, False], "neither text nor"),
         ({"text": "hello"}, "'text'"),
         ({"prompt": 7}, "needed: prompt"),
         ([[]], "prompt is empty"),
@@ -110,6 +114,7 @@ def test_log_probabilities(llm: LLM) -> None:
     params = SamplingParams(logprobs=3, seed=2, max_tokens=6)
     choice = llm.generate("hello", params)[0].outputs[0]
     assert choice.logprobs is not None and len(choice.logprobs) == 6
+    assert pickle.loads(pickle.dumps(choice)).logprobs == choice.logprobs[:] == choice.logprobs
     for token, row in zip(choice.token_ids, choice.logprobs, strict=True):
         assert next(iter(row)) == token and 3 <= len(row) <= 4
         ranked = sorted(row.values(), key=lambda x: x.rank)
@@ -266,6 +271,47 @@ def test_results_carry_times_and_cached_tokens(folder: Path) -> None:
     apart = llm.generate([prompt], SamplingParams(**GREEDY), salt="another tenant")[0]
     assert apart.num_cached_tokens == 0
     assert llm.stats()["cached"] == 32
+
+
+def test_counters_tell_ends_from_aborts(llm: LLM) -> None:
+    before = llm.stats()
+    text = texts(llm, "hello", SamplingParams(**GREEDY))[0]
+    for n in (1, 2):
+        llm.generate("hello", SamplingParams(**GREEDY, n=n, stop=[text[3:6]]))
+    now = llm.stats()
+    assert now["finished"] - before["finished"] == 4 and now["aborted"] == before["aborted"]
+
+
+def test_prompts_wait_their_turn_outside_the_engine(folder: Path, monkeypatch) -> None:
+    """Many prompts cost the engine no more than it has room to choose from."""
+    llm = LLM(folder, max_num_seqs=4, block_size=8)
+    engine, most = llm.loaded.engine, 0
+    step = engine.step
+
+    def watched():
+        nonlocal most
+        most = max(most, len(engine.scheduler.by_id))
+        return step()
+
+    monkeypatch.setattr(engine, "step", watched)
+    prompts = [[3 + i % 40, 5, 6] for i in range(60)]
+    results = llm.generate(prompts, SamplingParams(**GREEDY))
+    assert most <= 8
+    assert [r.prompt_token_ids for r in results] == prompts
+
+
+def test_a_streams_clock_starts_when_it_is_read(llm: LLM) -> None:
+    stream = llm.stream("hello", SamplingParams(**GREEDY))
+    time.sleep(0.3)
+    assert next(stream).metrics.queued < 0.3
+
+
+def test_tenants_are_apart_in_streams_too(folder: Path) -> None:
+    llm = LLM(folder, block_size=8)
+    prompt = list(range(3, 43))
+    params = SamplingParams(**GREEDY)
+    counts = [list(llm.stream(prompt, params, salt=s))[-1].num_cached_tokens for s in "aab"]
+    assert counts == [0, 32, 0]
 
 
 # --- conversations ---

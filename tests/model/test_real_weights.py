@@ -89,7 +89,7 @@ def test_3m_writes_its_50_reference_ids(stories3m: Path) -> None:
 
 
 def test_3m_ends_its_story(stories3m: Path) -> None:
-    """BOS ends a story; the converted checkpoint's generation_config.json names it."""
+    """BOS ends a story, as the reference program has it."""
     llm = LLM(str(stories3m), activations="f32")
     params = SamplingParams(temperature=0, max_tokens=400, stop_token_ids=(1,))
     out = llm.generate([[1]], params, use_tqdm=False)[0]

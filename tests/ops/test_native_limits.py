@@ -5,6 +5,7 @@ starts that point past the tokens, more threads than there are, a fork.
 """
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -129,6 +130,7 @@ def test_the_child_of_a_fork_may_use_and_free_the_pool() -> None:
     said = run(
         """
 import os
+import platform
 import numpy as np
 from flyweight import _native
 pool, x = _native.Pool(4), np.ones((64, 4096), np.float32)
@@ -142,3 +144,39 @@ print(os.waitpid(child, 0)[1])
 """
     )
     assert said == "0\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="sets MXCSR")
+def test_a_caller_that_flushes_subnormals_changes_nothing() -> None:
+    """A library built with -ffast-math leaves its thread so; one row and many must still agree."""
+    said = run(
+        """
+import ctypes
+import numpy as np
+from flyweight.ops.cpu import CpuOps
+
+from flyweight.ops.grouped import GroupedWeight
+libm = ctypes.CDLL("libm.so.6")
+before, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
+libm.fegetenv(before), libm.fegetenv(flushing)
+flushing[28:32] = (int.from_bytes(before[28:32], "little") | 0x8040).to_bytes(4, "little")
+rng = np.random.default_rng(0)
+x = (rng.normal(size=(70, 64)) * 1e-36).astype(np.float32)
+same = True
+for threads in (1, 2):
+    for mode in ("f32", "bf16", "int8"):
+        ops = CpuOps(threads, activations=mode)
+        weight = ops.pack((2, 64), [rng.normal(size=(2, 64)).astype(np.float32)])
+        codes, scales = rng.integers(-99, 99, (2, 64)), np.full((2, 2), 0.01)
+        codes, scales = codes.astype(np.int8), scales.astype(np.float16)
+        q8 = ops.pack((2, 64), [GroupedWeight((2, 64), 8, 32, codes, scales)])
+        for packed in (weight, q8):
+            want = ops.linear(x, packed)
+            libm.fesetenv(flushing)
+            one, many = ops.linear(x[:1], packed), ops.linear(x, packed)
+            libm.fesetenv(before)
+            same &= (many == want).all() and (one == want[:1]).all() and bool(want.any())
+print(same)
+"""
+    )
+    assert said == "True\n"

@@ -61,6 +61,20 @@ def test_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
     assert found == Machine(2, 2 * GIB, GIB)
 
 
+@pytest.mark.parametrize("above", [4, 8])
+def test_a_fuller_group_above_leaves_less(tmp_path: Path, above: int) -> None:
+    """A pod's memory is also its other containers', whatever the own container's limit."""
+    own, parent = "sys/fs/cgroup/pod/own/", "sys/fs/cgroup/pod/"
+    files = {
+        own + "memory.max": f"{4 * GIB}\n",
+        own + "memory.current": f"{GIB}\n",
+        parent + "memory.max": f"{above * GIB}\n",
+        parent + "memory.current": f"{above * GIB - GIB // 2}\n",
+    }
+    found = machine(root(tmp_path, files, group="0::/pod/own\n"))
+    assert (found.total, found.available) == (4 * GIB, GIB // 2)
+
+
 def test_version_1(tmp_path: Path) -> None:
     memory, cpu = "sys/fs/cgroup/memory/", "sys/fs/cgroup/cpu/"
     files = {

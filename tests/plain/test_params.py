@@ -25,9 +25,9 @@ OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
     ("top_k", -2, "0 or more", "0"),
     ("min_p", -0.01, "0 to 1", "0.0"),
     ("min_p", 1.5, "0 to 1", "1.0"),
-    ("repetition_penalty", 0.0, "above 0, up to 10", "1.0"),
-    ("repetition_penalty", -3.0, "above 0, up to 10", "1.0"),
-    ("repetition_penalty", 10.5, "above 0, up to 10", "10.0"),
+    ("repetition_penalty", 0.0, "0.0001 to 10", "0.0001"),
+    ("repetition_penalty", 1e-46, "0.0001 to 10", "0.0001"),
+    ("repetition_penalty", 10.5, "0.0001 to 10", "10.0"),
     ("presence_penalty", -2.1, "-2 to 2", "-2.0"),
     ("presence_penalty", 2.1, "-2 to 2", "2.0"),
     ("frequency_penalty", -5.0, "-2 to 2", "-2.0"),
@@ -136,6 +136,19 @@ def test_any_real_number_is_a_number(kind: Any) -> None:
     params = SamplingParams(temperature=kind(1), top_p=kind(1), logit_bias={3: kind(2)})
     assert (params.temperature, params.top_p, params.logit_bias) == (1.0, 1.0, {3: 2.0})
     assert {type(params.temperature), type(params.top_p), type(params.logit_bias[3])} == {float}
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.uint64])
+def test_any_whole_number_is_a_number(kind: Any) -> None:
+    params = SamplingParams(max_tokens=kind(5), seed=kind(7), stop_token_ids=(kind(3),), n=kind(2))
+    assert (params.max_tokens, params.seed, params.stop_token_ids, params.n) == (5, 7, (3,), 2)
+    assert {type(params.max_tokens), type(params.seed), type(params.stop_token_ids[0])} == {int}
+
+
+@pytest.mark.parametrize("stop", [["x"] * 65, ["x" * 1025]])
+def test_stop_strings_have_bounds(stop: list[str]) -> None:
+    with pytest.raises(RequestError, match=r"allowed: (up to 64 strings|strings of 1 to 1024)"):
+        SamplingParams(stop=stop)  # type: ignore[arg-type]
 
 
 def test_options_are_copied() -> None:

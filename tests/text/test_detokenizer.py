@@ -84,3 +84,28 @@ def test_unfinished_bytes_end_as_a_replacement_character(spm: Tokenizer, bpe: To
         detokenizer = Detokenizer(tokenizer)
         assert detokenizer.push(ids) == "a"
         assert detokenizer.finish() == tokenizer.decode(ids)[1:] == "\ufffd"
+
+
+WORDS = st.text(alphabet="ab!", min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    text=st.text(alphabet="ab!", max_size=12),
+    stop=st.lists(WORDS, min_size=1, max_size=3),
+    least=st.integers(0, 8),
+)
+def test_a_stop_that_is_whole_among_the_first_ids_does_not_count(
+    bpe: Tokenizer, text: str, stop: list[str], least: int
+) -> None:
+    """Whatever other stop strings hold back: the first end beyond the first `least` letters."""
+    letters = [bpe.encode(letter, add_special=False)[0] for letter in text]
+    detokenizer = Detokenizer(bpe, stop=stop, least=least)
+    got = "".join(detokenizer.push([letter]) for letter in letters) + detokenizer.finish()
+    ends = (end for end in range(least + 1, len(text) + 1) if text[:end].endswith(tuple(stop)))
+    end = next(ends, None)
+    if end is None:
+        assert (got, detokenizer.stopped) == (text, None)
+    else:
+        word = max((w for w in stop if text[:end].endswith(w)), key=len)
+        assert (got, detokenizer.stopped) == (text[: end - len(word)], word)

@@ -15,6 +15,7 @@ from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
+from flyweight.errors import RequestError
 from flyweight.sampling.verify import accept
 from flyweight.types import Event, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
@@ -35,6 +36,8 @@ class Engine:
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
+        self.computing = False  # within the runner, the long part of a step
+        self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
 
     @property
@@ -44,31 +47,40 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queues a request.  Raises `RequestError` for what could never be finished."""
-        self.scheduler.add(request)
+        self._mend()
+        self._sound = False
+        try:
+            self.scheduler.add(request)
+        except RequestError:  # refused before anything changed
+            self._sound = True
+            raise
+        self._sound = True
         self.metrics.requests += 1
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
-        events = self.scheduler.abort(id, index)
-        self._forget([(event.id, event.index) for event in events])
+        events = self._end(id, index)
         self.metrics.aborted += len(events)
         return events
 
+    def stop(self, id: str, index: int) -> None:
+        """Ends a choice whose reader has found its end (a stop string)."""
+        self.metrics.finished += len(self._end(id, index))
+
     def step(self) -> list[Event]:
-        """Computes one plan and returns what it produced.  Where that is interrupted, the plan's
-        sequences are computed again by later steps.
+        """Computes one plan and returns what it produced.  Where that is interrupted, every
+        sequence is computed again by later steps.
         """
+        self._mend()
+        self._sound = False
         plan = self.scheduler.schedule()
-        if not plan.chunks:
+        batch, events = None, []
+        if plan.chunks:
+            batch = build(plan, self.scheduler.limits.block_size)
+            events = self.scheduler.commit(plan, self._verify(plan, self._run(plan, batch)))
+        self._sound = True
+        if batch is None:
             return []
-        try:
-            block_size = self.scheduler.limits.block_size
-            batch = build(plan, block_size)
-            sampled = self.runner.wait(self.runner.submit(batch, moves(plan, block_size)))
-            events = self.scheduler.commit(plan, self._verify(plan, sampled))
-        except BaseException:
-            self.scheduler.rollback(plan)
-            raise
         self._count(plan, events)
         ended = [(event.id, event.index) for event in events if event.finish]
         self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
@@ -87,6 +99,30 @@ class Engine:
             cached_blocks=sum(1 for block in pool.free if pool.hash_of[block] is not None),
             totals=replace(self.metrics),
         )
+
+    def _end(self, id: str, index: int | None) -> list[Event]:
+        self._mend()
+        self._sound = False
+        events = self.scheduler.abort(id, index)
+        self._sound = True
+        self._forget([(event.id, event.index) for event in events])
+        return events
+
+    def _mend(self) -> None:
+        """Puts scheduler and pool in order after an interrupt, wherever it fell."""
+        if self._sound:
+            return
+        self.scheduler.recover()
+        self._sound = True
+        self._forget([(seq.request.id, seq.index) for seq in self.scheduler.waiting])
+
+    def _run(self, plan: Plan, batch: Batch) -> Sampled:
+        self.computing = True
+        try:
+            copies = moves(plan, self.scheduler.limits.block_size)
+            return self.runner.wait(self.runner.submit(batch, copies))
+        finally:
+            self.computing = False
 
     def _verify(self, plan: Plan, sampled: Sampled) -> list[Produced]:
         """The tokens each chunk's rows drew, up to the first that no guess foresaw."""
@@ -126,14 +162,13 @@ class Engine:
         m = self.metrics
         m.steps += 1
         m.preempted += len(plan.preempted)
+        m.cached += plan.cached
         for chunk in plan.chunks:
             m.computed += chunk.count
             m.copied += chunk.copy is not None
         for event in events:
             m.produced += len(event.tokens)
-            if event.finish:
-                m.finished += 1
-                m.cached += 0 if event.index else event.cached  # choices share one prompt
+            m.finished += event.finish is not None
 
 
 def _logprobs(chunk: Chunk, sampled: Sampled, row: int, count: int) -> tuple[TokenLogprobs, ...]:

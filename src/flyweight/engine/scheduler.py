@@ -119,13 +119,17 @@ class Scheduler:
                 self._finish(seq)
         return events
 
-    def rollback(self, plan: Plan) -> None:
-        """Forgets a step that was interrupted: who knows what was written, so its sequences start
-        over.
+    def recover(self) -> None:
+        """Starts every sequence over after a step that was interrupted anywhere: who knows what was
+        written.  What they had produced stays, and published blocks may still be found.
         """
-        for seq in [chunk.seq for chunk in plan.chunks if chunk.seq.in_flight]:
-            seq.in_flight = False
-            self._preempt(seq, plan)
+        self.pool.recover()
+        self.running, self.waiting = [], []
+        for seq in [seq for choices in self.by_id.values() for seq in choices]:
+            seq.table = Table(seq.table.root, hashes=seq.table.hashes)
+            seq.computed, seq.draft, seq.in_flight = 0, [], False
+            seq.state = State.WAITING
+            insort(self.waiting, seq, key=_rank)
 
     # --- one sequence's share of a step ---
 
@@ -172,6 +176,7 @@ class Scheduler:
             if not self._fits(seq, shared, valid):
                 break
             del self.waiting[at]
+            plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
             budget -= self._prefill(seq, budget, plan, copy)
 
@@ -220,8 +225,10 @@ class Scheduler:
         (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
         self.pool.release(seq.table)
         seq.state, seq.in_flight, seq.draft = State.FINISHED, False, []
-        left = self.by_id[seq.request.id] = [s for s in self.by_id[seq.request.id] if s is not seq]
-        if not left:
+        left = [s for s in self.by_id[seq.request.id] if s is not seq]
+        if left:
+            self.by_id[seq.request.id] = left
+        else:
             del self.by_id[seq.request.id]
 
     def _check(self, request: Request) -> None:

@@ -89,10 +89,13 @@ class Chunk:
 
 @dataclass(slots=True)
 class Plan:
-    """The scheduler's answer for one step."""
+    """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
+    found in the prefix cache.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    cached: int = 0
 
 
 class Produced(NamedTuple):

@@ -141,6 +141,18 @@ class BlockPool:
         del table.blocks[:]
         table.published = 0
 
+    def recover(self) -> None:
+        """Frees every block after an interrupt that may have fallen anywhere; no table holds any
+        from here on.  A key is set after its block was written and dropped before it is written
+        again, so the keys stay true.
+        """
+        self.refs = [0] * self.blocks
+        self.by_hash = {key: block for block, key in enumerate(self.hash_of) if key is not None}
+        unkeyed_first = sorted(
+            range(self.blocks), key=lambda block: self.hash_of[block] is not None
+        )
+        self.free = OrderedDict.fromkeys(unkeyed_first)
+
     def integrity(self, tables: Iterable[Table]) -> None:
         """Asserts that held + free is the whole pool and that the index is exact; `tables` are all
         live ones.

@@ -32,8 +32,8 @@ def machine(root: Path = ROOT) -> Machine:
     total, available = 1024 * info["MemTotal"], 1024 * info["MemAvailable"]
     for group in _groups(root, "memory"):
         limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
-        if limit is not None and limit < total:
-            total = limit
+        if limit is not None and limit < 1024 * info["MemTotal"]:
+            total = min(total, limit)
             available = min(available, max(0, limit - _unreclaimable(group)))
     return Machine(_cores(root), total, available)
 

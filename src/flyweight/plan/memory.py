@@ -18,7 +18,9 @@ KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 MIB = 1 << 20
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
 SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time
-TOKEN_BYTES = 160  # a token in Python: in the request, the sequence, the result, the prefix cache
+# A token in Python: in the request, the sequence, the result, the prefix cache; with it 20 packed
+# log-probabilities.
+TOKEN_BYTES = 320
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
 MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages

@@ -19,8 +19,7 @@ class Detokenizer:
     """
 
     __slots__ = (
-        "_held", "_include", "_least", "_parts", "_prefixes", "_stop", "_stream",
-        "pushed", "stopped",
+        "_early", "_held", "_include", "_least", "_parts", "_stop", "_stream", "pushed", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -35,10 +34,10 @@ class Detokenizer:
         assert all(stop), "an empty stop string"
         self._stream = tokenizer.stream(prompt_ids, skip_special)
         self._stop = tuple(stop)
-        self._prefixes = frozenset(word[:i] for word in stop for i in range(1, len(word)))
         self._include = include_stop
         self._least = least
         self._held = ""  # settled text that may be the start of a stop string
+        self._early = 0  # of it, what came of the first `least` ids: no stop string ends there
         self._parts: list[str] = []
         self.pushed = 0
         self.stopped: str | None = None
@@ -72,7 +71,9 @@ class Detokenizer:
         if not text:
             return
         self._held += text
-        found = self._first_stop() if self.pushed > self._least else None
+        if self.pushed <= self._least:
+            self._early = len(self._held)
+        found = self._first_stop()
         if found is None:
             self._emit(len(self._held) - self._could_begin_stop())
             return
@@ -82,19 +83,25 @@ class Detokenizer:
 
     def _first_stop(self) -> tuple[int, str] | None:
         """The stop string whose last character comes first; a longer one wins a tie."""
-        places = ((self._held.find(word), word) for word in self._stop)
-        found = [(start + len(word), start, word) for start, word in places if start >= 0]
+        found = []
+        for word in self._stop:
+            start = self._held.find(word, max(0, self._early + 1 - len(word)))
+            if start >= 0:
+                found.append((start + len(word), start, word))
         return min(found)[1:] if found else None
 
     def _could_begin_stop(self) -> int:
         """Length of the longest end of the held text that begins a stop string."""
-        longest = max(map(len, self._prefixes), default=0) if self._prefixes else 0
-        for size in range(min(longest, len(self._held)), 0, -1):
-            if self._held[-size:] in self._prefixes:
-                return size
-        return 0
+        longest = 0
+        for word in self._stop:
+            for size in range(min(len(word) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(word[:size]):
+                    longest = size
+                    break
+        return longest
 
     def _emit(self, size: int) -> None:
         if size:
             self._parts.append(self._held[:size])
             self._held = self._held[size:]
+            self._early = max(0, self._early - size)

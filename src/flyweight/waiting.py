@@ -1,0 +1,67 @@
+"""How a long call treats the person waiting for it: a progress bar, and Ctrl-C between steps.
+
+Invariant: neither changes what is computed.  No thread, and no handler left behind.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+
+from tqdm import tqdm
+
+from flyweight.engine.engine import Engine
+
+BAR_AFTER = 1.0  # seconds; shorter work shows no progress bar
+BAR_EVERY = 0.2
+
+
+class Progress(tqdm):  # type: ignore[misc]
+    """Prompts done and tokens a second, where there is a terminal and the work takes long."""
+
+    monitor_interval = 0  # no thread of its own
+
+    def __init__(self, prompts: int, wanted: bool, produced: int) -> None:
+        hidden = None if wanted else True  # None: where there is no terminal
+        super().__init__(
+            total=prompts, unit="prompt", disable=hidden, delay=BAR_AFTER, dynamic_ncols=True
+        )
+        self._began = self._shown = time.monotonic()
+        self._before = produced
+
+    def show(self, produced: int) -> None:
+        """`produced` tokens by the engine so far; draws at most a few times a second."""
+        now = time.monotonic()
+        if self.disable or now == self._began:
+            return
+        rate = (produced - self._before) / (now - self._began)
+        self.set_postfix_str(f"{rate:.0f} tokens/s", refresh=False)
+        if now - self._began >= BAR_AFTER and now - self._shown >= BAR_EVERY:
+            self._shown = now
+            self.refresh()
+
+
+@contextmanager
+def whole(engine: Engine) -> Iterator[None]:
+    """Holds Ctrl-C back until the block is done, so that it never falls inside a step; pressed
+    twice, it falls as soon as the model computes.  Leaves a program's own way with signals alone.
+    """
+    mine = signal.default_int_handler
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not mine:
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        pressed.append(number)
+        if len(pressed) > 1 and engine.computing:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, mine)
+    if pressed:
+        raise KeyboardInterrupt
