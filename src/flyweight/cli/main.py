@@ -87,10 +87,11 @@ def ready_streams() -> None:
 
 
 def unwritable(stream: TextIO) -> bool:
-    """Whether what was written cannot leave.  It is dropped then: the interpreter tries once more
-    at its end, and would complain in its own words.
+    """Whether nothing more can leave, tried with a line end.  What is held back is dropped: the
+    interpreter tries once more at its end, and would complain in its own words.
     """
     try:
+        stream.write("\n")  # a flush alone has nothing to do where Python runs unbuffered
         stream.flush()
     except OSError:
         with suppress(OSError):
