@@ -9,6 +9,7 @@ import pytest
 from text_vocabularies import bpe_metadata
 
 from flyweight.errors import RequestError
+from flyweight.text import chat
 from flyweight.text.chat import render
 from flyweight.text.tokenizer import load_tokenizer
 
@@ -60,12 +61,40 @@ def test_more_templates_equal_to_transformers(data, name: str) -> None:
         "{{ cycler.__init__.__globals__.os }}",
         "{{ '{0.__class__.__mro__}'.format(messages) }}",
         "{{ 'x' * 10 ** 15 }}",
+        "{{ messages | dictsort }}",
+        "{{ messages | xmlattr }}",
+        "{{ 'abc' | truncate(1) }}",
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+        "{% for a in b %}" * 101 + "{% endfor %}" * 101,
+        "{% generation %}",
+        "{{ raise_exception('\x1b[2J\r\n') }}",
+        "{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}",
+        "x" * (1 << 21),
     ],
 )
 def test_a_template_that_fails_is_one_line(template: str) -> None:
     with pytest.raises(RequestError) as refused:
         render(template, USER, TOKENIZER)
-    assert "chat template" in str(refused.value) and "\n" not in str(refused.value)
+    assert "chat template" in str(refused.value) and str(refused.value).isprintable()
+
+
+def test_a_template_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MOST_SECONDS", 0.01)
+    with pytest.raises(RequestError, match=r"takes more than 0\.01 seconds"):
+        render("{% for i in range(100000) %}{{ i }}{% endfor %}" * 50, USER, TOKENIZER)
+
+
+def test_the_generation_tag_renders_its_body_in_a_scope_of_its_own() -> None:
+    template = """{% set x = 1 %}
+{% for m in messages %}
+{% generation %}
+{% set x = 2 %}
+{{ m.content }}{{ x }}
+{% if loop.last %}{% break %}{% endif %}
+{% endgeneration %}
+{% endfor %}
+{{ x }}"""
+    assert render(template, USER, TOKENIZER).split() == ["hi2", "1"]
 
 
 TOKENS = "{{ bos_token }} {{ eos_token }} {{ unk_token }} {{ pad_token }}"

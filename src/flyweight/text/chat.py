@@ -1,23 +1,49 @@
 """Chat templates: messages to the text a model was trained to answer, in Jinja2's sandbox.
 
 Invariant: a template can neither change anything outside itself nor reach Python's insides; one
-that fails is a `RequestError`.  What a template may use is what transformers gives it.  Knows no
-model.
+that fails, whatever it raises, is a `RequestError`.  What a template may use is what transformers
+gives it.  Knows no model.
+
+A prompt may have MOST_CHARACTERS and take MOST_SECONDS, both looked at between the pieces a
+template writes.  That cannot stop what writes nothing while it works: an empty loop, a macro or a
+`set` block with a loop inside, one expression that makes a huge string.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from time import monotonic
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from flyweight.errors import RequestError
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.untrusted import one_line, shown
 
 Message = Mapping[str, Any]
+
+MOST_CHARACTERS = 16 << 20
+MOST_SECONDS = 10.0
+MOST_TEMPLATE = 1 << 20  # characters; compiling one cannot be interrupted
+FAILS = "messages: the model's chat template"
+
+
+class Generation(Extension):
+    """`{% generation %}` marks an assistant's words for training; here it only renders them, in
+    their own scope as in transformers.
+    """
+
+    tags = {"generation"}  # noqa: RUF012  the base class has a plain set
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 def render(
@@ -38,28 +64,45 @@ def render(
         "unk_token": tokenizer.marks.unk_token,
         "pad_token": tokenizer.marks.pad_token,
     }
-    try:
-        return _environment().from_string(template).render(**{**given, **variables})
-    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        reason = " ".join(str(error).split())
+    if len(template) > MOST_TEMPLATE:
         raise RequestError(
-            f"messages: the model's chat template fails: {reason}", "messages"
-        ) from None
+            f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
+        )
+    try:
+        pieces = _environment().from_string(template).generate(**{**given, **variables})
+        return "".join(_bounded(pieces))
+    except RequestError:
+        raise
     except (RecursionError, MemoryError):
-        raise RequestError("messages: the model's chat template knows no end", "messages") from None
+        raise RequestError(f"{FAILS} knows no end", "messages") from None
+    except Exception as error:  # all that runs in there is the template's
+        reason = one_line(str(error)) or type(error).__name__
+        raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
+
+
+def _bounded(pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces, until they are too many or too late."""
+    size, end = 0, monotonic() + MOST_SECONDS
+    for piece in pieces:
+        size += len(piece)
+        if size > MOST_CHARACTERS:
+            raise RequestError(f"{FAILS} writes more than {MOST_CHARACTERS} characters", "messages")
+        if monotonic() > end:
+            raise RequestError(f"{FAILS} takes more than {MOST_SECONDS:g} seconds", "messages")
+        yield piece
 
 
 def check(messages: Sequence[Message]) -> None:
     """Raises `RequestError` unless every message has a role and content."""
     if isinstance(messages, str | Mapping) or not messages:
         raise RequestError(
-            f"messages = {str(messages)[:80]!r}; allowed: a list of one or more messages",
+            f"messages = {shown(messages)}; allowed: a list of one or more messages",
             "messages",
         )
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise RequestError(
-                f"messages[{i}] = {str(message)[:80]!r}; "
+                f"messages[{i}] = {shown(message)}; "
                 "allowed: a mapping with a role (system, user, assistant) and content",
                 "messages",
             )
@@ -67,7 +110,7 @@ def check(messages: Sequence[Message]) -> None:
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=_refuse, strftime_now=_now)
