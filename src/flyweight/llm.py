@@ -6,12 +6,9 @@ or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after i
 
 import os
 import time
-from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import count
-from numbers import Integral
-from operator import index
 from random import Random, SystemRandom
 from typing import Any
 
@@ -19,12 +16,12 @@ from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
+from flyweight.prompts import Asked, Prompt, Reader, listed
 from flyweight.results import RequestOutput
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
 from flyweight.waiting import Progress, whole
 
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
 DEFAULTS = {  # of generation_config.json, as vLLM reads it
     "temperature": "temperature",
@@ -54,6 +51,8 @@ class LLM:
     ) -> None:
         self.settings = Settings.of(model=model, **settings)
         self.loaded: Loaded = build(self.settings, notify)
+        spec, limits = self.loaded.spec, self.loaded.limits
+        self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len)
         self._ids = count()
         # requests under way, each with the list its run reads
         self._live: dict[str, tuple[Collector, dict[Collector, None]]] = {}
@@ -102,9 +101,9 @@ class LLM:
         cannot be served.  `salt` keeps this call's prefix-cache entries apart; lower `priority`
         goes first.
         """
-        many = _listed(prompts)
+        many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        asked = [self._asked(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
+        asked = [self._reader.read(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
         results: dict[str, RequestOutput] = {}
         places: list[str] = []  # ids, in the prompts' order
 
@@ -166,7 +165,7 @@ class LLM:
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
         """
         (params,) = self._params(sampling_params, 1)
-        asked = self._asked(prompt, params, salt, priority)
+        asked = self._reader.read(prompt, params, salt, priority)
         id = f"request-{next(self._ids)}"
         runs = self._run(self._collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
@@ -237,116 +236,20 @@ class LLM:
             )
         return given
 
-    def _asked(self, prompt: Prompt, params: SamplingParams, salt: str, priority: int) -> "Asked":
-        """Checks all that can be checked before any work."""
-        text, tokens = self._tokens(prompt)
-        self._check(tokens, params)
-        asked = Asked(text, array("i", tokens), params, salt, priority)
-        self._request(asked, "", 0, 0.0)  # refuses a bad salt or priority
-        return asked
-
-    def _collector(self, asked: "Asked", id: str, arrival: float | None = None) -> Collector:
-        seed = asked.params.seed
-        seed = self._seeds.getrandbits(64) if seed is None else seed % 2**64
-        request = self._request(asked, id, seed, asked.arrival if arrival is None else arrival)
-        return Collector(request, self.tokenizer, asked.text)
-
-    def _request(self, asked: "Asked", id: str, seed: int, arrival: float) -> Request:
-        params = asked.params
-        room = self.loaded.limits.max_model_len - len(asked.tokens)
+    def _collector(self, asked: Asked, id: str, arrival: float | None = None) -> Collector:
+        params, limits = asked.params, self.loaded.limits
+        room = limits.max_model_len - len(asked.tokens)
         ends = frozenset() if params.ignore_eos else self.loaded.stop_ids
-        return Request(
+        seed = params.seed
+        request = Request(
             id=id,
             tokens=tuple(asked.tokens),
             params=params,
             stop_ids=ends | frozenset(params.stop_token_ids),
             max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
-            seed=seed,
-            arrival=arrival,
+            seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
+            arrival=asked.arrival if arrival is None else arrival,
             salt=asked.salt,
             priority=asked.priority,
         )
-
-    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        """The prompt as text, where it has any, and as ids."""
-        text: object = prompt
-        if isinstance(prompt, Mapping):
-            text = prompt.get("prompt")
-            if prompt.get("prompt_token_ids") is not None:
-                return (text if isinstance(text, str) else None), _ids(prompt["prompt_token_ids"])
-        if isinstance(text, str):
-            return text, tuple(self.tokenizer.encode(text, add_special=True))
-        if isinstance(prompt, Mapping):
-            raise RequestError(
-                f"prompt has the keys {sorted(map(str, prompt))}; needed: prompt (text) "
-                "or prompt_token_ids",
-                "prompt",
-            )
-        return None, _ids(prompt)
-
-    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
-        vocab, longest = self.loaded.spec.vocab, self.loaded.limits.max_model_len
-        if not tokens:
-            raise RequestError(
-                "prompt is empty and nothing is put before it (this vocabulary adds no BOS token); "
-                "allowed: 1 token or more",
-                "prompt",
-            )
-        if len(tokens) >= longest:
-            raise RequestError(
-                f"prompt has {len(tokens)} tokens; allowed: 1 to {longest - 1} "
-                f"(max_model_len = {longest}, and one is left for the answer)",
-                "prompt",
-            )
-        for name, ids in (
-            ("prompt", tokens),
-            ("stop_token_ids", params.stop_token_ids),
-            ("logit_bias", params.logit_bias),
-        ):
-            bad = next((i for i in ids if not 0 <= i < vocab), None)
-            if bad is not None:
-                raise RequestError(
-                    f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One prompt, checked; its tokens four bytes each until the engine gets to it."""
-
-    text: str | None
-    tokens: "array[int]"
-    params: SamplingParams
-    salt: str
-    priority: int
-    arrival: float = field(default_factory=time.monotonic)
-
-
-def _ids(given: object) -> tuple[int, ...]:
-    """Token ids from whatever counts as a list of whole numbers."""
-    try:
-        if isinstance(given, str | bytes):
-            raise TypeError
-        listed: list[object] = list(given)  # type: ignore[call-overload]
-        if any(isinstance(i, bool) for i in listed):
-            raise TypeError
-        return tuple(index(i) for i in listed)  # type: ignore[arg-type]
-    except TypeError:
-        raise RequestError(
-            f"prompt = {str(given)[:80]!r} is neither text nor a list of token ids", "prompt"
-        ) from None
-
-
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt (text, a mapping, or a list of ids) or several."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    prompts = getattr(prompts, "tolist", lambda: prompts)()  # a NumPy array
-    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
-        raise RequestError(
-            f"prompts = {str(prompts)[:80]!r}; allowed: text, token ids, a mapping, "
-            "or a list of these",
-            "prompts",
-        )
-    many: list[Any] = list(prompts)
-    return [many] if many and all(isinstance(x, Integral) for x in many) else many
+        return Collector(request, self.tokenizer, asked.text)

@@ -1,0 +1,119 @@
+"""What callers give as prompts, checked before any work: text, token ids, or both.
+
+Invariant: an `Asked` can be served, as far as vocabulary, context and options tell.  Knows no
+engine and no chat template.
+"""
+
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from operator import index
+from typing import Any
+
+from flyweight.errors import RequestError
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import Request, SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One prompt, checked; its tokens four bytes each until the engine gets to it."""
+
+    text: str | None
+    tokens: "array[int]"
+    params: SamplingParams
+    salt: str
+    priority: int
+    arrival: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence."""
+
+    tokenizer: Tokenizer
+    vocab: int
+    longest: int
+
+    def read(self, prompt: Prompt, params: SamplingParams, salt: str, priority: int) -> Asked:
+        """Raises `RequestError` where the request could not be served."""
+        text, tokens = self._tokens(prompt)
+        self._check(tokens, params)
+        Request("", (), params, salt=salt, priority=priority)  # refuses a bad salt or priority
+        return Asked(text, array("i", tokens), params, salt, priority)
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        """The prompt as text, where it has any, and as ids."""
+        text: object = prompt
+        if isinstance(prompt, Mapping):
+            text = prompt.get("prompt")
+            if prompt.get("prompt_token_ids") is not None:
+                return (text if isinstance(text, str) else None), _ids(prompt["prompt_token_ids"])
+        if isinstance(text, str):
+            return text, tuple(self.tokenizer.encode(text, add_special=True))
+        if isinstance(prompt, Mapping):
+            raise RequestError(
+                f"prompt has the keys {sorted(map(str, prompt))}; needed: prompt (text) "
+                "or prompt_token_ids",
+                "prompt",
+            )
+        return None, _ids(prompt)
+
+    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
+        vocab, longest = self.vocab, self.longest
+        if not tokens:
+            raise RequestError(
+                "prompt is empty and nothing is put before it (this vocabulary adds no BOS token); "
+                "allowed: 1 token or more",
+                "prompt",
+            )
+        if len(tokens) >= longest:
+            raise RequestError(
+                f"prompt has {len(tokens)} tokens; allowed: 1 to {longest - 1} "
+                f"(max_model_len = {longest}, and one is left for the answer)",
+                "prompt",
+            )
+        for name, ids in (
+            ("prompt", tokens),
+            ("stop_token_ids", params.stop_token_ids),
+            ("logit_bias", params.logit_bias),
+        ):
+            bad = next((i for i in ids if not 0 <= i < vocab), None)
+            if bad is not None:
+                raise RequestError(
+                    f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
+                )
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt (text, a mapping, or a list of ids) or several."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    prompts = getattr(prompts, "tolist", lambda: prompts)()  # a NumPy array
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise RequestError(
+            f"prompts = {str(prompts)[:80]!r}; allowed: text, token ids, a mapping, "
+            "or a list of these",
+            "prompts",
+        )
+    many: list[Any] = list(prompts)
+    return [many] if many and all(isinstance(x, Integral) for x in many) else many
+
+
+def _ids(given: object) -> tuple[int, ...]:
+    """Token ids from whatever counts as a list of whole numbers."""
+    try:
+        if isinstance(given, str | bytes):
+            raise TypeError
+        listed: list[object] = list(given)  # type: ignore[call-overload]
+        if any(isinstance(i, bool) for i in listed):
+            raise TypeError
+        return tuple(index(i) for i in listed)  # type: ignore[arg-type]
+    except TypeError:
+        raise RequestError(
+            f"prompt = {str(given)[:80]!r} is neither text nor a list of token ids", "prompt"
+        ) from None
