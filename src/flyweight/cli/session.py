@@ -15,7 +15,8 @@ from rich.console import Console
 from flyweight.cli.printable import one_line, printable
 from flyweight.cli.show import figures, stats_table
 from flyweight.errors import FlyweightError, RequestError, nearest
-from flyweight.llm import LLM, Message, Prompt
+from flyweight.llm import LLM, Message
+from flyweight.prompts import Prompt
 from flyweight.results import RequestOutput
 from flyweight.types import SamplingParams
 
