@@ -1,6 +1,7 @@
 """Setting up: what the Makefile says where something is missing; hooks test the sources."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,3 +53,11 @@ def test_a_missing_compiler_is_named(make, tmp_path) -> None:
     fake.write_text("#!/bin/sh\nexit 0\n")
     fake.chmod(0o755)
     assert make(str(fake), str(tools)).endswith("apt install g++")
+
+
+def test_hooks_check_the_sources() -> None:
+    """Not the copy that is installed in .venv."""
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    entries = re.findall(r"^ *entry: (.+)$", text, re.M)
+    reading = [entry for entry in entries if not entry.startswith("ruff ")]
+    assert len(reading) == 3 and all(e.startswith("env PYTHONPATH=src ") for e in reading)
