@@ -1,6 +1,7 @@
 """Opening models by path: folders, single files, shards, GGUF; what is refused, and how."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,12 @@ def test_refusals_by_folder_say_why(names: tuple[str, ...], tmp_path: Path) -> N
 def test_a_path_to_nothing_says_what_was_looked_for(path: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="looked for"):
         open_checkpoint(tmp_path / path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(CheckpointError, match="not a regular file; looked for"):
+        open_checkpoint(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 5000, "\udcff"])

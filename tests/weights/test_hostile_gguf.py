@@ -2,6 +2,7 @@
 valid read.
 """
 
+import os
 import tracemalloc
 from pathlib import Path
 from struct import pack
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from filewriters import entry, gguf_bytes, key, random_tensor, string, value, write_gguf
 from flyweight.errors import CheckpointError
+from flyweight.weights import gguf
 from flyweight.weights.gguf import read_gguf
 
 F32 = 0
@@ -60,15 +62,23 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "value type 13": (with_key(pack("<I", 13)), "value type 13"),
     "value type of all ones": (with_key(pack("<I", 0xFFFFFFFF)), "value type"),
     "truth value of 2": (with_key(pack("<IB", 7, 2)), "neither"),
-    "string length of all ones": (with_key(pack("<IQ", 8, HUGE)), "truncated"),
-    "string length that wraps": (with_key(pack("<IQ", 8, HUGE - 20)), "truncated"),
+    "string length of all ones": (with_key(pack("<IQ", 8, HUGE)), "at most 16777216"),
+    "string length that wraps": (with_key(pack("<IQ", 8, HUGE - 20)), "at most 16777216"),
+    "string past the end": (with_key(pack("<IQ", 8, 5000)), "truncated"),
+    "array whose string ends past the end": (
+        with_key(array(8, 2, string("x") + pack("<Q", 5000))),
+        "truncated",
+    ),
     "array of type 99": (with_key(array(99, 1)), "value type 99"),
     "array of arrays": (with_key(array(9, 1, array(4, 1, bytes(4)))), "array of arrays"),
     "array of all-ones bytes": (with_key(array(0, HUGE)), "length"),
     "array of 2^61 doubles": (with_key(array(12, 1 << 61)), "length"),
     "array of 2^61 strings": (with_key(array(8, 1 << 61)), "length"),
     "array past the end": (with_key(array(4, 500)), "length"),
-    "array whose string lies": (with_key(array(8, 2, string("x") + pack("<Q", HUGE))), "truncated"),
+    "array whose string lies": (
+        with_key(array(8, 2, string("x") + pack("<Q", HUGE))),
+        "string 1 of 2 of",
+    ),
     "array of truth values of 9": (with_key(array(7, 2, b"\1\x09")), "neither"),
     "alignment 0": (gguf_bytes([ARCH, key("general.alignment", 0)], [ONE], DATA), "alignment"),
     "alignment 3": (gguf_bytes([ARCH, key("general.alignment", 3)], [ONE], DATA), "alignment"),
@@ -121,6 +131,65 @@ def test_attack_is_refused_by_name(attack: str, tmp_path: Path) -> None:
     message = str(error.value)
     assert str(path) in message and expected in message
     assert "\n" not in message and len(message) < 600
+
+
+GIB = 1 << 30
+SPARSE: dict[str, tuple[bytes, str]] = {  # the same with a terabyte of nothing behind
+    "string of 900 GiB": (with_key(pack("<IQ", 8, 900 * GIB)), "at most 16777216"),
+    "string of 15 GiB": (with_key(pack("<IQ", 8, 15 * GIB)), "at most 16777216"),
+    "string of an array of 900 GiB": (
+        with_key(array(8, 1 << 20, string("x") + pack("<Q", 900 * GIB))),
+        "string 1 of 1048576 of 966367641600 bytes; at most 16777216",
+    ),
+    "key of 900 GiB": (gguf_bytes([pack("<Q", 900 * GIB)], [ONE]), "at most 65536"),
+    "numbers past the limit": (
+        gguf_bytes([key("a", array(0, 1 << 20))], [ONE], counts=(1, 9)),
+        "metadata may not be longer",
+    ),
+    "strings past the limit": (
+        gguf_bytes([key("a", array(8, 1 << 20))], [ONE], counts=(1, 9)),
+        "of 1048576 ends past byte 262144; metadata may not be longer",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", SPARSE, ids=lambda a: a.replace(" ", "-"))
+def test_what_fits_a_huge_file_is_not_read_into_memory(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gguf.MOST_HEADER <= 1 << 29
+    monkeypatch.setattr(gguf, "MOST_HEADER", 1 << 18)
+    raw, expected = SPARSE[attack]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw[: raw.rindex(ONE)] if "limit" in attack else raw)
+    os.truncate(path, 1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError) as error:
+            read_gguf(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    message = str(error.value)
+    assert str(path) in message and expected in message
+    assert message.isprintable() and len(message) < 600
+
+
+def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
+    bad = "\x1b[2J\r\n"
+    for i, raw in enumerate(
+        [
+            gguf_bytes([ARCH, key(bad, pack("<I", 99))], [ONE], DATA),
+            gguf_bytes([ARCH, string(bad)], [ONE], b""),
+            with_tensors(entry(bad, (2, 8), F32, 1 << 20)),
+            with_tensors(ONE, entry(bad, (2, 8), F32, 32), data=bytes(96)),
+        ]
+    ):
+        path = tmp_path / f"{i}.gguf"
+        path.write_bytes(raw)
+        with pytest.raises(CheckpointError) as error:
+            read_gguf(path)
+        assert str(error.value).isprintable()
 
 
 def test_every_value_type_reads_back(tmp_path: Path) -> None:

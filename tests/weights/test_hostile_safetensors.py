@@ -135,6 +135,18 @@ def test_attack_is_refused_by_name(attack: str, tmp_path: Path) -> None:
     assert "\n" not in message and len(message) < 600
 
 
+@pytest.mark.parametrize("begin", [0, 8])
+def test_control_characters_of_names_are_escaped(begin: int, tmp_path: Path) -> None:
+    """Of the tensor at fault, and of the one before it."""
+    bad = "\x1b[2J\r\n" + "x" * 1000
+    entries = {bad: tensor(0, 4, [1]), bad + "b": tensor(begin, begin + 4, [1])}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors_bytes(entries, bytes(12)))
+    with pytest.raises(CheckpointError) as error:
+        read_safetensors(path)
+    assert str(error.value).isprintable() and len(str(error.value)) < 600
+
+
 def test_good_file_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors_bytes(TEXT + b"   ", DATA))  # padding of the header is allowed

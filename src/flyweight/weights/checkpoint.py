@@ -5,6 +5,7 @@ Invariant: opening reads headers only; `read` copies just the rows asked for. Do
 tensors a model wants.
 """
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,10 +62,13 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """Opens a model by path; `CheckpointError` names what is wrong, or what was looked for."""
     path = Path(path)
     try:
-        if path.is_dir():
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
             return _open_folder(path)
+        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
+            raise CheckpointError(f"{path}: not a regular file; looked for {LOOKED_FOR}")
         with open(path, "rb") as file:
-            magic = file.read(len(MAGIC)) if path.is_file() else b""
+            magic = file.read(len(MAGIC))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(f"{path}: {reason}; looked for {LOOKED_FOR}") from None

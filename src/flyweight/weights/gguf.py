@@ -26,6 +26,8 @@ VERSIONS = (2, 3)
 MOST_ENTRIES = 1 << 20  # keys, or tensors
 MOST_ELEMENTS = 1 << 24  # of one metadata array; the largest vocabulary has 2^18
 MOST_NAME = 1 << 16
+MOST_STRING = 16 << 20  # bytes; the longest are chat templates
+MOST_HEADER = 512 << 20  # bytes of metadata and tensor table; what fits a file need not fit memory
 MOST_AXES = 4
 MOST_ALIGNMENT = 1 << 16
 # Bytes: a key of no letters with one byte, a tensor of no letters with one axis.
@@ -93,6 +95,8 @@ class _Cursor:
         return CheckpointError(f"{self.file.path}: {message}")
 
     def take(self, count: int, what: str) -> bytes:
+        if self.at + count > MOST_HEADER and count <= self.file.size - self.at:
+            raise self.too_long(what)
         found = self.file.copy(self.at, count, what)
         self.at += count
         return found
@@ -103,12 +107,18 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return int.from_bytes(self.take(8, what), "little")
 
-    def name(self, what: str) -> str:
+    def too_long(self, what: str) -> CheckpointError:
+        return self.fail(f"{what} ends past byte {MOST_HEADER}; metadata may not be longer")
+
+    def string(self, what: str, most: int) -> bytes:
         length = self.u64(what)
-        if length > MOST_NAME:
-            raise self.fail(f"{what} of {length} bytes; at most {MOST_NAME}")
+        if length > most:
+            raise self.fail(f"{what} of {length} bytes; at most {most}")
+        return self.take(length, what)
+
+    def name(self, what: str) -> str:
         try:
-            return self.take(length, what).decode("utf-8")
+            return self.string(what, MOST_NAME).decode("utf-8")
         except UnicodeDecodeError:
             raise self.fail(f"{what} is not valid UTF-8") from None
 
@@ -147,8 +157,7 @@ def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
 
 def _value(cursor: _Cursor, code: int, what: str) -> object:
     if code == STRING:
-        length = cursor.u64(what)
-        return cursor.take(length, what).decode("utf-8", "surrogateescape")
+        return cursor.string(what, MOST_STRING).decode("utf-8", "surrogateescape")
     if code == ARRAY:
         return _array(cursor, what)
     return _numbers(cursor, code, 1, what)[0].item()
@@ -179,15 +188,26 @@ def _strings(cursor: _Cursor, count: int, what: str) -> list[str]:
     cursor.fits(count, 8, MOST_ELEMENTS, f"{what}: length")
     found: list[str] = []
     raw, at, size = cursor.file.buffer, cursor.at, cursor.file.size
+    end = min(size, MOST_HEADER)
     for i in range(count):
         begin = at + 8
-        if begin > size or (at := begin + LENGTH.unpack_from(raw, begin - 8)[0]) > size:
-            raise cursor.fail(
-                f"{what}: string {i} of {count} ends past {size}; it is truncated or damaged"
-            )
+        if begin > end or (at := begin + LENGTH.unpack_from(raw, begin - 8)[0]) > end:
+            raise _cut_short(cursor, f"{what}: string {i} of {count}", at - begin)
+        if at - begin > MOST_STRING:
+            raise _cut_short(cursor, f"{what}: string {i} of {count}", at - begin)
         found.append(str(raw[begin:at], "utf-8", "surrogateescape"))
     cursor.at = at
     return found
+
+
+def _cut_short(cursor: _Cursor, what: str, length: int) -> CheckpointError:
+    """Why a string of an array is not read: too long itself, past the file, or past our limit."""
+    if length > MOST_STRING:
+        return cursor.fail(f"{what} of {length} bytes; at most {MOST_STRING}")
+    if cursor.file.size <= MOST_HEADER:
+        size = cursor.file.size
+        return cursor.fail(f"{what} ends past {size}; it is truncated or damaged")
+    return cursor.too_long(what)
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:

@@ -96,12 +96,12 @@ def check(checkpoint: Checkpoint, plan: WeightPlan) -> None:
         info = checkpoint.tensors[name]
         if info.shape != shape:
             raise CheckpointError(
-                f"{checkpoint.path}: tensor {name!r} has shape {list(info.shape)}, "
+                f"{checkpoint.path}: tensor {shown(name)} has shape {list(info.shape)}, "
                 f"expected {list(shape)}"
             )
         if len(shape) == 1 and FORMATS[info.kind].quantised:
             raise CheckpointError(
-                f"{checkpoint.path}: vector {name!r} is {info.kind}; f32, f16 or bf16 expected"
+                f"{checkpoint.path}: vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
             )
 
 

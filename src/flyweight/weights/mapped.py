@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from flyweight.errors import CheckpointError
+from flyweight.untrusted import shown
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.tensorinfo import Span
 from flyweight.wire import U8
@@ -58,7 +59,8 @@ class MappedFile:
         form = FORMATS[span.kind]
         if form.quantised and len(shape) != 2:
             raise CheckpointError(
-                f"{self.path}: {name} is {span.kind} of shape {list(shape)}; only matrices are read"
+                f"{self.path}: {shown(name)} is {span.kind} of shape {list(shape)}; "
+                "only matrices are read"
             )
         if not 0 <= start <= stop <= shape[0]:
             raise IndexError(f"rows {start} to {stop} of {name}, which has {shape[0]}")
