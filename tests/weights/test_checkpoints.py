@@ -9,6 +9,7 @@ import pytest
 
 from filewriters import encode, random_tensor, write_folder, write_gguf, write_safetensors
 from flyweight.errors import CheckpointError
+from flyweight.models.registry import family
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights import gguf_names
 from flyweight.weights.checkpoint import TensorInfo, open_checkpoint
@@ -177,6 +178,19 @@ def test_a_broken_config_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=r"config\.json"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("context", [1 << 20, 10 << 20, 1 << 24, (1 << 24) + 1])
+def test_contexts_of_millions_are_read(context: int, tmp_path: Path) -> None:
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 10}
+    config = CONFIG | shape | {"num_hidden_layers": 1, "max_position_embeddings": context}
+    write_folder(tmp_path, config, TENSORS)
+    found = open_checkpoint(tmp_path).config
+    if context <= 1 << 24:
+        assert family(found).spec(found).context == context
+        return
+    with pytest.raises(CheckpointError, match="max_position_embeddings = 16777217"):
+        family(found).spec(found)
 
 
 # --- GGUF ---

@@ -21,6 +21,7 @@ ACTS = {
     "gelu_new": "gelu_tanh",
 }
 LIMIT = 1 << 20  # no dimension of a real model is larger; a lying config must not size memory
+MOST_POSITIONS = 1 << 24  # published contexts pass 2^20
 MAX_LAYERS = 1024  # a plan has slots for each
 
 
@@ -79,7 +80,7 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
         family=family,
         hidden=hidden,
         vocab=integer(config, "vocab_size"),
-        context=integer(config, "max_position_embeddings", 2048),
+        context=integer(config, "max_position_embeddings", 2048, MOST_POSITIONS),
         eps=real(config, "rms_norm_eps", 1e-6),
         rope=rope_spec(config, head),
         layers=(layer,) * integer(config, "num_hidden_layers", most=MAX_LAYERS),
