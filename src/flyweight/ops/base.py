@@ -20,6 +20,16 @@ from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 Array = NDArray[Any]
 ACTIVATIONS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f16", "bf16", "f32")
+DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # by the array's dtype
+
+
+def rounding(activations: str, kind: str) -> str:
+    """What `linear` rounds its input to, "f32", "bf16" or "int8", for a weight of this kind: int8
+    is for grouped kinds; with it, bf16 weights take bf16 rows and other dense weights float32.
+    """
+    if activations != "int8":
+        return activations
+    return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
 
 
 class Weight(Protocol):

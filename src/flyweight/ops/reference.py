@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.ops.base import (
     ACTIVATIONS,
+    DENSE_KINDS,
     KV_DTYPES,
     Array,
     HeadNorm,
@@ -25,6 +26,7 @@ from flyweight.ops.base import (
     Weights,
     bf16_bits,
     from_bf16_bits,
+    rounding,
 )
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.reference_sample import sample
@@ -33,7 +35,6 @@ from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
 F64 = NDArray[np.float64]
 GROUP = 32  # elements of an activation row that share one int8 scale
-DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +203,6 @@ def _floats(part: GroupedWeight | Array) -> F32:
     if isinstance(part, GroupedWeight):
         return part.dequantize()
     return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
-
-
-def rounding(activations: str, kind: str) -> str:
-    """What `linear` rounds its input to, "f32", "bf16" or "int8", for a weight of this kind."""
-    if activations != "int8":
-        return activations
-    return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
 
 
 def _round_rows(x: F32, to: str) -> F64:

@@ -6,15 +6,16 @@ scratch, native/sample.cpp's.  tests/api/test_memory_promise.py holds it to meas
 
 from collections.abc import Mapping, Sequence
 
+from flyweight.ops.base import rounding
 from flyweight.spec import LayerSpec, ModelSpec
 
 FLOAT = 4
-QUANTISED = ("q8_0", "q4_0", "q4_k", "q6_k")
 # Bytes an activation takes when `linear` has rounded it; 8-bit codes travel with scale and sums.
 ROUNDED = {"int8": 1.5, "bf16": 2.0, "f32": 4.0}
 SPLIT, MOST_RECORDS = 512, 1 << 17  # attention: positions of a split, records of splits kept apart
 TILE = 64  # positions of K and V widened at a time, at most
 WAVE = 16  # rows sampled together
+SEGMENT, HISTOGRAM = 16384, 1024 * (8 + 4) + 64  # ids of a row's part; bytes kept for each
 CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
 
 
@@ -47,8 +48,12 @@ def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> i
 
 
 def sample_bytes(vocab: int, rows: int, threads: int) -> int:
-    """Logits of `rows`, their adjusted copies a wave at a time, and every worker's candidates."""
-    return vocab * (FLOAT * (rows + min(rows, WAVE)) + CANDIDATE * threads)
+    """Logits of `rows`, their adjusted copies and histograms a wave at a time, and every worker's
+    candidates.
+    """
+    wave = min(rows, WAVE)
+    histograms = wave * -(-vocab // SEGMENT) * HISTOGRAM
+    return vocab * (FLOAT * (rows + wave) + CANDIDATE * threads) + histograms
 
 
 def _rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:
@@ -57,8 +62,5 @@ def _rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> 
     for shape, kind in parts:
         if len(shape) != 2:
             continue
-        mode = activations
-        if mode == "int8" and kind not in QUANTISED:
-            mode = "bf16" if kind == "bf16" else "f32"
-        most = max(most, int(ROUNDED[mode] * shape[1]) + 64)
+        most = max(most, int(ROUNDED[rounding(activations, kind)] * shape[1]) + 64)
     return most

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Array
+from flyweight.ops.base import DENSE_KINDS, Array, rounding
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.wire import F32, I32, U8
 
-DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
 # What the kernels of a kind take for granted: bits, group, zero, super_group, codes.
 LAYOUTS = {
     "q8_0": (8, 32, 0, 0, "int8"),
@@ -42,15 +41,6 @@ class PackedWeight:
         return int(self.tiles.nbytes) + (0 if self.bias is None else self.bias.nbytes)
 
 
-def mode_of(activations: str, kind: str) -> int:
-    """What `linear` rounds its rows to.  int8 is for grouped kinds; with it, bf16 weights take bf16
-    rows and other dense weights float32.
-    """
-    if activations == "int8" and kind not in LAYOUTS:
-        return MODES["bf16" if kind == "bf16" else "f32"]
-    return MODES[activations]
-
-
 class Gemm:
     """pack, linear and embed on one pool.  Holds memory: of the weights, of rounded rows."""
 
@@ -59,7 +49,7 @@ class Gemm:
         self._panels = _native.Panels()
         self._arena = _native.Arena()
         self._modes = {
-            kind: mode_of(activations, kind) for kind in (*DENSE_KINDS.values(), *LAYOUTS)
+            kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
