@@ -124,6 +124,22 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_session(terminal, folder) -> None
     assert session.ended() == 0 and "leaked" not in session.rest()
 
 
+def test_ctrl_c_pressed_impatiently_ends_answers_only(terminal, folder) -> None:
+    """It falls on the request being given up, on the figures and on the next prompt."""
+    session = terminal(folder, "--ignore-eos", "--max-model-len", "200000", "--block-size", "32")
+    for _ in range(5):
+        session.type("hello\n")
+        session.until("hello")
+        time.sleep(0.2)
+        for pause in (0.0, 0.002, 0.01):
+            session.type("\x03")
+            time.sleep(pause)
+        time.sleep(0.3)
+        session.type("\x15/nothing\n")  # rubs out what Ctrl-C left of a line
+        assert "Traceback" not in session.until("/help lists them")
+        session.until(PROMPT)
+
+
 def test_lines_are_edited_and_remembered(terminal, folder) -> None:
     first = terminal(folder, "-n", "2")
     first.say("/hexp\x1b[D\x7fl\x1b[C")  # left, rubout, l, right: /help

@@ -98,20 +98,30 @@ class Session:
         """Reads lines until /bye or the end of input."""
         edit_lines()
         self.console.print("/help lists commands; Ctrl-D leaves", style="dim")
-        while True:
+        going, apart = True, False
+        while going:
             try:
-                line = input(">>> ").strip()
-                if line == "/bye":
-                    return
+                if apart:
+                    print()
+                apart = False
+                going = self._turn()
+            except KeyboardInterrupt:  # no more is done here, where another would fall outside
+                apart = True
+
+    def _turn(self) -> bool:
+        """Reads a line and obeys it; False when it was the last."""
+        try:
+            line = input(">>> ").strip()
+        except EOFError:
+            print()
+            return False
+        try:
+            if line != "/bye":
                 self._obey(line)
-            except EOFError:
-                print()
-                return
-            except KeyboardInterrupt:
-                print()
-            except FlyweightError as error:
-                line = f"error: {one_line(str(error))}{self._way_out(error)}"
-                self.console.print(line, style="red", soft_wrap=True)
+        except FlyweightError as error:
+            what = f"error: {one_line(str(error))}{self._way_out(error)}"
+            self.console.print(what, style="red", soft_wrap=True)
+        return line != "/bye"
 
     def _way_out(self, error: FlyweightError) -> str:
         """What a conversation that has grown too long can do."""
