@@ -193,6 +193,13 @@ def test_contexts_of_millions_are_read(context: int, tmp_path: Path) -> None:
         family(found).spec(found)
 
 
+def test_a_config_cannot_reach_the_terminal() -> None:
+    config = {"model_type": "llama", "hidden_size": "\x1b[2J\n" + "x" * 1000}
+    with pytest.raises(CheckpointError, match="hidden_size") as error:
+        family(config).spec(config)
+    assert str(error.value).isprintable() and len(str(error.value)) < 200
+
+
 # --- GGUF ---
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from flyweight.errors import CheckpointError
 from flyweight.models.rope import real, rope_spec
 from flyweight.spec import KVGroup, LayerSpec, ModelSpec, SlotPlan, WeightPlan
+from flyweight.untrusted import shown
 
 ACTS = {
     "silu": "silu",
@@ -42,7 +43,7 @@ def integer(
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-        found = "is missing" if value is None else f"= {value!r}"
+        found = "is missing" if value is None else f"= {shown(value)}"
         raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {most}")
     return value
 
@@ -63,7 +64,7 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
         )
     if act not in ACTS:
         raise CheckpointError(
-            f"config: hidden_act = {act!r} is not supported; known: {', '.join(ACTS)}"
+            f"config: hidden_act = {shown(act)} is not supported; known: {', '.join(ACTS)}"
         )
     layer = LayerSpec(
         heads=heads,
