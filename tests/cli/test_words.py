@@ -131,8 +131,9 @@ def test_a_word_in_quotes_is_shown_whole(command) -> None:
 
 
 def test_what_looks_like_a_path_may_be_a_prompt(command) -> None:
-    got = command("run", "and/or")
-    assert got.code == 2 and "as a prompt: flyweight run stories and/or" in got.err
+    for stdin in (None, b"", b"text"):
+        got = command("run", "and/or", stdin=stdin)
+        assert got.code == 2 and "as a prompt: flyweight run stories and/or" in got.err
 
 
 # --- Ctrl-C, and conversations that grow too long ---

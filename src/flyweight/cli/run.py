@@ -100,6 +100,7 @@ def run(
     from a file or a pipe.
     """
     model, prompt = model_and_prompt(words or [])
+    otherwise = hint(model, prompt)
     prompt = read_prompt(prompt, file)
     if as_json and prompt is None:
         raise RequestError(
@@ -129,7 +130,10 @@ def run(
         "enable_prefix_caching": enable_prefix_caching,
         "offline": offline,
     }
-    answer(prompt, system, settings, given, as_json=as_json, verbose=verbose)
+    try:
+        answer(prompt, system, settings, given, as_json=as_json, verbose=verbose)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{otherwise}") from None
 
 
 def answer(
@@ -152,8 +156,6 @@ def answer(
     loading = Loading(console, verbose)
     try:
         llm = LLM(**settings, notify=loading)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}{hint(settings['model'], prompt)}") from None
     finally:
         loading.stop()
     defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
