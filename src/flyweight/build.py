@@ -5,6 +5,8 @@ Invariant: the memory plan is made, and shown through `notify`, before a tensor 
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,12 +91,14 @@ def find(model: str | os.PathLike[str] | None) -> Path:
 
 def describe(model: str | os.PathLike[str] | None) -> Described:
     """Opens and checks a model's files and loads its tokenizer; reads no weights."""
-    checkpoint = open_checkpoint(find(model))
-    kind = family(checkpoint.config)
-    spec = _spec(checkpoint, kind)
-    plan = kind.plan(spec)
-    slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
-    tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+    path = find(model)
+    checkpoint = open_checkpoint(path)
+    with _named(path):
+        kind = family(checkpoint.config)
+        spec = _spec(checkpoint, kind)
+        plan = kind.plan(spec)
+        slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
+        tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
     stop_ids = frozenset(i for i in ends if i < spec.vocab)  # others can never be drawn
     return Described(checkpoint, spec, plan, tokenizer, stop_ids)
@@ -164,6 +168,18 @@ def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -
     needs = Needs.of(found.spec, slot_kinds(found.checkpoint, found.plan), ops)
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     return plan_memory(needs, sizing, (held, allowed), least)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the model's path before errors that know only a key of its metadata."""
+    try:
+        yield
+    except CheckpointError as error:
+        text = str(error)
+        if str(path) in text:
+            raise
+        raise CheckpointError(f"{path}: {text}") from None
 
 
 def _spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:

@@ -11,6 +11,7 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.models import llama, qwen3
 from flyweight.models.plans import decoder_plan
 from flyweight.spec import ModelSpec, WeightPlan
+from flyweight.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ def family(config: Mapping[str, Any]) -> Family:
     """The family of a config, or `CheckpointError` listing those there are."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        hint = nearest(str(name), FAMILIES)
+        hint = nearest(str(name)[:80], FAMILIES)
         raise CheckpointError(
-            f"model_type = {name!r} is not supported; known: {', '.join(FAMILIES)}{hint}"
+            f"model_type = {shown(name)} is not supported; known: {', '.join(FAMILIES)}{hint}"
         )
     if config.get("quantization_config"):
         raise CheckpointError(

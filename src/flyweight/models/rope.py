@@ -12,6 +12,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.spec import RopeSpec
+from flyweight.untrusted import shown
 from flyweight.wire import F32
 
 ORIGINAL = "original_max_position_embeddings"
@@ -34,12 +35,13 @@ def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
     """
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(nested, Mapping):
-        raise CheckpointError(f"rope_scaling = {nested!r} is not an object with a rope_type")
+        raise CheckpointError(f"rope_scaling = {shown(nested)} is not an object with a rope_type")
     kind = str(nested.get("rope_type", nested.get("type", "default")))
     if kind not in _KINDS:
         known = ", ".join(sorted(_KINDS))
         raise CheckpointError(
-            f"rope_type = {kind!r} is not supported; known: {known}{nearest(kind, _KINDS)}"
+            f"rope_type = {shown(kind)} is not supported; known: {known}"
+            f"{nearest(kind[:80], _KINDS)}"
         )
     base = real(nested, "rope_theta", real(config, "rope_theta", 10000.0))
     scaling = {key: real(nested, key, 1.0) for key in READ if nested.get(key) is not None}
