@@ -21,11 +21,14 @@ def make(tmp_path):
     (tmp_path / "native").mkdir()
     (tmp_path / "src").mkdir()
 
+    # This may run under a `make test` with settings of its own.
+    outside = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+
     def call(python: str, path: str) -> str:
         done = subprocess.run(
             [shutil.which("make"), ".venv/bin/python", f"PYTHON={python}"],
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            env={**outside, "PATH": path},
             capture_output=True,
             text=True,
             timeout=60,
