@@ -20,7 +20,7 @@ TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
 .PHONY: demo test native native-test clean
 
 demo: $(VENV)/.installed
-	$(VENV)/bin/flyweight run "Once upon a time" </dev/null
+	$(VENV)/bin/flyweight run "Once upon a time" --temperature 0.6 </dev/null
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest
