@@ -55,6 +55,11 @@ MODELS = {
         "f16",
     ),
     "llama-bias": (dict(model_type="llama", attention_bias=True, mlp_bias=True), "f32"),
+    "mistral": (
+        dict(model_type="mistral", head_dim=24, rope_theta=30000.0, sliding_window=None),
+        "bf16",
+    ),
+    "qwen2": (dict(model_type="qwen2", rope_theta=20000.0, tie_word_embeddings=True), "bf16"),
     "qwen3": (dict(model_type="qwen3", head_dim=48, rope_theta=50000.0, rms_norm_eps=1e-6), "bf16"),
     "qwen3-bias": (
         dict(model_type="qwen3", head_dim=32, attention_bias=True, tie_word_embeddings=True),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness import MODELS, decoder, logits
 
+from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops
 
 TOLERANCE = 1e-3
@@ -83,17 +84,32 @@ def test_switching_a_feature_off_is_felt(feature: str, native: Ops) -> None:
     assert np.abs(got - expected["logits"]).max() > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["llama-bias", "qwen3-bias"])
-@pytest.mark.parametrize("which", ["qkv", "out", "gate_up", "down"])
+BIASED = {
+    "llama-bias": ("qkv", "out", "gate_up", "down"),
+    "qwen2": ("qkv",),
+    "qwen3-bias": ("qkv", "out"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [(name, which) for name, parts in BIASED.items() for which in parts]
+)
 def test_every_bias_is_felt(name: str, which: str, native: Ops) -> None:
     expected = np.load(MODELS / name / "expected.npz")
     model = decoder(MODELS / name, native)
     layers = tuple(replace(x, **{which: Unbiased(getattr(x, which))}) for x in model.layers)
-    if name == "qwen3-bias" and which in ("gate_up", "down"):
-        pytest.skip("Qwen3 has no MLP biases")
     model.layers, model.ops = layers, _Unbiasing(native)  # type: ignore[assignment]
     got = logits(model, expected["prompt"], expected["rows"])
     assert np.abs(got - expected["logits"]).max() > 100 * TOLERANCE
+
+
+def test_a_window_as_wide_as_the_context_is_none(native: Ops) -> None:
+    expected = np.load(MODELS / "mistral" / "expected.npz")
+    model = decoder(MODELS / "mistral", native, {"sliding_window": 512})
+    got = logits(model, expected["prompt"], expected["rows"])
+    assert np.abs(got - expected["logits"]).max() <= TOLERANCE
+    with pytest.raises(CheckpointError, match="sliding_window = 64 is not supported"):
+        decoder(MODELS / "mistral", native, {"sliding_window": 64})
 
 
 class Unbiased:

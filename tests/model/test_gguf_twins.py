@@ -33,6 +33,7 @@ LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+ARCHITECTURE = {"mistral": "llama"}  # as its converters have it
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -50,7 +51,10 @@ def interleaved(x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def metadata(config: dict) -> dict[str, object]:
-    arch, rope = config["model_type"], config.get("rope_parameters") or {}
+    arch, rope = (
+        ARCHITECTURE.get(config["model_type"], config["model_type"]),
+        config.get("rope_parameters") or {},
+    )
     head = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     keys: dict[str, object] = {
         "embedding_length": config["hidden_size"],
@@ -89,7 +93,7 @@ def twin(name: str, path: Path) -> Path:
     for key, info in source.tensors.items():
         values = to_f32(source.read(key, 0, info.shape[0]))
         heads = turned.get(key.split(".")[-2])
-        if heads and config["model_type"] == "llama":
+        if heads and config["model_type"] in ("llama", "mistral"):
             values = interleaved(values, heads)
         tensors[gguf_name(key)] = encode(values, info.kind if len(info.shape) == 2 else "f32")
     rope = config.get("rope_parameters") or {}

@@ -244,7 +244,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "no architecture": ({"general.architecture": None}, "general.architecture is missing"),
     "architecture unknown": (
         {"general.architecture": "lama"},
-        "'lama' is not supported; known: llama, qwen3.*llama",
+        "'lama' is not supported; known: llama, qwen2, qwen3.*llama",
     ),
     "architecture a number": ({"general.architecture": 3}, "not supported"),
     "no context length": ({"llama.context_length": None}, "llama.context_length is missing"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.models import llama, qwen3
+from flyweight.models import llama, mistral, qwen2, qwen3
 from flyweight.models.plans import decoder_plan
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.untrusted import shown
@@ -24,6 +24,8 @@ class Family:
 
 FAMILIES = {
     "llama": Family(llama.spec, decoder_plan),
+    "mistral": Family(mistral.spec, decoder_plan),
+    "qwen2": Family(qwen2.spec, decoder_plan),
     "qwen3": Family(qwen3.spec, decoder_plan),
 }
 

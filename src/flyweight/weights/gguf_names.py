@@ -49,6 +49,7 @@ class Architecture:
 
 ARCHITECTURES = {
     "llama": Architecture("llama", GATED, interleaved=True),
+    "qwen2": Architecture("qwen2", GATED),
     "qwen3": Architecture("qwen3", GATED | HEAD_NORMS),
 }
 
