@@ -89,5 +89,9 @@ def shown(value: object, most: int = 80) -> str:
 
 def one_line(text: str, most: int = 200) -> str:
     """Text with a file's words in it (another library's error) on one line, escaped, cut."""
-    line = " ".join(text[: 8 * most].split())[:most]
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return printable(" ".join(text[: 8 * most].split())[:most])
+
+
+def printable(text: str) -> str:
+    """Every character that cannot be printed (ESC, BEL, half a surrogate) as its escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

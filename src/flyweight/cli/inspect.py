@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
-from flyweight.cli.printable import printable
 from flyweight.config import Settings
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -86,6 +85,7 @@ def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, 
 def facts(found: Described) -> Table:
     """The spec, in a reader's words."""
     from flyweight.cli.show import called, plain_table
+    from flyweight.untrusted import printable
 
     spec, layer, piece = found.spec, found.spec.layers[0], found.tokenizer.piece
     rows = {

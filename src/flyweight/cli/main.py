@@ -17,8 +17,8 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import inspect, run
-from flyweight.cli.printable import one_line
 from flyweight.errors import FlyweightError, nearest
+from flyweight.untrusted import one_line
 
 WRONG, STOPPED = 2, 130
 
@@ -174,7 +174,7 @@ def last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 def fail(message: str) -> int:
     """Says what is wrong, in one line."""
-    print(f"error: {one_line(message)}", file=sys.stderr)
+    print(f"error: {one_line(message, len(message))}", file=sys.stderr)
     return WRONG
 
 

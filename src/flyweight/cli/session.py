@@ -12,13 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flyweight.cli.printable import one_line, printable
 from flyweight.cli.show import figures, stats_table
 from flyweight.errors import FlyweightError, RequestError, nearest
 from flyweight.llm import LLM, Message
 from flyweight.prompts import Prompt
 from flyweight.results import RequestOutput
 from flyweight.types import SamplingParams
+from flyweight.untrusted import one_line, printable
 
 HELP = """\
 /help   this list
@@ -119,7 +119,8 @@ class Session:
             if line != "/bye":
                 self._obey(line)
         except FlyweightError as error:
-            what = f"error: {one_line(str(error))}{self._way_out(error)}"
+            text = str(error)
+            what = f"error: {one_line(text, len(text))}{self._way_out(error)}"
             self.console.print(what, style="red", soft_wrap=True)
         return line != "/bye"
 

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from flyweight.build import Described
-from flyweight.cli.printable import printable
 from flyweight.llm import LLM
 from flyweight.plan.memory import MemoryPlan, size
 from flyweight.results import RequestOutput
+from flyweight.untrusted import printable
 
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
 

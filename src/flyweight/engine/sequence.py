@@ -44,18 +44,21 @@ class Sequence:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
-    prompt: int = field(init=False)  # tokens of the prompt
     options: Options = field(init=False)
 
     def __post_init__(self) -> None:
         r = self.request
-        self.prompt = len(r.tokens)
-        self.options = Options(r.params, r.seed, self.index, self.prompt, r.stop_ids)
+        self.options = Options(r.params, r.seed, self.index, len(r.tokens), r.stop_ids)
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self.options.prompt
 
     @property
     def generated(self) -> int:
         """Tokens produced so far."""
-        return len(self.tokens) - self.prompt
+        return len(self.tokens) - self.options.prompt
 
     @property
     def room(self) -> int:
