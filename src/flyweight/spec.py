@@ -22,13 +22,38 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """How a layer remembers: `full` keeps every position.  Dimensions are per KV head."""
+    """How a layer remembers: `full` keeps every position.  Dimensions are per KV head.  With
+    `v_in_k` nothing is stored for V: it is the last v_dim elements of K (MLA's cached latents).
+    """
 
     heads: int
     k_dim: int
     v_dim: int
     kind: str = "full"
     window: int = 0
+    v_in_k: bool = False
+
+    @property
+    def width(self) -> int:
+        """Elements stored for one position."""
+        return self.heads * (self.k_dim + (0 if self.v_in_k else self.v_dim))
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """How router logits choose experts: `scoring` "softmax" (over all experts), "chosen" (softmax
+    over the chosen ones only) or "sigmoid"; `top` experts a token, their weights divided by their
+    sum if `normalise`, then multiplied by `scale`.  With `groups` experts lie in equal groups and
+    only the best `kept` groups (by their best expert) take part.
+    """
+
+    experts: int
+    top: int
+    scoring: str = "softmax"
+    normalise: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    kept: int = 1
 
 
 @dataclass(frozen=True, slots=True)

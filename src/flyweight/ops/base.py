@@ -6,7 +6,7 @@ alone rounds them to what it multiplies with. Legend: T tokens, S sequences, R l
 hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.spec import KVGroup
+from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
 Array = NDArray[Any]
 ACTIVATIONS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f16", "bf16", "f32")
+GATED_ACTS = ("silu", "gelu", "gelu_tanh", "swiglu_clamped")
+PLAIN_ACTS = ("silu", "gelu", "gelu_tanh", "relu")
 DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # by the array's dtype
 
 
@@ -62,7 +64,9 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """Per-head RMS norm of q and k before the rotation (Qwen3): float32 [D] weights."""
+    """RMS norm of q and k before the rotation.  float32 weights [D] norm every head by itself
+    (Qwen3); [Hq*D] and [Hk*D] norm all heads of a token as one vector (OLMo 2).
+    """
 
     q: F32
     k: F32
@@ -138,10 +142,18 @@ class Ops(Protocol):
         """residual += x in place, then RMS norm of it: [T,H] -> [T,H]."""
         ...
 
+    def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+        """(x - mean) / sqrt(variance + eps) * w + b, [T,H] -> [T,H]."""
+        ...
+
     def linear(self, x: F32, w: Weights) -> F32:
         """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side
         by side.
         """
+        ...
+
+    def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
+        """Every head through a matrix of its own: [T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
         ...
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
@@ -151,25 +163,72 @@ class Ops(Protocol):
     def rope_store(
         self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
     ) -> F32:
-        """qkv [T,(Hq+2Hk)*D] -> q [T,Hq,D]: splits, norms heads, rotates, writes K and V at
-        batch.slots.
+        """qkv [T,(Hq+Hk)*Dk+Hk*Dv] -> q [T,Hq,Dk]: splits, norms heads, rotates, writes K and V at
+        batch.slots.  A group with `v_in_k` has no V part in qkv.
         """
         ...
 
-    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
-        """[T,Hq,D] -> [T,Hq*D]; causal by position, any mix of prefill chunks and decodes; reads
-        K/V only from `kv`.
+    def attend(
+        self,
+        q: F32,
+        kv: KVLayer,
+        batch: Batch,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: F32 | None = None,
+    ) -> F32:
+        """[T,Hq,Dk] -> [T,Hq*Dv]; causal by position, any mix of prefill chunks and decodes; reads
+        K/V only from `kv`.  `window` n sees the last n positions, the token's own among them, 0
+        all; `softcap` c turns a score s into c*tanh(s/c); `sinks` [Hq] are scores that join the
+        softmax and bring no value (gpt-oss).
         """
         ...
 
     def act(self, x: F32, kind: str) -> F32:
         """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" |
-        "gelu_tanh".
+        "gelu_tanh"; "swiglu_clamped" is gpt-oss's: gate at most 7, up in [-7,7], then
+        gate * sigmoid(1.702 gate) * (up + 1).
         """
+        ...
+
+    def activate(self, x: F32, kind: str) -> F32:
+        """Plain: [T,I] -> [T,I] = f(x), kind "silu" | "gelu" | "gelu_tanh" | "relu"."""
         ...
 
     def add(self, x: F32, residual: F32) -> None:
         """residual += x in place: [T,H]."""
+        ...
+
+    def scale(self, x: F32, by: float) -> None:
+        """x *= by in place: [T,H]."""
+        ...
+
+    def softcap(self, x: F32, cap: float) -> None:
+        """x = cap * tanh(x / cap) in place: [R,V]."""
+        ...
+
+    def gate(self, x: F32, logits: F32) -> None:
+        """x *= sigmoid(logits) in place, a number a row: [T,H], [T,1]."""
+        ...
+
+    def concat(self, parts: Sequence[F32]) -> F32:
+        """Side by side along the last axis; the others are equal."""
+        ...
+
+    def route(self, logits: F32, spec: RouteSpec, bias: F32 | None = None) -> tuple[I32, F32]:
+        """[T,E] -> ids [T,k], best first, and weights [T,k].  `bias` [E] takes part in choosing,
+        not in the weights; of equal scores the lower id goes first.
+        """
+        ...
+
+    def experts(
+        self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
+        act: str,
+    ) -> F32:  # fmt: skip
+        """[T,H] -> [T,H]: the weighted sum, in the order of ids, of down[e](act(up[e](x))) with
+        gated kinds; `up` and `down` have a matrix an expert, (2I,H) and (H,I).
+        """
         ...
 
     def take(self, x: F32, rows: I32) -> F32:

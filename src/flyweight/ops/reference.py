@@ -7,7 +7,7 @@ fast, and nothing here knows threads or tiles.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,9 @@ from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.ops.base import (
     ACTIVATIONS,
     DENSE_KINDS,
+    GATED_ACTS,
     KV_DTYPES,
+    PLAIN_ACTS,
     Array,
     HeadNorm,
     KVLayer,
@@ -29,8 +31,9 @@ from flyweight.ops.base import (
     rounding,
 )
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
-from flyweight.spec import KVGroup
+from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
 F64 = NDArray[np.float64]
@@ -68,7 +71,7 @@ class ReferenceKV:
 
     @property
     def nbytes(self) -> int:
-        return int(self.k.nbytes + self.v.nbytes)
+        return int(self.k.nbytes + (0 if self.group.v_in_k else self.v.nbytes))
 
 
 class ReferenceOps:
@@ -108,6 +111,8 @@ class ReferenceOps:
         slots = blocks * block_size
         never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
         k = _store(never[..., : group.k_dim], dtype)
+        if group.v_in_k:
+            return ReferenceKV(group, block_size, k, k[..., group.k_dim - group.v_dim :])
         return ReferenceKV(group, block_size, k, _store(never[..., : group.v_dim], dtype))
 
     # --- step bounds: nothing to hold between ops ---
@@ -127,6 +132,12 @@ class ReferenceOps:
         self.add(x, residual)
         return self.norm(residual, w, eps)
 
+    def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+        centred = x - x.astype(np.float64).mean(axis=1, keepdims=True)
+        variance = (centred * centred).mean(axis=1, keepdims=True)
+        normed: F64 = centred / np.sqrt(variance + eps) * w
+        return (normed if b is None else normed + b).astype(np.float32)
+
     def linear(self, x: F32, w: Weights) -> F32:
         if isinstance(w, tuple):
             return np.concatenate([self.linear(x, part) for part in w], axis=1)
@@ -138,6 +149,9 @@ class ReferenceOps:
             out[t] = y if w.bias is None else y + w.bias
         return out
 
+    def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
+        return np.stack([self.linear(x[:, h], part) for h, part in enumerate(w)], axis=1)
+
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
         angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]
         exact = angles.astype(np.float64)
@@ -148,20 +162,28 @@ class ReferenceOps:
         self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
     ) -> F32:
         assert isinstance(kv, ReferenceKV)
-        heads, dim = kv.group.heads, kv.group.k_dim
-        x = qkv.reshape(len(qkv), -1, dim)  # [T, Hq+2Hk, D]
-        q, k, v = x[:, : -2 * heads], x[:, -2 * heads : -heads], x[:, -heads:]
-        if norms is None:
-            q, k = _rotate(q, rope), _rotate(k, rope)
-        else:
-            q = _rotate(_rms(q, norms.q, norms.eps), rope)
-            k = _rotate(_rms(k, norms.k, norms.eps), rope)
+        group, count = kv.group, len(qkv)
+        wide = group.width - group.heads * group.k_dim  # what V takes of a row
+        q_wide = qkv.shape[1] - group.width
+        q, k, v = np.split(qkv, [q_wide, qkv.shape[1] - wide], axis=1)
+        q = _rotate(_head_norm(q, group.k_dim, norms, "q"), rope)
+        k = _rotate(_head_norm(k, group.k_dim, norms, "k"), rope)
         dtype = DENSE_KINDS[kv.k.dtype.name]
         kv.k[batch.slots] = _store(k, dtype)
-        kv.v[batch.slots] = _store(v, dtype)
+        if not group.v_in_k:
+            kv.v[batch.slots] = _store(v.reshape(count, group.heads, group.v_dim), dtype)
         return q
 
-    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+    def attend(
+        self,
+        q: F32,
+        kv: KVLayer,
+        batch: Batch,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: F32 | None = None,
+    ) -> F32:
         assert isinstance(kv, ReferenceKV) and kv.group.kind == "full" and batch.ancestors is None
         out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
         for s, context in enumerate(batch.contexts):
@@ -170,15 +192,49 @@ class ReferenceOps:
             k, v = _load(kv.k[slots]), _load(kv.v[slots])  # [context, Hk, D]
             for t in range(batch.starts[s], batch.starts[s + 1]):
                 seen = batch.positions[t] + 1
-                out[t] = _attend_one(q[t], k[:seen], v[:seen], scale)
+                first = max(0, seen - window) if window else 0
+                own = k[first:seen], v[first:seen]
+                out[t] = _attend_one(q[t], *own, scale, softcap, sinks)
         return out
 
     def act(self, x: F32, kind: str) -> F32:
         gate, up = np.split(x.astype(np.float64), 2, axis=1)  # [T,I] each
-        return (_activate(gate, kind) * up).astype(np.float32)
+        if kind == "swiglu_clamped":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return (gate * _sigmoid(1.702 * gate) * (up + 1)).astype(np.float32)
+        return (_activate(gate, kind, GATED_ACTS) * up).astype(np.float32)
+
+    def activate(self, x: F32, kind: str) -> F32:
+        return _activate(x.astype(np.float64), kind, PLAIN_ACTS).astype(np.float32)
 
     def add(self, x: F32, residual: F32) -> None:
         residual += x
+
+    def scale(self, x: F32, by: float) -> None:
+        x *= np.float32(by)
+
+    def softcap(self, x: F32, cap: float) -> None:
+        x[:] = cap * np.tanh(x.astype(np.float64) / cap)
+
+    def gate(self, x: F32, logits: F32) -> None:
+        x[:] = x * _sigmoid(logits.astype(np.float64))
+
+    def concat(self, parts: Sequence[F32]) -> F32:
+        return np.concatenate(parts, axis=-1)
+
+    def route(self, logits: F32, spec: RouteSpec, bias: F32 | None = None) -> tuple[I32, F32]:
+        return route(logits, spec, bias)
+
+    def experts(
+        self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
+        act: str,
+    ) -> F32:  # fmt: skip
+        out = np.zeros(x.shape, np.float64)
+        for t, row in enumerate(x):
+            for e, share in zip(ids[t], weights[t], strict=True):
+                inner = self.act(self.linear(row[None], up[e]), act)
+                out[t] += np.float64(share) * self.linear(inner, down[e])[0]
+        return out.astype(np.float32)
 
     def take(self, x: F32, rows: I32) -> F32:
         return x[rows]
@@ -246,25 +302,48 @@ def _rotate(x: F32 | F64, rope: Rotation) -> F32:
     return np.concatenate(turned, axis=-1).astype(np.float32)
 
 
-def _attend_one(q: F32, k: F64, v: F64, scale: float) -> F64:
-    """q [Hq,D], k and v [n,Hk,D] -> [Hq*D].  Query head h reads KV head h // (Hq/Hk)."""
+def _head_norm(x: F32, dim: int, norms: HeadNorm | None, which: str) -> F32 | F64:
+    """[T,heads*dim] -> [T,heads,dim], normed head by head or, by the weights' size, as a whole."""
+    shape = (len(x), -1, dim)
+    if norms is None:
+        return x.reshape(shape)
+    w = norms.q if which == "q" else norms.k
+    parts = x.reshape(shape) if len(w) == dim else x
+    return _rms(parts, w, norms.eps).reshape(shape)
+
+
+def _attend_one(q: F32, k: F64, v: F64, scale: float, softcap: float, sinks: F32 | None) -> F64:
+    """q [Hq,Dk], k and v [n,Hk,D] -> [Hq*Dv].  Query head h reads KV head h // (Hq/Hk)."""
     grouped = q.astype(np.float64).reshape(k.shape[1], -1, k.shape[2])  # [Hk,G,D]
     scores = np.einsum("hgd,nhd->hgn", grouped, k) * scale
-    p = np.exp(scores - scores.max(axis=2, keepdims=True))
-    mixed: F64 = np.einsum("hgn,nhd->hgd", p, v) / p.sum(axis=2, keepdims=True)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    top = scores.max(axis=2, keepdims=True)
+    p = np.exp(scores - top)
+    total = p.sum(axis=2, keepdims=True)
+    if sinks is not None:  # beside a maximum far below, a sink takes everything
+        with np.errstate(over="ignore"):
+            total = total + np.exp(sinks.astype(np.float64).reshape(*total.shape) - top)
+    mixed: F64 = np.einsum("hgn,nhd->hgd", p, v) / total
     return mixed.reshape(-1)
 
 
-def _activate(x: F64, kind: str) -> F64:
+def _sigmoid(x: F64) -> F64:
+    with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _activate(x: F64, kind: str, known: tuple[str, ...]) -> F64:
+    if kind not in known:
+        raise ConfigError(_unknown("activation", kind, known))
+    if kind == "relu":
+        return np.maximum(x, 0)
     if kind == "silu":
-        with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
-            factor = 1 / (1 + np.exp(-x))
+        factor = _sigmoid(x)
     elif kind == "gelu":
         factor = 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(x / -math.sqrt(2))
-    elif kind == "gelu_tanh":
-        factor = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     else:
-        raise ConfigError(_unknown("activation", kind, ("silu", "gelu", "gelu_tanh")))
+        factor = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     product: F64 = x * factor
     return product
 

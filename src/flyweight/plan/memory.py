@@ -131,7 +131,7 @@ def rounding_bytes(needs: Needs) -> int:
 
 def block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Bytes of one K/V block over all layers."""
-    per_token = sum(x.kv.heads * (x.kv.k_dim + x.kv.v_dim) for x in spec.layers)
+    per_token = sum(x.kv.width for x in spec.layers)
     return per_token * block_size * KV_BYTES[kv_dtype]
 
 

@@ -5,19 +5,21 @@ the company.  Behind it: gemm (weights), attention (KV memory), elementwise, sam
 models and no files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, KVLayer, Rotation, Weight
+from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, KVLayer, Rotation, Weight, Weights
 from flyweight.ops.cpu import elementwise
 from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.spec import KVGroup
+from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_route import route
+from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
 MAX_THREADS = 1024  # native/pool.cpp counts workers in ten bits
@@ -108,6 +110,44 @@ class CpuOps:
     def add(self, x: F32, residual: F32) -> None:
         elementwise.add(self._pool, x, residual)
 
+    # --- in NumPy until their kernels land ---
+    def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+        return ReferenceOps().layer_norm(x, w, b, eps)
+
+    def activate(self, x: F32, kind: str) -> F32:
+        return ReferenceOps().activate(x, kind)
+
+    def scale(self, x: F32, by: float) -> None:
+        ReferenceOps().scale(x, by)
+
+    def softcap(self, x: F32, cap: float) -> None:
+        ReferenceOps().softcap(x, cap)
+
+    def gate(self, x: F32, logits: F32) -> None:
+        ReferenceOps().gate(x, logits)
+
+    def concat(self, parts: Sequence[F32]) -> F32:
+        return np.concatenate(parts, axis=-1)
+
+    def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
+        heads = [self.linear(np.ascontiguousarray(x[:, h]), part) for h, part in enumerate(w)]
+        return np.stack(heads, axis=1)
+
+    def route(self, logits: F32, spec: RouteSpec, bias: F32 | None = None) -> tuple[I32, F32]:
+        return route(logits, spec, bias)
+
+    def experts(
+        self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
+        act: str,
+    ) -> F32:  # fmt: skip
+        out = np.zeros(x.shape, np.float32)
+        for j in range(ids.shape[1]):
+            for e in np.unique(ids[:, j]):
+                rows = np.flatnonzero(ids[:, j] == e)
+                inner = self.act(self.linear(np.ascontiguousarray(x[rows]), up[e]), act)
+                out[rows] += weights[rows, j, None] * self.linear(inner, down[e])
+        return out
+
     def take(self, x: F32, rows: I32) -> F32:
         return elementwise.take(self._pool, x, rows)
 
@@ -125,7 +165,17 @@ class CpuOps:
     ) -> F32:
         return self._attention.rope_store(qkv, kv, batch, rope, norms)
 
-    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+    def attend(
+        self,
+        q: F32,
+        kv: KVLayer,
+        batch: Batch,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: F32 | None = None,
+    ) -> F32:
+        assert not window and not softcap and sinks is None
         return self._attention.attend(q, kv, batch, scale)
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
