@@ -6,7 +6,7 @@
 // hold what differs between targets; this file what is composed of it:
 //
 //   F32x16  zero set1 load load_tail store store_tail add sub mul div fma min max abs sqrt rint
-//           select_gt mask_gt load_i8 load_u8 load_f16 store_f16 load_bf16 store_bf16 hsum hmax exp
+//           select_gt mask_gt load_i8 load_u8 load_f16 store_f16 load_bf16 store_bf16 hsum hmax exp tanh
 //   I32x16  izero iset1 iload istore add sub mul and_ or_ xor_ imin imax shl<> shr<> (logical) sar<> (arithmetic)
 //           to_f32 to_i32 (nearest even) as_f32 as_i32 load_i8_i32 load_u8_i32 load_u16 store_u16 store_i8 hsum
 //   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor low_nibbles high_nibbles
@@ -72,15 +72,23 @@ FW_INLINE I32x16 bf16_bits(F32x16 v) {
 
 FW_INLINE void store_bf16(uint16_t* p, F32x16 v) { store_u16(p, bf16_bits(v)); }
 
+struct Reduced {
+  F32x16 n, r;
+};
+
+// x = n ln2 + r with |r| <= ln2/2 (Cody and Waite's two-part ln2).
+FW_INLINE Reduced reduce(F32x16 x) {
+  const F32x16 n = rint(mul(x, set1(1.44269504f)));
+  return {n, fma(n, set1(-1.42860677e-6f), fma(n, set1(-0.693145752f), x))};
+}
+
 // e^x, at most 1.0 ulp from the true value for x in [-87.3, 88.7]; below that 0, above it infinity, NaN stays NaN.
-// x = n ln2 + r with |r| <= ln2/2 (Cody and Waite's two-part ln2), then a degree-7 polynomial, then 2^n in two factors
-// so that n = 128 does not overflow early.  Only fma, mul and integer shifts: the same bits on every target.
+// A degree-7 polynomial of r, then 2^n in two factors so that n = 128 does not overflow early.  Only fma, mul and integer
+// shifts: the same bits on every target.
 FW_INLINE F32x16 exp(F32x16 x) {
   const F32x16 low = set1(-87.33654f), high = set1(88.72284f);
   const F32x16 c = min(high, max(low, x));  // NaN passes through: it is the second operand both times
-  const F32x16 n = rint(mul(c, set1(1.44269504f)));
-  F32x16 r = fma(n, set1(-0.693145752f), c);
-  r = fma(n, set1(-1.42860677e-6f), r);
+  const auto [n, r] = reduce(c);
   F32x16 p = set1(1.0f / 5040.0f);
   p = fma(p, r, set1(1.0f / 720.0f));
   p = fma(p, r, set1(1.0f / 120.0f));
@@ -95,6 +103,24 @@ FW_INLINE F32x16 exp(F32x16 x) {
   p = mul(mul(p, first), second);
   p = select_gt(low, x, zero(), p);
   return select_gt(x, high, set1(INFINITY), p);
+}
+
+// tanh x, at most 3 ulp from the true value; the sign is x's, of a zero too, and NaN stays NaN.
+// With e = expm1(-2|x|) it is -e / (2 + e), and e = 2^n expm1(r) + (2^n - 1), where nothing cancels: |r| <= ln2/2.
+FW_INLINE F32x16 tanh(F32x16 x) {
+  const I32x16 sign = and_(as_i32(x), iset1(INT32_MIN));
+  const auto [n, r] = reduce(max(set1(-20.0f), mul(abs(x), set1(-2.0f))));  // tanh 10 rounds to 1
+  F32x16 p = set1(1.0f / 40320.0f);
+  p = fma(p, r, set1(1.0f / 5040.0f));
+  p = fma(p, r, set1(1.0f / 720.0f));
+  p = fma(p, r, set1(1.0f / 120.0f));
+  p = fma(p, r, set1(1.0f / 24.0f));
+  p = fma(p, r, set1(1.0f / 6.0f));
+  p = fma(p, r, set1(0.5f));
+  p = fma(mul(r, r), p, r);  // expm1(r)
+  const F32x16 power = as_f32(shl<23>(add(to_i32(n), iset1(127))));
+  const F32x16 e = fma(power, p, sub(power, set1(1.0f)));
+  return as_f32(or_(sign, as_i32(abs(div(e, add(e, set1(2.0f)))))));
 }
 
 }  // namespace flyweight::FW_ISA

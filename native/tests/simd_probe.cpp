@@ -46,6 +46,7 @@ void floats(const ProbeInput& in, Writer& w) {
   w.put(set1(hsum(a)));
   w.put(set1(hmax(a)));
   w.put(exp(a));
+  w.put(tanh(a));
 }
 
 void integers(const ProbeInput& in, Writer& w) {
@@ -109,10 +110,11 @@ void run(const ProbeInput& in, ProbeOutput& out) {
 }
 
 void exponential(const float* x, float* y) { store(y, exp(load(x))); }
+void hyperbolic_tangent(const float* x, float* y) { store(y, tanh(load(x))); }
 
 }  // namespace
 
 extern const Probe probe;
-const Probe probe = {run, exponential};
+const Probe probe = {run, exponential, hyperbolic_tangent};
 
 }  // namespace flyweight::FW_ISA

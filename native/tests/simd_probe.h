@@ -23,6 +23,7 @@ struct ProbeOutput {
 struct Probe {
   void (*run)(const ProbeInput&, ProbeOutput&);
   void (*exp)(const float* x, float* y);  // 16 each
+  void (*tanh)(const float* x, float* y);
 };
 
 }  // namespace flyweight

@@ -1,4 +1,4 @@
-// Every primitive on every target this machine runs gives the scalar twin's bits; exp is near the true value.
+// Every primitive on every target this machine runs gives the scalar twin's bits; exp and tanh are near the true values.
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -79,17 +79,22 @@ void twins() {
   }
 }
 
+using Function = void (*)(const float* x, float* y);
+
+// Distance of f(x) from the truth, in units in the last place of the truth.
+double ulps(Function f, float x, double truth) {
+  float in[16], out[16];
+  for (float& v : in) v = x;
+  f(in, out);
+  const float near = static_cast<float>(std::fabs(truth));
+  const double ulp = static_cast<double>(std::nextafter(near, INFINITY)) - static_cast<double>(near);
+  return std::fabs(static_cast<double>(out[0]) - truth) / ulp;
+}
+
 void exp_is_near() {
   double worst = 0;
-  for (float x = -87.3f; x < 88.7f; x += 0.0011f) {
-    float in[16], out[16];
-    for (float& v : in) v = x;
-    scalar::probe.exp(in, out);
-    const double truth = std::exp(static_cast<double>(x));
-    const float near = static_cast<float>(truth);
-    const double ulp = static_cast<double>(std::nextafter(near, INFINITY)) - static_cast<double>(near);
-    worst = std::fmax(worst, std::fabs(static_cast<double>(out[0]) - truth) / ulp);
-  }
+  for (float x = -87.3f; x < 88.7f; x += 0.0011f)
+    worst = std::fmax(worst, ulps(scalar::probe.exp, x, std::exp(static_cast<double>(x))));
   std::printf("simd: exp within %.2f ulp\n", worst);
   CHECK(worst <= 1.0, "%.2f ulp", worst);
   const float in[16] = {-88, -1000, -INFINITY, 89, INFINITY, NAN, 0.0f, -0.0f};
@@ -100,11 +105,29 @@ void exp_is_near() {
   CHECK(std::isnan(out[5]) && out[6] == 1 && out[7] == 1, "NaN and zero");
 }
 
+void tanh_is_near() {
+  double worst = 0;
+  const auto look = [&](float x) {
+    worst = std::fmax(worst, ulps(scalar::probe.tanh, x, std::tanh(static_cast<double>(x))));
+  };
+  for (float x = -11.0f; x < 11.0f; x += 0.00031f) look(x);
+  for (float x = 1.2e-38f; x < 1.0f; x *= 1.01f) look(x);
+  std::printf("simd: tanh within %.2f ulp\n", worst);
+  CHECK(worst <= 3.0, "%.2f ulp", worst);
+  const float in[16] = {0.0f, -0.0f, INFINITY, -INFINITY, 3e38f, -3e38f, NAN, 1e-40f};
+  float out[16];
+  scalar::probe.tanh(in, out);
+  CHECK(out[0] == 0 && !std::signbit(out[0]) && out[1] == 0 && std::signbit(out[1]), "zeros keep their sign");
+  CHECK(out[2] == 1 && out[3] == -1 && out[4] == 1 && out[5] == -1, "ends");
+  CHECK(std::isnan(out[6]) && out[7] == 1e-40f, "NaN and a subnormal number");
+}
+
 }  // namespace
 }  // namespace flyweight
 
 int main() {
   flyweight::twins();
   flyweight::exp_is_near();
+  flyweight::tanh_is_near();
   std::puts("simd: ok");
 }
