@@ -54,6 +54,10 @@ struct SampleJob {
   const int32_t *bias_ids = nullptr, *bias_starts = nullptr;
   const float* bias_values = nullptr;
   const int32_t *banned_ids = nullptr, *banned_starts = nullptr;
+  const int32_t *allowed_ids = nullptr, *allowed_starts = nullptr;  // at most `vocab` a row; an empty row allows all
+  const int32_t *repeat_ids = nullptr, *repeat_starts = nullptr;
+  const float* repeat_values = nullptr;
+  const int32_t* given = nullptr;  // [R] the row's token where it is known, -1 where it is to be drawn
   const int32_t* logprobs = nullptr;
   int32_t *tokens = nullptr, *ranks = nullptr, *top_ids = nullptr;
   float *out_logprobs = nullptr, *top_logprobs = nullptr;

@@ -1,8 +1,9 @@
 // Tokens for a batch of logits rows, by the order of docs/ops.md; equal to the NumPy reference draw for draw.
 //
 // A row is cut into segments of fixed length; segments are the pool's chunks, and what they found is joined in the
-// order of their ids, so threads and other rows never change a bit.  Greedy rows cost one pass; top_k <= 64 one pass
-// with a short list; everything else one more pass into a histogram (sample_ladder.h).  NaN logits count as banned.
+// order of their ids, so threads and other rows never change a bit.  Greedy rows and rows whose token is given cost one
+// pass; top_k <= 64 one pass with a short list; everything else one more pass into a histogram (sample_ladder.h).  NaN
+// logits count as banned.
 #include "exp64.h"
 #include "kernels.h"
 #include "sample_ladder.h"
@@ -83,7 +84,7 @@ double uniform(uint64_t seed, int32_t choice, int32_t position) {
   return static_cast<double>(h >> 11) * 0x1p-53;
 }
 
-// --- bias, bans, penalties ---------------------------------------------------------------------------------------
+// --- bias, lists, bans, penalties --------------------------------------------------------------------------------
 
 struct Span {
   const int32_t* data;
@@ -104,8 +105,17 @@ void each_distinct(Span ids, Entry* list, Entry* other, F f) {
   }
 }
 
+// Bans every id that is not among those allowed.
+void keep_only(Span allowed, float* x, int64_t vocab, Entry* list) {
+  for (int64_t i = 0; i < allowed.size; ++i) list[i] = {x[allowed.data[i]], allowed.data[i]};
+  for (int64_t i = 0; i < vocab; ++i) x[i] = -INFINITY;
+  for (int64_t i = 0; i < allowed.size; ++i) x[list[i].id] = list[i].x;
+}
+
 void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* other) {
   for (int64_t i = job.bias_starts[r]; i < job.bias_starts[r + 1]; ++i) x[job.bias_ids[i]] += job.bias_values[i];
+  const Span allowed = span(job.allowed_ids, job.allowed_starts, r);
+  if (allowed.size > 0) keep_only(allowed, x, job.vocab, list);
   for (int64_t i = job.banned_starts[r]; i < job.banned_starts[r + 1]; ++i) x[job.banned_ids[i]] = -INFINITY;
   Span history = span(job.history, job.history_starts, r);
   const float repetition = job.penalties[3 * r], presence = job.penalties[3 * r + 1];
@@ -120,11 +130,14 @@ void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* o
       x[id] -= frequency * static_cast<float>(times);
       x[id] -= presence;
     });
+  for (int64_t i = job.repeat_starts[r]; i < job.repeat_starts[r + 1]; ++i) x[job.repeat_ids[i]] -= job.repeat_values[i];
 }
 
 bool adjusts(const SampleJob& job, int64_t r) {
   const auto some = [r](const int32_t* starts) { return starts[r + 1] > starts[r]; };
-  return some(job.bias_starts) || some(job.banned_starts) || some(job.history_starts);
+  if (job.given[r] >= 0) return false;
+  return some(job.bias_starts) || some(job.allowed_starts) || some(job.banned_starts) || some(job.history_starts) ||
+         some(job.repeat_starts);
 }
 
 // --- passes over a segment ---------------------------------------------------------------------------------------
@@ -204,7 +217,8 @@ Row open_row(const SampleJob& job, int64_t r, float* adjusted) {
               .u = uniform(job.seed[r], job.choice[r], job.position[r])};
   if (adjusts(job, r)) row.odds.x = adjusted;
   const bool listed = row.odds.top_k > 0 && row.odds.top_k <= kBest;
-  row.draw = !(row.odds.temperature > 0) ? Draw::greedy : listed ? Draw::listed : Draw::laddered;
+  const bool greedy = job.given[r] >= 0 || !(row.odds.temperature > 0);
+  row.draw = greedy ? Draw::greedy : listed ? Draw::listed : Draw::laddered;
   return row;
 }
 
@@ -299,7 +313,7 @@ void sample_wave(Pool& pool, const SampleJob& job, const Scratch& s, int64_t fir
       weigh_segment(row, s.segments[chunk], s.histograms[chunk], from, size);
     });
   over_rows([&](Row& row, int64_t i, Entry* lists) {
-    int32_t token = -1;
+    int32_t token = job.given[first + i];
     if (row.draw == Draw::listed) token = choose_listed(row, s.segments + i * segments, segments);
     if (row.draw == Draw::laddered)
       token = choose_laddered(row, s.histograms + i * segments, segments, lists, lists + s.list);

@@ -15,8 +15,8 @@ using Ids = Column<int32_t>;
 
 using DrawColumns = std::tuple<Column<float>, Column<float>, Ids, Column<float>, Column<uint64_t>, Ids, Ids>;
 using HistoryColumns = std::tuple<In<float, Mat>, Ids, Ids, Ids>;
-using BiasColumns = std::tuple<Ids, Column<float>, Ids>;
-using BannedColumns = std::tuple<Ids, Ids>;
+using ValueColumns = std::tuple<Ids, Column<float>, Ids>;
+using IdColumns = std::tuple<Ids, Ids>;
 using Answers = std::tuple<Out<int32_t>, Out<float>, Out<int32_t>, Out<int32_t>, Out<float>>;
 
 constexpr int64_t kMaxWidth = 64;  // sample_lists.h
@@ -63,24 +63,33 @@ void take_history(SampleJob& job, const HistoryColumns& c) {
   job.history_starts = starts.data();
 }
 
-void take_bias(SampleJob& job, const BiasColumns& c) {
-  const auto& [ids, values, starts] = c;
-  check_ragged(ids, starts, job);
-  require(values.shape(0) == ids.shape(0), "sample: bias ids and values differ in length");
-  job.bias_ids = ids.data();
-  job.bias_values = values.data();
-  job.bias_starts = starts.data();
+// Ids with a value each, ragged by row: the bias, the penalties on repeats.
+void take_values(const SampleJob& job, const ValueColumns& c, const int32_t*& ids, const float*& values,
+                 const int32_t*& starts) {
+  const auto& [given, numbers, from] = c;
+  check_ragged(given, from, job);
+  require(numbers.shape(0) == given.shape(0), "sample: ids and their values differ in length");
+  ids = given.data();
+  values = numbers.data();
+  starts = from.data();
 }
 
-void take_banned(SampleJob& job, const BannedColumns& c) {
-  const auto& [ids, starts] = c;
-  check_ragged(ids, starts, job);
-  job.banned_ids = ids.data();
-  job.banned_starts = starts.data();
+// Ids, ragged by row, and the longest row: what is banned, what is allowed.
+int64_t take_ids(const SampleJob& job, const IdColumns& c, const int32_t*& ids, const int32_t*& starts) {
+  ids = std::get<0>(c).data();
+  starts = std::get<1>(c).data();
+  return check_ragged(std::get<0>(c), std::get<1>(c), job);
+}
+
+void take_given(SampleJob& job, const Ids& given) {
+  job.given = column(given, job);
+  for (int64_t r = 0; r < job.rows; ++r)
+    require(job.given[r] >= -1 && job.given[r] < job.vocab, "sample: a given token is outside the vocabulary");
 }
 
 Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const HistoryColumns& history,
-               const BiasColumns& bias, const BannedColumns& banned, Ids logprobs, int64_t width) {
+               const ValueColumns& bias, const IdColumns& allowed, const IdColumns& banned, const ValueColumns& repeats,
+               Ids given, Ids logprobs, int64_t width) {
   SampleJob job;
   job.rows = extent(logits, 0);
   job.vocab = extent(logits, 1);
@@ -90,8 +99,12 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
   require(width >= 0 && width <= kMaxWidth, "sample: width must be 0 to 64");
   take_draw(job, draw);
   take_history(job, history);
-  take_bias(job, bias);
-  take_banned(job, banned);
+  take_values(job, bias, job.bias_ids, job.bias_values, job.bias_starts);
+  require(take_ids(job, allowed, job.allowed_ids, job.allowed_starts) <= job.vocab,
+          "sample: more ids are allowed than there are");
+  take_ids(job, banned, job.banned_ids, job.banned_starts);
+  take_values(job, repeats, job.repeat_ids, job.repeat_values, job.repeat_starts);
+  take_given(job, given);
   job.logprobs = column(logprobs, job);
   for (int64_t r = 0; r < job.rows; ++r) require(job.logprobs[r] <= width, "sample: logprobs exceed the width");
 
@@ -118,7 +131,7 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
 void bind_sample(nb::module_& m) {
   const auto arrays = [](const char* name) { return nb::arg(name).noconvert(); };
   m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history"), arrays("bias"),
-        arrays("banned"), arrays("logprobs"), nb::arg("width"));
+        arrays("allowed"), arrays("banned"), arrays("repeats"), arrays("given"), arrays("logprobs"), nb::arg("width"));
 }
 
 }  // namespace flyweight

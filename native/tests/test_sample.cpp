@@ -18,7 +18,8 @@ struct Batch {
   int64_t rows, vocab;
   Floats logits, temperature, top_p, min_p, penalties, bias_values;
   Ints top_k, choice, position, prompt, history, history_starts{0}, bias_ids, bias_starts{0}, banned, banned_starts{0};
-  Ints logprobs;
+  Ints allowed, allowed_starts{0}, repeats, repeat_starts{0}, given, logprobs;
+  Floats repeat_values;
   std::vector<uint64_t> seed;
 };
 
@@ -59,6 +60,11 @@ void add_row(std::mt19937& random, Batch& b) {
   add_ids(random, b.bias_ids, b.bias_starts, b.vocab, 8);
   b.bias_values = Floats(b.bias_ids.size(), 2.5f);
   add_ids(random, b.banned, b.banned_starts, b.vocab, 5);
+  add_ids(random, b.allowed, b.allowed_starts, b.vocab, static_cast<uint32_t>(std::min<int64_t>(b.vocab, 30)));
+  add_ids(random, b.repeats, b.repeat_starts, b.vocab, 9);
+  b.repeat_values = Floats(b.repeats.size(), 1.25f);
+  const auto token = static_cast<int32_t>(random() % static_cast<uint32_t>(b.vocab));
+  b.given.push_back(random() % 8 == 0 ? token : -1);
   b.logprobs.push_back(one_of(random, {-1, 0, 5, static_cast<int32_t>(kWidth)}));
 }
 
@@ -78,6 +84,9 @@ Answers run(const Kernels& kernels, int threads, const Batch& b) {
   job.prompt = b.prompt.data(), job.history = b.history.data(), job.history_starts = b.history_starts.data();
   job.bias_ids = b.bias_ids.data(), job.bias_starts = b.bias_starts.data(), job.bias_values = b.bias_values.data();
   job.banned_ids = b.banned.data(), job.banned_starts = b.banned_starts.data(), job.logprobs = b.logprobs.data();
+  job.allowed_ids = b.allowed.data(), job.allowed_starts = b.allowed_starts.data(), job.given = b.given.data();
+  job.repeat_ids = b.repeats.data(), job.repeat_starts = b.repeat_starts.data();
+  job.repeat_values = b.repeat_values.data();
   for (size_t r = 0; r < rows; ++r)
     job.longest_history = std::max<int64_t>(job.longest_history, b.history_starts[r + 1] - b.history_starts[r]);
   job.tokens = a.tokens.data(), job.ranks = a.ranks.data(), job.top_ids = a.top_ids.data();
@@ -106,13 +115,14 @@ void compare(const Answers& got, const Answers& want, const char* isa, int threa
   CHECK(got.top_ids == want.top_ids, "top ids on %s, %d threads, vocabulary %d", isa, threads, vocab);
   CHECK(same_floats(got.logprobs, want.logprobs), "logprobs on %s, vocabulary %d", isa, vocab);
   CHECK(same_floats(got.top, want.top), "top logprobs on %s, vocabulary %d", isa, vocab);
+  for (size_t r = 0; r < b.given.size(); ++r) CHECK(b.given[r] < 0 || got.tokens[r] == b.given[r], "given, row %zu", r);
   for (const int32_t token : got.tokens) CHECK(token >= 0 && token < vocab, "token %d of %d", token, vocab);
 }
 
 Batch batch(std::mt19937& random, int64_t rows, int64_t vocab) {
   Batch b{};
   b.rows = rows, b.vocab = vocab;
-  b.history_starts = b.bias_starts = b.banned_starts = {0};
+  b.history_starts = b.bias_starts = b.banned_starts = b.allowed_starts = b.repeat_starts = {0};
   for (int64_t r = 0; r < rows; ++r) add_row(random, b);
   return b;
 }

@@ -251,5 +251,6 @@ class LLM:
             arrival=asked.arrival if arrival is None else arrival,
             salt=asked.salt,
             priority=asked.priority,
+            words=asked.words,
         )
         return Collector(request, self.tokenizer, asked.text)

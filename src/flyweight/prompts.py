@@ -14,7 +14,8 @@ from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Request, SamplingParams
+from flyweight.text.words import Lexicon
+from flyweight.types import Request, SamplingParams, Words
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
@@ -28,6 +29,7 @@ class Asked:
     params: SamplingParams
     salt: str
     priority: int
+    words: Words
     arrival: float = field(default_factory=time.monotonic)
 
 
@@ -38,13 +40,18 @@ class Reader:
     tokenizer: Tokenizer
     vocab: int
     longest: int
+    lexicon: Lexicon = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lexicon", Lexicon(self.tokenizer, self.vocab))
 
     def read(self, prompt: Prompt, params: SamplingParams, salt: str, priority: int) -> Asked:
         """Raises `RequestError` where the request could not be served."""
         text, tokens = self._tokens(prompt)
         self._check(tokens, params)
         Request("", (), params, salt=salt, priority=priority)  # refuses a bad salt or priority
-        return Asked(text, array("i", tokens), params, salt, priority)
+        words = self.lexicon.words(params)
+        return Asked(text, array("i", tokens), params, salt, priority, words)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""
@@ -80,6 +87,7 @@ class Reader:
         for name, ids in (
             ("prompt", tokens),
             ("stop_token_ids", params.stop_token_ids),
+            ("allowed_token_ids", params.allowed_token_ids or ()),
             ("logit_bias", params.logit_bias),
         ):
             bad = next((i for i in ids if not 0 <= i < vocab), None)

@@ -5,63 +5,48 @@ Invariant: a `SamplingParams` that exists is valid; a `Request` holds tokens, ne
 module does not know models, arrays, or tokenizers.
 """
 
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Integral, Real
 
 from flyweight.errors import RequestError
+from flyweight.ranges import listed, number, require, strings, whole, within
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS, LONGEST_STOP = 64, 1024  # stop strings, and characters of one
+MAX_BAD_WORDS = 128
 LEAST_REPETITION = 1e-4  # a logit divided by less may leave float32
 COLDEST, HOTTEST = 1e-4, 1e6  # temperatures; below is as good as greedy, above as uniform
-
-
-def _require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
-    if not ok:
-        hint = "" if near is None else f"; nearest valid: {near}"
-        raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
-
-
-def _number(name: str, value: object) -> float:
-    """Any real number, NumPy's scalars too, as a float."""
-    found = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        with suppress(OverflowError):  # a whole number too large for a float
-            found = float(value)
-    _require(math.isfinite(found), name, value, "a finite number")
-    return found
-
-
-def _listed(name: str, value: object) -> tuple[object, ...]:
-    if value is None:
-        return ()
-    _require(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
-    return tuple(value)  # type: ignore[arg-type]
-
-
-def _whole(name: str, value: object, low: int, high: int | None, *, none: bool = False) -> int:
-    """A whole number, NumPy's too, as an int; 0 for an allowed None, which the caller keeps."""
-    if value is None and none:
-        return 0
-    top = "" if high is None else f" to {high}"
-    allowed = f"a whole number, {low}{top or ' or more'}" + (", or none" if none else "")
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise RequestError(f"{name} = {value!r} is not valid; allowed: {allowed}", name)
-    found = int(value)
-    ok = found >= low and (high is None or found <= high)
-    _require(ok, name, found, allowed, low if found < low else high)
-    return found
+DRY_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's
+RANGES = {  # options that may be any real number between two
+    "min_p": (0, 1),
+    "repetition_penalty": (LEAST_REPETITION, 10),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "top_n_sigma": (0, 1000),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 0.5),  # above a half nothing else can reach it
+    "dry_multiplier": (0, 100),
+    "dry_base": (1, 100),
+    "mirostat_tau": (0, 100),
+    "mirostat_eta": (0, 1),
+}
+CUTS = {  # what keeps some candidates only, and the values that keep all
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": 0.0,
+    "xtc_probability": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose tokens; names and meanings are vLLM's.  Raises `RequestError` when out of
-    range.
+    """How to choose tokens; names and meanings are vLLM's, and llama.cpp's where vLLM has none.
+    Raises `RequestError` when out of range.  docs/sampling.md says what each does, and in what
+    order they act.
 
     `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the
     request.  `logprobs` n asks for the n best raw log-probabilities beside the chosen token's.
@@ -87,79 +72,107 @@ class SamplingParams:
     logprobs: int | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        self._settle(
-            "stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
-        )
-        self._settle("stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
-        bias = self.logit_bias or {}
-        _require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
-        self._settle("logit_bias", dict(bias))
-        self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        ):
-            self._settle(name, _number(name, getattr(self, name)))
-        self._check_ranges()
         self._check_lists()
+        self._check_numbers()
+        self._check_counts()
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            flag = getattr(self, name)
+            require(isinstance(flag, bool), name, flag, "true or false")
+        self._check_company()
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _settle_whole(self, name: str, low: int, high: int | None, *, none: bool = False) -> None:
-        value = getattr(self, name)
-        found = _whole(name, value, low, high, none=none)
-        self._settle(name, None if value is None else found)
+    def _check_lists(self) -> None:
+        for name, most in (
+            ("stop", MAX_STOPS),
+            ("bad_words", MAX_BAD_WORDS),
+            ("dry_sequence_breakers", MAX_STOPS),
+        ):
+            self._settle(name, strings(name, getattr(self, name), most, LONGEST_STOP))
+        ids = (
+            whole("stop_token_ids", i, 0, None)
+            for i in listed("stop_token_ids", self.stop_token_ids)
+        )
+        self._settle("stop_token_ids", tuple(ids))
+        if self.allowed_token_ids is not None:
+            name = "allowed_token_ids"
+            given = {whole(name, i, 0, None) for i in listed(name, self.allowed_token_ids)}
+            require(bool(given), name, [], "one id or more, or none for all")
+            self._settle(name, tuple(sorted(given)))
+        bias = self.logit_bias or {}
+        require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
+        for i, b in bias.items():
+            whole("logit_bias", i, 0, None)
+            within("logit_bias", b, -100, 100)
+        self._settle("logit_bias", {int(i): float(b) for i, b in bias.items()})
 
-    def _check_ranges(self) -> None:
-        t, p = self.temperature, self.top_p
+    def _check_numbers(self) -> None:
+        t = number("temperature", self.temperature)
         near = HOTTEST if t > 1 else 0.0 if t < COLDEST / 2 else COLDEST
         allowed = f"0 (greedy), or {COLDEST} to {HOTTEST:.0f}"
-        _require(t == 0 or COLDEST <= t <= HOTTEST, "temperature", t, allowed, near)
-        _require(0 < p <= 1, "top_p", p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
-        _require(
-            0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1", min(max(self.min_p, 0.0), 1.0)
-        )
-        r = self.repetition_penalty
-        near = 10.0 if r > 10 else LEAST_REPETITION
-        _require(
-            LEAST_REPETITION <= r <= 10, "repetition_penalty", r, f"{LEAST_REPETITION} to 10", near
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            v = getattr(self, name)
-            _require(-2 <= v <= 2, name, v, "-2 to 2", min(max(v, -2.0), 2.0))
-        self._settle_whole("n", 1, MAX_CHOICES)
-        self._settle_whole("top_k", 0, None)
+        require(t == 0 or COLDEST <= t <= HOTTEST, "temperature", t, allowed, near)
+        self._settle("temperature", t)
+        for name in ("top_p", "typical_p"):
+            p = number(name, getattr(self, name))
+            require(0 < p <= 1, name, p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
+            self._settle(name, p)
+        for name, (low, high) in RANGES.items():
+            self._settle(name, within(name, getattr(self, name), low, high))
+        scale = number("guidance_scale", self.guidance_scale)
+        if scale != 1:
+            raise RequestError(
+                f"guidance_scale = {scale} is not offered: it would run every request twice, with "
+                "and without a negative prompt, and no request here has one; allowed: 1.0",
+                "guidance_scale",
+            )
+
+    def _check_counts(self) -> None:
+        self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
+        for name, low, high in (
+            ("n", 1, MAX_CHOICES),
+            ("top_k", 0, None),
+            ("dry_allowed_length", 1, None),
+            ("dry_penalty_last_n", -1, None),
+            ("mirostat", 0, 2),
+        ):
+            self._settle_whole(name, low, high)
         self._settle_whole("seed", -(2**63), 2**64 - 1, none=True)
         self._settle_whole("max_tokens", 1, None, none=True)
         self._settle_whole("min_tokens", 0, self.max_tokens)
         self._settle_whole("logprobs", 0, MAX_LOGPROBS, none=True)
-        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
-            flag = getattr(self, name)
-            _require(isinstance(flag, bool), name, flag, "true or false")
 
-    def _check_lists(self) -> None:
-        few, allowed = len(self.stop) <= MAX_STOPS, f"up to {MAX_STOPS} strings"
-        _require(few, "stop", f"{len(self.stop)} strings", allowed, MAX_STOPS)
-        for s in self.stop:
-            fits = isinstance(s, str) and 0 < len(s) <= LONGEST_STOP
-            allowed = f"strings of 1 to {LONGEST_STOP} characters"
-            _require(fits, "stop", s if fits else str(s)[:80], allowed)
-        ids = (_whole("stop_token_ids", i, 0, None) for i in self.stop_token_ids)
-        self._settle("stop_token_ids", tuple(ids))
-        for i, bias in self.logit_bias.items():
-            _whole("logit_bias", i, 0, None)
-            b = _number("logit_bias", bias)
-            _require(
-                -100 <= b <= 100, "logit_bias", bias, "-100 to 100", min(max(b, -100.0), 100.0)
+    def _settle_whole(self, name: str, low: int, high: int | None, *, none: bool = False) -> None:
+        value = getattr(self, name)
+        found = whole(name, value, low, high, none=none)
+        self._settle(name, None if value is None else found)
+
+    def _check_company(self) -> None:
+        """Options that exclude each other."""
+        cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
+        if self.mirostat and cuts:
+            raise RequestError(
+                f"mirostat = {self.mirostat} decides by itself how many candidates stay; "
+                f"leave out {', '.join(cuts)}, or mirostat",
+                "mirostat",
             )
-        self._settle("logit_bias", {int(i): float(b) for i, b in self.logit_bias.items()})
 
 
 class Finish(Enum):
@@ -171,10 +184,21 @@ class Finish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What a request's strings mean in its model's vocabulary: `bad` sequences of ids that may not
+    be completed, and ids at which repetitions end.
+    """
+
+    bad: tuple[tuple[int, ...], ...] = ()
+    breakers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
-    `params.stop_token_ids`.  Lower `priority` goes first.  Raises `RequestError`.
+    `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
+    first.  Raises `RequestError`.
     """
 
     id: str
@@ -187,10 +211,11 @@ class Request:
     arrival: float = 0.0
     salt: str = ""
     adapter: str = ""
+    words: Words = Words()
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.salt, str), "salt", self.salt, "text")
-        _whole("priority", self.priority, -(2**63), 2**63 - 1)
+        require(isinstance(self.salt, str), "salt", self.salt, "text")
+        whole("priority", self.priority, -(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,34 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleBatch:
-    """Sampling options as columns, one row per logits row.  History and bias are CSR over rows.
+class Cuts:
+    """The rarer ways to cut a row's candidates, for the Q rows that use one; values as off are in
+    brackets.
+    """
 
-    Order of application: bias, min-tokens ban, repetition / presence / frequency penalties,
-    temperature, top-k, top-p, min-p, draw.  `logprobs` are raw (before all of it).  The draw at a
-    row depends only on (seed, choice, position).
+    rows: I32  # [Q] ascending
+    typical_p: F64  # [Q] (1)
+    top_n_sigma: F64  # [Q] (0)
+    xtc_probability: F64  # [Q] (0)
+    xtc_threshold: F64  # [Q]
+    mirostat: I32  # [Q] (0), 1 or 2
+    mirostat_tau: F64  # [Q]
+    mirostat_eta: F64  # [Q]
+    mu: F64  # [Q] mirostat's state before the draw
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Sampling options as columns, one row per logits row.  History, bias, allowed and banned ids,
+    repeats are CSR over rows; the rarest options are in `cuts`, none where no row has one.
+
+    The order of application is stated in docs/ops.md.  `logprobs` are raw (before all of it).  The
+    draw at a row depends only on (seed, choice, position).
     """
 
     temperature: F32  # [R] 0 = greedy
@@ -41,9 +59,16 @@ class SampleBatch:
     bias_ids: I32  # [sum]
     bias_values: F32  # [sum]
     bias_starts: I32  # [R+1]
-    banned_ids: I32  # [sum] ids that may not be drawn (min_tokens not reached)
+    allowed_ids: I32  # [sum] the only ids that may be drawn; empty rows where all may
+    allowed_starts: I32  # [R+1]
+    banned_ids: I32  # [sum] ids that may not be drawn (min_tokens not reached, bad words)
     banned_starts: I32  # [R+1]
+    repeat_ids: I32  # [sum] ids that would go on with a repetition (DRY)
+    repeat_values: F32  # [sum] what their logits lose
+    repeat_starts: I32  # [R+1]
+    given: I32  # [R] the token where it is known and only its log-probability is wanted, else -1
     logprobs: I32  # [R] how many best log-probabilities to return, -1 = none wanted at all
+    cuts: Cuts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +93,12 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """What `sample` returns.  top_ids / top_logprobs are padded with -1 / nan to the largest count
-    asked for.
+    asked for.  `mu`, where the batch has cuts, is mirostat's state after the draw (NaN elsewhere).
     """
 
     tokens: I32  # [R]
-    logprobs: F32  # [R] raw log-probability of the token drawn
+    logprobs: F32  # [R] raw log-probability of the token drawn or given
     ranks: I32  # [R] 1 = the most likely
     top_ids: I32  # [R,n]
     top_logprobs: F32  # [R,n]
+    mu: F64 | None = None  # [R]

@@ -4,13 +4,15 @@ happens.
 Alone or in a batch, any chunk size, prefix hit or miss, preempted or not, any number of threads.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_models import Answer, answers, engine, random_model, request
 
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.ops.cpu import CpuOps, available_isas
-from flyweight.types import Request
+from flyweight.types import Request, Words
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
 LENGTHS = (1, 5, 17, 70, 130, 300, 600)  # prompts around tiles, blocks and attention splits
@@ -106,6 +108,42 @@ def test_drafts_change_nothing_on_any_target(isa: str) -> None:
         guessing.drafter = NgramDrafter(3, 1)
         assert answers(guessing, few) == wanted, kv
         assert 0 < guessing.metrics.accepted < guessing.metrics.proposed
+
+
+DECODING: list[dict[str, object]] = [
+    {"dry_multiplier": 1.5, "dry_allowed_length": 1, "top_p": 0.9},
+    {"typical_p": 0.6, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"top_n_sigma": 1.0, "allowed_token_ids": list(range(40))},
+    {"temperature": 0},
+    {"mirostat": 1, "n": 2},  # the youngest are preempted first
+    {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.5},
+]
+
+
+def test_every_way_of_decoding_is_invariant() -> None:
+    """In a batch, with drafts, preempted again and again: what a sequence's own history decides is
+    decided the same.
+    """
+    likely = {3: 4.0, 4: 4.0, 5: 4.0}  # so that there are repetitions, and guesses
+    asked = [
+        request(f"d{i}", [i, 7] * 40, 60, seed=i, logit_bias=likely, **options)
+        for i, options in enumerate(DECODING)
+    ]
+    words = Words(bad=((3, 4), (5, 5, 5)), breakers=frozenset({6}))
+    asked = [replace(r, words=words) for r in asked]
+    model = random_model(CpuOps(2, None, "int8"), "q8_0")
+    wanted: dict[tuple[str, int], Answer] = {}
+    for r in asked:
+        wanted |= answers(engine(model, prefix_caching=False), [r])
+    assert answers(engine(model, max_num_batched_tokens=23), asked) == wanted
+    tight = engine(model, blocks=20)
+    assert answers(tight, asked) == wanted and tight.metrics.preempted > 1
+    guessing = engine(model, draft_tokens=4)
+    guessing.drafter = NgramDrafter(2, 1)
+    assert answers(guessing, asked) == wanted and guessing.metrics.accepted > 0
+    for answer in wanted.values():
+        pairs = zip(answer.tokens, answer.tokens[1:], strict=False)
+        assert (3, 4) not in set(pairs), "a bad word"
 
 
 def test_choices_share_the_prompt_and_differ() -> None:

@@ -8,7 +8,7 @@ from op_cases import Make
 from flyweight.ops.reference import ReferenceOps
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
-from flyweight.types import SamplingParams
+from flyweight.types import SamplingParams, Words
 from flyweight.wire import F32, Sampled
 
 SIZES = (1, 2, 3, 16, 17, 33, 500, 4099)  # V
@@ -32,11 +32,29 @@ def options_of(rng: np.random.Generator, vocab: int) -> SamplingParams:
 
     ids = rng.integers(0, vocab, int(rng.integers(0, 5))).tolist()
     penalised = rng.random() < 0.4
+    cuts: dict[str, float] = {}
+    if rng.random() < 0.25:
+        cuts = {
+            "typical_p": one(0.05, 0.5, 0.9, 1),
+            "top_n_sigma": one(0, 0.5, 2, 1000),
+            "xtc_probability": one(0, 0.3, 1),
+            "xtc_threshold": one(0, 0.02, 0.1, 0.5),
+        }
+    elif rng.random() < 0.1:
+        cuts = {"mirostat": int(one(1, 2)), "mirostat_tau": one(0, 2, 5)}
+    allowed = rng.integers(0, vocab, int(rng.integers(1, 30))).tolist()
+    usual = "mirostat" not in cuts
     return SamplingParams(
+        allowed_token_ids=allowed if rng.random() < 0.2 else None,
+        dry_multiplier=one(0, 0, 0, 0.8, 100),
+        dry_base=one(1, 1.75, 100),
+        dry_allowed_length=int(one(1, 2, 3)),
+        dry_penalty_last_n=int(one(-1, 0, 20)),
+        **cuts,  # type: ignore[arg-type]
         temperature=one(0, 1e-4, 0.3, 0.7, 1, 1, 2.5, 1e6),
-        top_p=one(1, 1, 1e-6, 0.1, 0.5, 0.9, 0.99),
-        top_k=int(one(0, 0, 1, 2, 5, 40, 10**9)),
-        min_p=one(0, 0, 0.01, 0.2, 1),
+        top_p=one(1, 1, 1e-6, 0.1, 0.5, 0.9, 0.99) if usual else 1.0,
+        top_k=int(one(0, 0, 1, 2, 5, 40, 10**9)) if usual else 0,
+        min_p=one(0, 0, 0.01, 0.2, 1) if usual else 0.0,
         repetition_penalty=one(0.5, 1.0, 1.3, 5) if penalised else 1.0,
         presence_penalty=one(-1, 0, 0.3, 2) if penalised else 0.0,
         frequency_penalty=one(-0.7, 0, 0.1, 2) if penalised else 0.0,
@@ -48,18 +66,26 @@ def options_of(rng: np.random.Generator, vocab: int) -> SamplingParams:
 
 def row_of(rng: np.random.Generator, vocab: int) -> Row:
     length = int(rng.integers(0, 60))
-    tokens = rng.integers(0, vocab, length).tolist()
+    tokens = rng.integers(0, min(vocab, int(rng.choice([3, 10**6]))), length).tolist()
     prompt = int(rng.integers(0, length + 1))
     seed, choice = int(rng.integers(0, 2**64, dtype=np.uint64)), int(rng.integers(0, 128))
     stops = rng.integers(0, vocab, int(rng.integers(0, 4))).tolist()
-    options = Options(options_of(rng, vocab), seed, choice, prompt, stops)
-    return Row(options, length, tokens)
+    bad = tuple(
+        (*tokens[-int(rng.integers(1, 3)) :], int(rng.integers(0, vocab))) for _ in range(2)
+    )
+    words = Words(bad if rng.random() < 0.3 else (), frozenset(rng.integers(0, vocab, 3).tolist()))
+    options = Options(options_of(rng, vocab), seed, choice, prompt, stops, words)
+    given = int(rng.integers(0, vocab)) if rng.random() < 0.1 and not options.cut else -1
+    return Row(options, length, tokens, float(rng.uniform(0, 12)), given)
 
 
 def same(got: Sampled, want: Sampled) -> None:
     np.testing.assert_array_equal(got.tokens, want.tokens)
     np.testing.assert_array_equal(got.ranks, want.ranks)
     np.testing.assert_array_equal(got.top_ids, want.top_ids)
+    assert (got.mu is None) == (want.mu is None)
+    if got.mu is not None and want.mu is not None:
+        np.testing.assert_array_equal(got.mu, want.mu)
     for mine, truth in ((got.logprobs, want.logprobs), (got.top_logprobs, want.top_logprobs)):
         np.testing.assert_allclose(mine, truth, rtol=2.0**-22, atol=2.0**-30)
 
@@ -95,8 +121,26 @@ def test_a_row_is_alone(make: Make) -> None:
         np.testing.assert_array_equal(alone.logprobs[0], whole.logprobs[r])
         np.testing.assert_array_equal(alone.top_ids[0], whole.top_ids[r, :width])
         np.testing.assert_array_equal(alone.top_logprobs[0], whole.top_logprobs[r, :width])
+        if alone.mu is not None:
+            assert whole.mu is not None and alone.mu[0] == whole.mu[r]
 
 
 def test_no_rows(make: Make) -> None:
     got = make().sample(np.empty((0, 9), np.float32), columns([]))
     assert got.tokens.shape == (0,) and got.top_ids.shape == (0, 0)
+
+
+def test_a_given_token_is_scored_and_changes_no_draw(make: Make) -> None:
+    """Its log-probability and rank are those of the token drawn, were it drawn."""
+    rng = np.random.default_rng(5)
+    logits, params = logits_of(rng, 20, 900), SamplingParams(logprobs=4, repetition_penalty=1.7)
+    rows = [Row(Options(params, r, 0, 0), r, [5, 6, 7][: r % 4]) for r in range(20)]
+    drawn = make().sample(logits, columns(rows))
+    given = [row._replace(given=int(t)) for row, t in zip(rows, drawn.tokens, strict=True)]
+    same(make().sample(logits, columns(given)), drawn)
+    other = [row._replace(given=899) if r % 2 else row for r, row in enumerate(rows)]
+    got = make().sample(logits, columns(other))
+    assert (got.tokens[1::2] == 899).all() and (got.tokens[::2] == drawn.tokens[::2]).all()
+    exact = logits.astype(np.float64)
+    want = exact[:, 899] - np.logaddexp.reduce(exact, axis=1)
+    np.testing.assert_allclose(got.logprobs[1::2], want[1::2], rtol=1e-6)

@@ -121,7 +121,7 @@ def test_working_memory_is_bounded() -> None:
     layer = SPEC.layers[0]
     assert attend_bytes(layer, 1, 1 << 20, 256) < 256 * MIB
     assert attend_bytes(layer, 512, 4096, 1) < MIB
-    assert sample_bytes(1000, 1, 1) == 1000 * (4 + 4 + 16) + 1024 * 12 + 64
+    assert sample_bytes(1000, 1, 1) == 1000 * (4 + 4 + 16 + 64) + 1024 * 12 + 64
 
 
 def test_the_rows_shown_add_up() -> None:

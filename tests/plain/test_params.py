@@ -32,6 +32,19 @@ OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
     ("presence_penalty", 2.1, "-2 to 2", "2.0"),
     ("frequency_penalty", -5.0, "-2 to 2", "-2.0"),
     ("frequency_penalty", 5.0, "-2 to 2", "2.0"),
+    ("typical_p", 0.0, "above 0, up to 1", "0.01"),
+    ("typical_p", 1.01, "above 0, up to 1", "1.0"),
+    ("top_n_sigma", -0.5, "0 to 1000", "0.0"),
+    ("xtc_probability", 1.5, "0 to 1", "1.0"),
+    ("xtc_threshold", 0.51, "0 to 0.5", "0.5"),
+    ("dry_multiplier", -1.0, "0 to 100", "0.0"),
+    ("dry_base", 0.9, "1 to 100", "1.0"),
+    ("dry_allowed_length", 0, "1 or more", "1"),
+    ("dry_penalty_last_n", -2, "-1 or more", "-1"),
+    ("mirostat", 3, "0 to 2", "2"),
+    ("mirostat_tau", -0.1, "0 to 100", "0.0"),
+    ("mirostat_eta", 1.1, "0 to 1", "1.0"),
+    ("allowed_token_ids", (3, -1), "0 or more", "0"),
     ("n", 0, "1 to 128", "1"),
     ("n", 129, "1 to 128", "128"),
     ("seed", -(2**63) - 1, f"{-(2**63)} to {2**64 - 1}", str(-(2**63))),
@@ -64,6 +77,12 @@ WRONG_KIND = [
     ("top_k", 1.5),
     ("n", 2.0),
     ("stop", ("",)),
+    ("bad_words", (7,)),
+    ("bad_words", ("",)),
+    ("dry_sequence_breakers", ("x" * 2000,)),
+    ("allowed_token_ids", 5),
+    ("allowed_token_ids", []),
+    ("mirostat", 1.0),
     ("stop", (b"x",)),
     ("stop", 5),
     ("stop_token_ids", ("7",)),
@@ -86,6 +105,9 @@ EDGES: list[dict[str, Any]] = [
     {"repetition_penalty": 10},
     {"presence_penalty": -2, "frequency_penalty": 2},
     {"n": 128, "logprobs": 20},
+    {"mirostat": 2, "dry_multiplier": 0.8, "temperature": 0.7},
+    {"typical_p": 0.5, "top_n_sigma": 1, "xtc_probability": 1, "xtc_threshold": 0.5, "top_k": 3},
+    {"allowed_token_ids": [4, 4, 1], "bad_words": "no", "dry_sequence_breakers": None},
     {"seed": -(2**63)},
     {"seed": 2**64 - 1},
     {"max_tokens": None, "min_tokens": 10**6},
@@ -125,7 +147,21 @@ def test_the_edges_are_in_range(options: dict[str, Any]) -> None:
     SamplingParams(**options)
 
 
+def test_mirostat_is_the_only_cut() -> None:
+    text = r"mirostat = 2 decides by itself .* leave out top_p, xtc_probability, or mirostat"
+    with pytest.raises(RequestError, match=text):
+        SamplingParams(mirostat=2, top_p=0.9, xtc_probability=0.5)
+
+
+def test_guidance_is_refused_by_name_with_the_reason() -> None:
+    with pytest.raises(RequestError, match=r"guidance_scale = 1.5 is not offered: it would run"):
+        SamplingParams(guidance_scale=1.5)
+    SamplingParams(guidance_scale=1)
+
+
 def test_spellings_settle() -> None:
+    several = SamplingParams(bad_words="no", allowed_token_ids=[9, 4, 9])  # type: ignore[arg-type]
+    assert several.bad_words == ("no",) and several.allowed_token_ids == (4, 9)
     params = SamplingParams(stop="END", stop_token_ids=[4, 5], top_k=-1, temperature=1)  # type: ignore[arg-type]
     assert params.stop == ("END",) and params.stop_token_ids == (4, 5) and params.top_k == 0
     assert isinstance(params.temperature, float)

@@ -218,11 +218,15 @@ def test_columns_are_of_the_wire(count: int) -> None:
     s = columns([row()] * count)
     for name in s.__slots__:
         array = getattr(s, name)
+        if name == "cuts":
+            assert array is None
+            continue
         assert array.flags.c_contiguous, name
         starts = name.endswith("_starts")
-        ragged = name in ("history", "bias_ids", "bias_values", "banned_ids")
+        lists = ("bias_ids", "bias_values", "allowed_ids", "banned_ids")
+        ragged = name in ("history", "repeat_ids", "repeat_values", *lists)
         assert len(array) == (0 if ragged else count + starts), name
-        real = ("temperature", "top_p", "min_p", "penalties", "bias_values")
+        real = ("temperature", "top_p", "min_p", "penalties", "bias_values", "repeat_values")
         kind = np.float32 if name in real else np.uint64 if name == "seed" else np.int32
         assert array.dtype == kind, name
 

@@ -93,5 +93,6 @@ def _sampling(chunks: list[Chunk]) -> list[Row]:
     for chunk in chunks:
         seq, held = chunk.seq, len(chunk.seq.tokens)
         for i in range(held, held + chunk.rows):
-            rows.append(Row(seq.options, i, seq.known(0, i) if i > held else seq.tokens))
+            tokens = seq.known(0, i) if i > held else seq.tokens
+            rows.append(Row(seq.options, i, tokens, seq.mu))
     return rows

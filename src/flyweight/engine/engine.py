@@ -134,7 +134,8 @@ class Engine:
                 own = accept(chunk.seq.draft[: chunk.rows - 1], own)
                 self.metrics.proposed += chunk.rows - 1
                 self.metrics.accepted += len(own) - 1
-            produced.append(Produced(own, _logprobs(chunk, sampled, row, len(own))))
+            logprobs = _logprobs(chunk, sampled, row, len(own))
+            produced.append(Produced(own, logprobs, _state(chunk, sampled, row)))
             row += chunk.rows
         return produced
 
@@ -145,7 +146,7 @@ class Engine:
         asks: list[Ask] = []
         for seq in self.scheduler.running:
             limit = min(most, seq.room - 1)  # the target adds one token of its own
-            if limit > 0 and seq.computed + 1 == len(seq.tokens):
+            if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
                 seqs.append(seq)
                 asks.append(Ask((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit))
         for seq, ask, draft in zip(seqs, asks, drafter.propose(asks), strict=True):
@@ -169,6 +170,12 @@ class Engine:
         for event in events:
             m.produced += len(event.tokens)
             m.finished += event.finish is not None
+
+
+def _state(chunk: Chunk, sampled: Sampled, row: int) -> float | None:
+    """Mirostat's state after a row, where the sequence keeps one."""
+    kept = chunk.rows and sampled.mu is not None and chunk.seq.request.params.mirostat
+    return float(sampled.mu[row]) if kept and sampled.mu is not None else None
 
 
 def _logprobs(chunk: Chunk, sampled: Sampled, row: int, count: int) -> tuple[TokenLogprobs, ...]:

@@ -107,6 +107,7 @@ class Scheduler:
             finish = None
             if chunk.rows:
                 out, finish = _trim(seq, out)
+                seq.mu = seq.mu if out.mu is None else out.mu
                 seq.tokens.extend(out.tokens)
                 seq.computed = len(seq.tokens) - 1
                 seq.first, seq.last = seq.first or now, now
@@ -285,7 +286,7 @@ def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
             kept, finish = i + 1, Finish.STOP
             break
     if kept < len(out.tokens):
-        out = Produced(out.tokens[:kept], out.logprobs[:kept])
+        out = out._replace(tokens=out.tokens[:kept], logprobs=out.logprobs[:kept])
     return out, finish
 
 

@@ -44,11 +44,13 @@ class Sequence:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    mu: float = field(init=False)  # mirostat's state, which every token it draws moves
     options: Options = field(init=False)
 
     def __post_init__(self) -> None:
         r = self.request
-        self.options = Options(r.params, r.seed, self.index, len(r.tokens), r.stop_ids)
+        self.options = Options(r.params, r.seed, self.index, len(r.tokens), r.stop_ids, r.words)
+        self.mu = 2 * r.params.mirostat_tau
 
     @property
     def prompt(self) -> int:
@@ -103,8 +105,9 @@ class Plan:
 
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, one to `rows` of them, none where no logits
-    were wanted.
+    were wanted; mirostat's state after them, where it was used.
     """
 
     tokens: Seq[int]
     logprobs: Seq[TokenLogprobs] = ()
+    mu: float | None = None

@@ -5,11 +5,13 @@ Invariant: a row's token and log-probabilities depend on that row alone; the ran
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flyweight.wire import F32, SampleBatch, Sampled
+from flyweight.ops import truncate
+from flyweight.ops.truncate import OFF, Cut
+from flyweight.wire import F32, F64, I64, SampleBatch, Sampled
 
 WORD = 2**64 - 1
+XTC = 0x9FB21C651E98DF25  # its chance is a number of its own
 
 
 def sample(logits: F32, s: SampleBatch) -> Sampled:
@@ -20,8 +22,11 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
     logprobs, ranks = np.full(count, np.nan, np.float32), np.zeros(count, np.int32)
     top_ids = np.full((count, width), -1, np.int32)
     top = np.full((count, width), np.nan, np.float32)
+    cuts, mu = cuts_of(s), np.full(count, np.nan)
     for r in range(count):
-        token = choose(adjust(logits[r], s, r), s, r)
+        token = int(s.given[r])
+        if token < 0:
+            token, mu[r] = choose(adjust(logits[r], s, r), s, r, cuts.get(r, OFF))
         tokens[r] = token
         if s.logprobs[r] < 0:
             continue
@@ -29,12 +34,26 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
         best = order[: s.logprobs[r]]
         logprobs[r], ranks[r] = raw[token], 1 + int(np.flatnonzero(order == token)[0])
         top_ids[r, : len(best)], top[r, : len(best)] = best, raw[best]
-    return Sampled(tokens, logprobs, ranks, top_ids, top)
+    return Sampled(tokens, logprobs, ranks, top_ids, top, mu if cuts else None)
 
 
-def descending(logits: F32) -> NDArray[np.intp]:
-    """Ids from the largest logit down; equal logits by lower id."""
-    return np.argsort(-logits, kind="stable")
+def cuts_of(s: SampleBatch) -> dict[int, Cut]:
+    """The rarer cuts of those rows that have one."""
+    if s.cuts is None:
+        return {}
+    return {r: Cut.of(s.cuts, q) for q, r in enumerate(s.cuts.rows.tolist())}
+
+
+def descending(logits: F32) -> I64:
+    """Ids from the largest logit down; equal logits by lower id.  That is a stable sort; one of
+    words that hold logit and id is ten times as fast.
+    """
+    bits = (0 - logits).view(np.uint32)  # 0 - x: no zero is negative
+    upwards = np.where(bits >> 31, ~bits, bits | 1 << 31).astype(np.uint64)
+    packed = upwards << np.uint64(32) | np.arange(len(logits), dtype=np.uint64)
+    packed.sort()
+    ids: I64 = (packed & np.uint64(2**32 - 1)).astype(np.int64)
+    return ids
 
 
 def log_softmax(logits: F32) -> F32:
@@ -46,45 +65,85 @@ def log_softmax(logits: F32) -> F32:
 
 
 def adjust(logits: F32, s: SampleBatch, r: int) -> F32:
-    """Row r's logits after bias, ban and penalties, each operation rounded to float32 (no fma)."""
+    """Row r's logits after bias, bans and penalties, each operation rounded to float32 (no fma)."""
     out = logits.copy()
     own = slice(s.bias_starts[r], s.bias_starts[r + 1])
     np.add.at(out, s.bias_ids[own], s.bias_values[own])
+    allowed = s.allowed_ids[s.allowed_starts[r] : s.allowed_starts[r + 1]]
+    if allowed.size:
+        others = np.ones(len(out), bool)
+        others[allowed] = False
+        out[others] = -np.inf
     out[s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]]] = -np.inf
+    _penalise(out, s, r)
+    own = slice(s.repeat_starts[r], s.repeat_starts[r + 1])
+    np.subtract.at(out, s.repeat_ids[own], s.repeat_values[own])
+    return out
+
+
+def _penalise(out: F32, s: SampleBatch, r: int) -> None:
     history = s.history[s.history_starts[r] : s.history_starts[r + 1]]
     if history.size == 0:
-        return out
+        return
     repetition, presence, frequency = s.penalties[r]
     known = np.unique(history)
     out[known] = np.where(out[known] > 0, out[known] / repetition, out[known] * repetition)
     drawn, counts = np.unique(history[s.prompt[r] :], return_counts=True)
     out[drawn] -= frequency * counts.astype(np.float32)
     out[drawn] -= presence
-    return out
 
 
-def choose(logits: F32, s: SampleBatch, r: int) -> int:
-    """The token of row r: temperature, top-k, top-p, min-p, then the draw."""
-    temperature = float(s.temperature[r])
-    if temperature == 0 or logits.max() == -np.inf:  # greedy, or nothing left to draw from
-        return int(logits.argmax())  # numpy's argmax takes the lowest id of equals
-    order = descending(logits)[: int((logits > -np.inf).sum())]
+def choose(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[int, float]:
+    """The token of row r, and mirostat's state after it."""
+    if s.temperature[r] == 0 or not np.isfinite(logits.max()):  # greedy, or nothing to draw from
+        return int(logits.argmax()), cut.mu  # numpy's argmax takes the lowest id of equals
+    ids, p = kept(logits, s, r, cut)
+    reach = p.cumsum()
+    u = uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]))
+    place = int(np.searchsorted(reach, u * reach[-1], side="right"))
+    mu = cut.mu
+    if cut.mirostat:
+        mu -= cut.mirostat_eta * (truncate.surprise(p, place) - cut.mirostat_tau)
+    return int(ids[place]), mu
+
+
+def kept(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[I64, F64]:
+    """The candidates of row r that all cuts, one after the other, leave; best first, with their
+    weights.
+    """
+    if cut.top_n_sigma > 0:
+        logits = truncate.above_sigmas(logits, cut.top_n_sigma)
+    ids = np.flatnonzero(logits > -np.inf)
+    ids = ids[descending(logits[ids])]
     if s.top_k[r] > 0:
-        order = order[: s.top_k[r]]
-    p = np.exp((logits[order].astype(np.float64) - logits[order[0]]) / temperature)  # p[0] = 1
+        ids = ids[: s.top_k[r]]
+    temperature = float(s.temperature[r])
+    p = np.exp((logits[ids].astype(np.float64) - logits[ids[0]]) / temperature)  # p[0] = 1
+    if cut.typical_p < 1:
+        near = truncate.typical(p, cut.typical_p)
+        ids, p = ids[near], p[near]
     reach = p.cumsum()
     # the shortest prefix that holds top_p of the mass, less what is under min_p of the best
     keep = 1 + int(np.searchsorted(reach, float(s.top_p[r]) * reach[-1]))
-    keep = min(keep, int((p >= float(s.min_p[r])).sum()), len(p))
-    u = uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]))
-    return int(order[np.searchsorted(reach[:keep], u * reach[keep - 1], side="right")])
+    keep = min(keep, int((p >= float(s.min_p[r]) * p[0]).sum()), len(p))
+    ids, p = ids[:keep], p[:keep]
+    chance = uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]), stream=XTC)
+    if chance < cut.xtc_probability:
+        first = truncate.excluded(p, cut.xtc_threshold)
+        ids, p = ids[first:], p[first:]
+    if cut.mirostat:
+        keep = truncate.mirostat(p, cut.mirostat, cut.mu, len(logits))
+        ids, p = ids[:keep], p[:keep]
+    return ids, p
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
+def uniform(seed: int, choice: int, position: int, stream: int = 0) -> float:
     """[0,1) from a counter: splitmix64's finaliser (Steele et al., 2014) over each key in turn."""
     h = _mix((seed + 0x9E3779B97F4A7C15) & WORD)
     h = _mix(h ^ (choice * 0xD1B54A32D192ED03 & WORD))
     h = _mix(h ^ (position * 0x8CB92BA72F3D8DD7 & WORD))
+    if stream:
+        h = _mix(h ^ stream)
     return (h >> 11) * 2.0**-53
 
 

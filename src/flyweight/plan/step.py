@@ -16,6 +16,7 @@ SPLIT, MOST_RECORDS = 512, 1 << 17  # attention: positions of a split, records o
 TILE = 64  # positions of K and V widened at a time, at most
 WAVE = 16  # rows sampled together
 SEGMENT, HISTOGRAM = 16384, 1024 * (8 + 4) + 64  # ids of a row's part; bytes kept for each
+APART = 64  # bytes per vocabulary entry of the row whose rarer cuts are made in NumPy
 CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
 
 
@@ -48,12 +49,12 @@ def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> i
 
 
 def sample_bytes(vocab: int, rows: int, threads: int) -> int:
-    """Logits of `rows`, their adjusted copies and histograms a wave at a time, and every worker's
-    candidates.
+    """Logits of `rows`, their adjusted copies and histograms a wave at a time, every worker's
+    candidates, and one row's arrays where it is drawn apart.
     """
     wave = min(rows, WAVE)
     histograms = wave * -(-vocab // SEGMENT) * HISTOGRAM
-    return vocab * (FLOAT * (rows + wave) + CANDIDATE * threads) + histograms
+    return vocab * (FLOAT * (rows + wave) + CANDIDATE * threads + APART) + histograms
 
 
 def _rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:

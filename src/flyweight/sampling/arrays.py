@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flyweight.sampling.options import Options
-from flyweight.wire import I32, SampleBatch
+from flyweight.sampling.repeats import completions, repeats
+from flyweight.wire import F32, I32, Cuts, SampleBatch
 
 # `options.RECORD`, field by field
 RECORD = np.dtype(
@@ -32,12 +33,15 @@ NONE: I32 = np.zeros(0, np.int32)
 
 class Row(NamedTuple):
     """One logits row.  `position` is the index in the sequence of the token to be drawn, `tokens`
-    those before it (drafts among them count; read only where a penalty is asked).
+    those before it (drafts among them count; read only where an option asks for them).  `mu` is
+    mirostat's state, `given` the token where it is known, -1 where it is to be drawn.
     """
 
     options: Options
     position: int
     tokens: Sequence[int]
+    mu: float = 0.0
+    given: int = -1
 
 
 def columns(rows: Sequence[Row]) -> SampleBatch:
@@ -45,16 +49,16 @@ def columns(rows: Sequence[Row]) -> SampleBatch:
     table = np.frombuffer(b"".join([row.options.record for row in rows]), RECORD)
     special = [(i, row) for i, row in enumerate(rows) if not row.options.plain]
     count = len(rows)
-    history = [(i, row.tokens) for i, row in special if row.options.penalised]
+    history_ids, history_starts = _ragged(
+        [(i, row.tokens) for i, row in special if row.options.penalised], count
+    )
     bias = [(i, row.options.params.logit_bias) for i, row in special]
-    banned = [
-        (i, tuple(row.options.stop_ids))
-        for i, row in special
-        if row.position - row.options.prompt < row.options.params.min_tokens
-    ]
-    history_ids, history_starts = _ragged(history, count)
     bias_ids, bias_starts = _ragged([(i, tuple(b)) for i, b in bias], count)
-    banned_ids, banned_starts = _ragged(banned, count)
+    allowed_ids, allowed_starts = _ragged(
+        [(i, row.options.params.allowed_token_ids or ()) for i, row in special], count
+    )
+    banned_ids, banned_starts = _ragged([(i, _banned(row)) for i, row in special], count)
+    repeat_ids, repeat_values, repeat_starts = _repeats(special, count)
     return SampleBatch(
         **{name: np.ascontiguousarray(table[name]) for name in RECORD.names or ()},
         position=np.array([row.position for row in rows], np.int32),
@@ -63,12 +67,58 @@ def columns(rows: Sequence[Row]) -> SampleBatch:
         bias_ids=bias_ids,
         bias_values=np.array([v for _, b in bias for v in b.values()], np.float32),
         bias_starts=bias_starts,
+        allowed_ids=allowed_ids,
+        allowed_starts=allowed_starts,
         banned_ids=banned_ids,
         banned_starts=banned_starts,
+        repeat_ids=repeat_ids,
+        repeat_values=repeat_values,
+        repeat_starts=repeat_starts,
+        given=np.array([row.given for row in rows], np.int32),
+        cuts=_cuts([(i, row) for i, row in special if row.options.cut]),
     )
 
 
-def _ragged(lists: Iterable[tuple[int, Sequence[int]]], rows: int) -> tuple[I32, I32]:
+def _banned(row: Row) -> list[int]:
+    """Stop ids before min_tokens, and what would complete a bad word."""
+    options = row.options
+    early = row.position - options.prompt < options.params.min_tokens
+    banned = list(options.stop_ids) if early else []
+    if options.words.bad:
+        banned += completions(row.tokens, options.prompt, options.words.bad)
+    return banned
+
+
+def _repeats(special: Sequence[tuple[int, Row]], count: int) -> tuple[I32, F32, I32]:
+    """What DRY takes from whom, row after row."""
+    found = [
+        (i, *repeats(row.tokens, row.options.params, row.options.words.breakers))
+        for i, row in special
+        if row.options.dry
+    ]
+    ids, starts = _ragged([(i, ids) for i, ids, _ in found], count)
+    return ids, np.array([v for _, _, values in found for v in values], np.float32), starts
+
+
+def _cuts(rows: Sequence[tuple[int, Row]]) -> Cuts | None:
+    """The options no kernel knows; `Cuts` has them in this order."""
+    if not rows:
+        return None
+    params = [row.options.params for _, row in rows]
+    return Cuts(
+        rows=np.array([i for i, _ in rows], np.int32),
+        typical_p=np.array([p.typical_p for p in params]),
+        top_n_sigma=np.array([p.top_n_sigma for p in params]),
+        xtc_probability=np.array([p.xtc_probability for p in params]),
+        xtc_threshold=np.array([p.xtc_threshold for p in params]),
+        mirostat=np.array([p.mirostat for p in params], np.int32),
+        mirostat_tau=np.array([p.mirostat_tau for p in params]),
+        mirostat_eta=np.array([p.mirostat_eta for p in params]),
+        mu=np.array([row.mu for _, row in rows]),
+    )
+
+
+def _ragged(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:
     """Ids of some rows, by ascending row, end to end, and where each row's start: [sum], [R+1]."""
     starts = np.zeros(rows + 1, np.int32)
     parts: list[I32] = []

@@ -8,18 +8,21 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from flyweight.types import SamplingParams
+from flyweight.types import CUTS, SamplingParams, Words
 
 WORD = 2**64 - 1
 # temperature, top_p, min_p, three penalties, top_k, logprobs, choice, prompt, seed
 RECORD = struct.Struct("=6f4iQ")
+NO_WORDS = Words()
+RARE = ("typical_p", "top_n_sigma", "xtc_probability")  # the cuts no kernel knows
 
 
 @dataclass(slots=True, eq=False)
 class Options:
     """How the tokens of choice `choice` of a request are chosen.  `prompt` is how many of its
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
-    options need nothing but their record.
+    options need nothing but their record; `drafts` says whether guesses can be judged, which takes
+    options without a state that a draw changes.
     """
 
     params: SamplingParams
@@ -27,15 +30,23 @@ class Options:
     choice: int
     prompt: int
     stop_ids: Collection[int] = ()
+    words: Words = NO_WORDS
     penalised: bool = field(init=False)
+    dry: bool = field(init=False)
+    cut: bool = field(init=False)
     plain: bool = field(init=False)
+    drafts: bool = field(init=False)
     record: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         p = self.params
         penalties = p.repetition_penalty, p.presence_penalty, p.frequency_penalty
         self.penalised = penalties != (1, 0, 0)
-        self.plain = not (self.penalised or p.logit_bias or p.min_tokens)
+        self.dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
+        self.cut = bool(p.mirostat) or any(getattr(p, name) != CUTS[name] for name in RARE)
+        lists = p.logit_bias or p.allowed_token_ids or self.words.bad
+        self.plain = not (self.penalised or self.dry or self.cut or lists or p.min_tokens)
+        self.drafts = not p.mirostat
         self.record = RECORD.pack(
             *(p.temperature, p.top_p, p.min_p, *penalties),
             min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all

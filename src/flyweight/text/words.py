@@ -1,0 +1,64 @@
+"""What the strings among a request's sampling options are as token ids.
+
+Invariant: depends on the strings and the vocabulary alone.  Ids the model has no logits for are
+left out: they can never be drawn.
+"""
+
+from flyweight.errors import RequestError
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import DRY_BREAKERS, SamplingParams, Words
+
+REMEMBERED = 8  # lists of breakers; to find one means to read the whole vocabulary
+
+
+class Lexicon:
+    """Looks strings up for a model of `vocab` pieces."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
+        self.tokenizer, self.vocab = tokenizer, vocab
+        self._breakers: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def words(self, params: SamplingParams) -> Words:
+        """Raises `RequestError` for strings this vocabulary cannot tell."""
+        bad = dict.fromkeys(ids for word in params.bad_words for ids in self._spellings(word))
+        return Words(tuple(bad), self._ends(params) if params.dry_multiplier else frozenset())
+
+    def _spellings(self, word: str) -> list[tuple[int, ...]]:
+        """A word at the beginning of a line and within one: without and with a space before it."""
+        bare = word.lstrip() or word
+        found = [tuple(self._encode(text)) for text in (bare, " " + bare)]
+        if not found[0]:
+            raise RequestError(
+                f"bad_words = {word!r} has no tokens here; allowed: text", "bad_words"
+            )
+        return [ids for ids in found if max(ids) < self.vocab]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    def _ends(self, params: SamplingParams) -> frozenset[int]:
+        """Tokens whose text holds one of the strings."""
+        strings = params.dry_sequence_breakers
+        if strings not in self._breakers:
+            if len(self._breakers) == REMEMBERED:
+                self._breakers.pop(next(iter(self._breakers)))
+            self._breakers[strings] = self._holding(strings)
+        return self._breakers[strings]
+
+    def _holding(self, strings: tuple[str, ...]) -> frozenset[int]:
+        sought = {string.encode("utf-8", "replace"): False for string in strings}
+        found = set()
+        for id in range(min(self.vocab, self.tokenizer.vocab_size)):
+            text = self.tokenizer.token_bytes(id)
+            for string in sought:
+                if string in text:
+                    found.add(id)
+                    sought[string] = True
+        missing = [string for string, seen in sought.items() if not seen]
+        if missing and strings != DRY_BREAKERS:
+            raise RequestError(
+                f"dry_sequence_breakers = {missing[0].decode()!r} is in no token of this model; "
+                "allowed: text so short that a token holds it",
+                "dry_sequence_breakers",
+            )
+        return frozenset(found)
