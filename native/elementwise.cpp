@@ -1,7 +1,8 @@
-// Norms, gated activations, sums and row copies: one pass over memory each, shared out over the pool.
+// Norms, activations, sums, factors and row copies: one pass over memory each, shared out over the pool.
 //
-// The only reduction is the norms' sum of squares: four vectors of 16 lanes, element i always into the same lane of the
-// same vector, then a fixed tree.  So the bits depend neither on the number of rows or threads nor on the target.
+// The only reductions are the norms' sums: four vectors of 16 lanes, element i always into the same lane of the same
+// vector, then a fixed tree.  So the bits depend neither on the number of rows or threads nor on the target.
+#include "activations.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -13,21 +14,27 @@ constexpr int64_t kChunk = 8192;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-float sum_of_squares(const float* x, int64_t width) {
+// The lanes of step(x[i], sum) over a row; step(0, sum) must be sum.
+template <class F>
+FW_INLINE float reduce(const float* x, int64_t width, F step) {
   F32x16 s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();  // four chains hide the fma's latency of 4 cycles
   int64_t i = 0;
   for (; i + 64 <= width; i += 64) {
-    const F32x16 a = load(x + i), b = load(x + i + 16), c = load(x + i + 32), d = load(x + i + 48);
-    s0 = fma(a, a, s0);
-    s1 = fma(b, b, s1);
-    s2 = fma(c, c, s2);
-    s3 = fma(d, d, s3);
+    s0 = step(load(x + i), s0);
+    s1 = step(load(x + i + 16), s1);
+    s2 = step(load(x + i + 32), s2);
+    s3 = step(load(x + i + 48), s3);
   }
-  for (; i < width; i += 16) {
-    const F32x16 a = i + 16 <= width ? load(x + i) : load_tail(x + i, static_cast<int>(width - i));
-    s0 = fma(a, a, s0);
-  }
+  for (; i < width; i += 16)
+    s0 = step(i + 16 <= width ? load(x + i) : load_tail(x + i, static_cast<int>(width - i)), s0);
   return hsum(add(add(s0, s1), add(s2, s3)));
+}
+
+float sum(const float* x, int64_t width) {
+  return reduce(x, width, [](F32x16 v, F32x16 s) { return add(v, s); });
+}
+float sum_of_squares(const float* x, int64_t width) {
+  return reduce(x, width, [](F32x16 v, F32x16 s) { return fma(v, v, s); });
 }
 
 void norm_row(const float* x, const float* w, float* out, int64_t width, float eps) {
@@ -38,6 +45,22 @@ void norm_row(const float* x, const float* w, float* out, int64_t width, float e
   if (i < width) {
     const int n = static_cast<int>(width - i);
     store_tail(out + i, mul(mul(load_tail(x + i, n), factor), load_tail(w + i, n)), n);
+  }
+}
+
+// The centred row waits in `out`: its squares must not be taken of x, where a large mean would drown them.
+void layer_norm_row(const float* x, const float* w, const float* b, float* out, int64_t width, float eps) {
+  const F32x16 mean = set1(sum(x, width) / static_cast<float>(width));
+  for (int64_t i = 0; i < width; i += 16) {
+    const int n = width - i < 16 ? static_cast<int>(width - i) : 16;
+    store_tail(out + i, sub(load_tail(x + i, n), mean), n);
+  }
+  const float variance = sum_of_squares(out, width) / static_cast<float>(width);
+  const F32x16 factor = set1(1.0f / std::sqrt(variance + eps));
+  for (int64_t i = 0; i < width; i += 16) {
+    const int n = width - i < 16 ? static_cast<int>(width - i) : 16;
+    const F32x16 normed = mul(load_tail(out + i, n), factor), weight = load_tail(w + i, n);
+    store_tail(out + i, b ? fma(normed, weight, load_tail(b + i, n)) : mul(normed, weight), n);
   }
 }
 
@@ -60,6 +83,15 @@ void over_rows(Pool& pool, int64_t rows, int64_t width, F f) {
   });
 }
 
+// Calls f(first, count) on spans of a flat array, `each` elements at a time.
+template <class F>
+void over_spans(Pool& pool, int64_t size, int64_t each, F f) {
+  pool.run(ceil_div(size, each), [&](int64_t chunk, int) {
+    const int64_t first = chunk * each, left = size - first;
+    f(first, left < each ? left : each);
+  });
+}
+
 void norm(Pool& pool, const float* x, const float* w, float* out, int64_t rows, int64_t width, float eps) {
   over_rows(pool, rows, width, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) norm_row(x + r * width, w, out + r * width, width, eps);
@@ -76,11 +108,15 @@ void add_norm(Pool& pool, const float* x, float* residual, const float* w, float
   });
 }
 
-void add(Pool& pool, const float* x, float* residual, int64_t size) {
-  pool.run(ceil_div(size, kChunk), [&](int64_t chunk, int) {
-    const int64_t first = chunk * kChunk, left = size - first;
-    add_row(x + first, residual + first, left < kChunk ? left : kChunk);
+void layer_norm(Pool& pool, const float* x, const float* w, const float* b, float* out, int64_t rows, int64_t width,
+                float eps) {
+  over_rows(pool, rows, width, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) layer_norm_row(x + r * width, w, b, out + r * width, width, eps);
   });
+}
+
+void add(Pool& pool, const float* x, float* residual, int64_t size) {
+  over_spans(pool, size, kChunk, [&](int64_t first, int64_t count) { add_row(x + first, residual + first, count); });
 }
 
 void take(Pool& pool, const float* x, const int32_t* rows, float* out, int64_t count, int64_t width) {
@@ -90,52 +126,54 @@ void take(Pool& pool, const float* x, const int32_t* rows, float* out, int64_t c
   });
 }
 
-// x * sigmoid(y) = x / (1 + e^-y); for very negative y the divisor is infinite and the result a zero, as it should be.
-FW_INLINE F32x16 gated_by(F32x16 x, F32x16 y) { return div(x, add(set1(1.0f), exp(sub(zero(), y)))); }
-
-FW_INLINE F32x16 silu(F32x16 x) { return gated_by(x, x); }
-
-// 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-FW_INLINE F32x16 gelu_tanh(F32x16 x) {
-  const F32x16 cubic = fma(mul(x, x), set1(0.044715f), set1(1.0f));
-  return gated_by(x, mul(mul(set1(2.0f * 0.797884561f), x), cubic));
-}
-
-// 0.5 x erfc(-x / sqrt 2).  For z >= 0, erfc(z) = t e^(P(t) - z^2) with t = 1 / (1 + z/2) and a degree-9 fit P, within
-// 1.2e-7 of the value (Numerical Recipes, 6.2); erfc(-z) = 2 - erfc(z).
-FW_INLINE F32x16 gelu(F32x16 x) {
-  constexpr float fit[10] = {-1.26551223f, 1.00002368f, 0.37409196f,  0.09678418f, -0.18628806f,
-                             0.27886807f,  -1.13520398f, 1.48851587f, -0.82215223f, 0.17087277f};
-  const F32x16 z = mul(abs(x), set1(0.707106781f));
-  const F32x16 t = div(set1(1.0f), fma(z, set1(0.5f), set1(1.0f)));
-  F32x16 p = set1(fit[9]);
-  for (int i = 8; i >= 0; --i) p = fma(p, t, set1(fit[i]));
-  const F32x16 tail = mul(t, exp(sub(p, mul(z, z))));  // erfc(|x| / sqrt 2)
-  return mul(mul(set1(0.5f), x), select_gt(x, zero(), sub(set1(2.0f), tail), tail));
-}
-
+// out[i] = f(x[i]); out may be x.
 template <class F>
-void gate_span(const float* gate, const float* up, float* out, int64_t size, F f) {
+void map_span(const float* x, float* out, int64_t size, F f) {
   int64_t i = 0;
-  for (; i + 16 <= size; i += 16) store(out + i, mul(f(load(gate + i)), load(up + i)));
+  for (; i + 16 <= size; i += 16) store(out + i, f(load(x + i)));
   if (i < size) {
     const int n = static_cast<int>(size - i);
-    store_tail(out + i, mul(f(load_tail(gate + i, n)), load_tail(up + i, n)), n);
+    store_tail(out + i, f(load_tail(x + i, n)), n);
   }
 }
 
-void act_span(const float* gate, const float* up, float* out, int64_t size, Act kind) {
+// out[i] = f(gate[i], up[i]).
+template <class F>
+void gate_span(const float* gate, const float* up, float* out, int64_t size, F f) {
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) store(out + i, f(load(gate + i), load(up + i)));
+  if (i < size) {
+    const int n = static_cast<int>(size - i);
+    store_tail(out + i, f(load_tail(gate + i, n), load_tail(up + i, n)), n);
+  }
+}
+
+using Vector = F32x16;
+
+void act_span(const float* gate, const float* up, float* out, int64_t size, GatedAct kind) {
   switch (kind) {
-    case Act::silu: return gate_span(gate, up, out, size, [](F32x16 v) { return silu(v); });
-    case Act::gelu: return gate_span(gate, up, out, size, [](F32x16 v) { return gelu(v); });
-    case Act::gelu_tanh: return gate_span(gate, up, out, size, [](F32x16 v) { return gelu_tanh(v); });
+    case GatedAct::silu: return gate_span(gate, up, out, size, [](Vector g, Vector u) { return mul(silu(g), u); });
+    case GatedAct::gelu: return gate_span(gate, up, out, size, [](Vector g, Vector u) { return mul(gelu(g), u); });
+    case GatedAct::gelu_tanh:
+      return gate_span(gate, up, out, size, [](Vector g, Vector u) { return mul(gelu_tanh(g), u); });
+    case GatedAct::swiglu_clamped:
+      return gate_span(gate, up, out, size, [](Vector g, Vector u) { return swiglu_clamped(g, u); });
+  }
+}
+
+void activate_span(const float* x, float* out, int64_t size, PlainAct kind) {
+  switch (kind) {
+    case PlainAct::silu: return map_span(x, out, size, [](Vector v) { return silu(v); });
+    case PlainAct::gelu: return map_span(x, out, size, [](Vector v) { return gelu(v); });
+    case PlainAct::gelu_tanh: return map_span(x, out, size, [](Vector v) { return gelu_tanh(v); });
+    case PlainAct::relu: return map_span(x, out, size, [](Vector v) { return relu(v); });
   }
 }
 
 // Elements are independent, so a row may be cut anywhere.  An exp makes an element some 8 times dearer than a copy.
 constexpr int64_t kActChunk = kChunk / 8;
 
-void act(Pool& pool, const float* x, float* out, int64_t rows, int64_t inner, Act kind) {
+void act(Pool& pool, const float* x, float* out, int64_t rows, int64_t inner, GatedAct kind) {
   const int64_t spans = ceil_div(inner, kActChunk);
   pool.run(rows * spans, [&](int64_t chunk, int) {
     const int64_t row = chunk / spans, first = chunk % spans * kActChunk, left = inner - first;
@@ -144,9 +182,38 @@ void act(Pool& pool, const float* x, float* out, int64_t rows, int64_t inner, Ac
   });
 }
 
+void activate(Pool& pool, const float* x, float* out, int64_t size, PlainAct kind) {
+  over_spans(pool, size, kActChunk,
+             [&](int64_t first, int64_t count) { activate_span(x + first, out + first, count, kind); });
+}
+
+void scale(Pool& pool, float* x, int64_t size, float by) {
+  const F32x16 factor = set1(by);
+  over_spans(pool, size, kChunk, [&](int64_t first, int64_t count) {
+    map_span(x + first, x + first, count, [&](F32x16 v) { return mul(v, factor); });
+  });
+}
+
+void softcap(Pool& pool, float* x, int64_t size, float cap) {
+  const F32x16 c = set1(cap);
+  over_spans(pool, size, kActChunk, [&](int64_t first, int64_t count) {
+    map_span(x + first, x + first, count, [&](F32x16 v) { return mul(c, tanh(div(v, c))); });
+  });
+}
+
+void gate(Pool& pool, float* x, const float* logits, int64_t rows, int64_t width) {
+  over_rows(pool, rows, width, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const F32x16 factor = gated_by(set1(1.0f), set1(logits[r]));
+      map_span(x + r * width, x + r * width, width, [&](F32x16 v) { return mul(v, factor); });
+    }
+  });
+}
+
 }  // namespace
 
 extern const ElementwiseKernels elementwise_kernels;
-const ElementwiseKernels elementwise_kernels = {norm, add_norm, act, add, take};
+const ElementwiseKernels elementwise_kernels = {norm, add_norm, layer_norm, act, activate,
+                                                add,  take,     scale,      softcap, gate};
 
 }  // namespace flyweight::FW_ISA

@@ -28,7 +28,8 @@
 
 namespace flyweight {
 
-enum class Act { silu, gelu, gelu_tanh };
+enum class GatedAct { silu, gelu, gelu_tanh, swiglu_clamped };
+enum class PlainAct { silu, gelu, gelu_tanh, relu };
 
 struct ElementwiseKernels {
   // out = x / sqrt(mean(x^2) + eps) * w, rows of `width`.
@@ -36,10 +37,18 @@ struct ElementwiseKernels {
   // residual += x, then out = norm(residual).
   void (*add_norm)(Pool&, const float* x, float* residual, const float* w, float* out, int64_t rows, int64_t width,
                    float eps);
+  // out = (x - mean) / sqrt(variance + eps) * w + b; b may be null.
+  void (*layer_norm)(Pool&, const float* x, const float* w, const float* b, float* out, int64_t rows, int64_t width,
+                     float eps);
   // x [rows, 2 inner] (gate, up) -> out [rows, inner] = f(gate) * up.
-  void (*act)(Pool&, const float* x, float* out, int64_t rows, int64_t inner, Act kind);
+  void (*act)(Pool&, const float* x, float* out, int64_t rows, int64_t inner, GatedAct kind);
+  void (*activate)(Pool&, const float* x, float* out, int64_t size, PlainAct kind);
   void (*add)(Pool&, const float* x, float* residual, int64_t size);
   void (*take)(Pool&, const float* x, const int32_t* rows, float* out, int64_t count, int64_t width);
+  // In place: x *= by; x = cap * tanh(x / cap); a row of x times the sigmoid of its logit.
+  void (*scale)(Pool&, float* x, int64_t size, float by);
+  void (*softcap)(Pool&, float* x, int64_t size, float cap);
+  void (*gate)(Pool&, float* x, const float* logits, int64_t rows, int64_t width);
 };
 
 // One call of `sample`: the columns of flyweight.wire.SampleBatch, R rows, and where the answers go.  The caller has

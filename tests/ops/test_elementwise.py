@@ -1,4 +1,4 @@
-"""Norms, gated activations, sums and row copies on every instruction set, against the reference.
+"""Norms, activations, sums, factors and row copies on every instruction set, against the reference.
 
 What must be equal is compared with `==`: rows alone and in company, any thread count, any target.
 """
@@ -14,6 +14,7 @@ ISAS = available_isas()
 THREADS = (1, 2, 3, 7)
 SHAPES = [(1, 1), (1, 16), (3, 17), (2, 63), (5, 64), (1, 172), (9, 1000), (70, 288), (2, 4096)]
 KINDS = ("silu", "gelu", "gelu_tanh")
+PLAIN = (*KINDS, "relu")
 
 
 def rows(shape: tuple[int, int], seed: int = 0, scale: float = 3.0) -> np.ndarray:
@@ -85,6 +86,37 @@ def test_act_refuses_an_unknown_kind(ops: CpuOps) -> None:
         ops.act(rows((1, 4)), "swish")
 
 
+def test_clamped_at_the_extremes(ops: CpuOps, true: ReferenceOps) -> None:
+    gate = np.array([0, 7, 7.1, 200, -5, -60, -200, np.inf, -np.inf, np.nan, 1, 1], np.float32)
+    up = np.array([-1, 7, 7.1, -200, 1e9, 1, 1, 1, 1, 1, np.nan, -np.inf], np.float32)
+    x = np.concatenate([gate, up])[None]
+    with np.errstate(invalid="ignore"):  # -inf * 0 in the reference
+        want = true.act(x, "swiglu_clamped")
+    got = ops.act(x, "swiglu_clamped")
+    assert np.isnan(got[0, [8, 9, 10]]).all() and np.isnan(want[0, [8, 9, 10]]).all()
+    close(got[:, [0, 1, 2, 3, 4, 5, 6, 7, 11]], want[:, [0, 1, 2, 3, 4, 5, 6, 7, 11]])
+
+
+def test_nan_stays_in_its_place(ops: CpuOps) -> None:
+    x = rows((5, 40))
+    x[2, 7] = np.nan
+    for kind in PLAIN:
+        got = ops.activate(x, kind)
+        assert np.isnan(got[2, 7]) and np.isnan(got).sum() == 1, kind
+    w = np.ones(40, np.float32)
+    assert (np.isnan(ops.layer_norm(x, w, w, 1e-5)).all(axis=1) == [0, 0, 1, 0, 0]).all()
+    capped, gated, logits = x.copy(), x.copy(), np.array([[0], [np.nan], [0], [0], [0]], np.float32)
+    ops.softcap(capped, 3.0)
+    ops.gate(gated, logits)
+    assert np.isnan(capped).sum() == 1 and np.isnan(gated).sum() == 41
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_activate_at_the_extremes(ops: CpuOps, true: ReferenceOps, kind: str) -> None:
+    x = np.array([[0, 1e-30, -1e-30, 5, -5, 9.5, -9.5, 30, -30, 90, -90, 200, -200]], np.float32)
+    close(ops.activate(x, kind), true.activate(x, kind), rtol=3e-6)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_add_and_take(ops: CpuOps, shape: tuple[int, int]) -> None:
     x, residual = rows(shape), rows(shape, 5)
@@ -96,10 +128,24 @@ def test_add_and_take(ops: CpuOps, shape: tuple[int, int]) -> None:
     assert ops.take(x, picked[:0]).shape == (0, shape[1])
 
 
+def test_activate_refuses_an_unknown_kind(ops: CpuOps) -> None:
+    with pytest.raises(ConfigError, match=r"swiglu_clamped.*silu, gelu, gelu_tanh, relu"):
+        ops.activate(rows((1, 4)), "swiglu_clamped")
+
+
 def test_arrays_that_do_not_fit_are_refused(ops: CpuOps) -> None:
     x, w = rows((2, 16)), np.ones(16, np.float32)
     with pytest.raises(ValueError, match="length"):
         ops.norm(x, w[:8].copy(), 1e-5)
+    for weight, bias in ((w[:8].copy(), w), (w, w[:8].copy())):
+        with pytest.raises(ValueError, match="length"):
+            ops.layer_norm(x, weight, bias, 1e-5)
+    with pytest.raises(ValueError, match="cap"):
+        ops.softcap(x, 0.0)
+    with pytest.raises(ValueError, match="one number a row"):
+        ops.gate(x, rows((1, 2)))
+    with pytest.raises(TypeError):
+        ops.scale(x[:, ::2], 2.0)  # a copy would be scaled, and thrown away
     with pytest.raises(ValueError, match="shape"):
         ops.add(x, rows((1, 16)))
     with pytest.raises(ValueError, match="range"):
@@ -114,7 +160,14 @@ def everything(ops: CpuOps, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
     """[T,K] -> the outputs of every op, each with T rows."""
     residual = x[:, ::-1].copy()
     out = [ops.norm(x, w, 1e-5), ops.add_norm(x, residual, w, 1e-5), residual]
-    return out + [ops.act(x, kind) for kind in KINDS]
+    out += [ops.act(x, kind) for kind in (*KINDS, "swiglu_clamped")]
+    out += [ops.activate(x, kind) for kind in PLAIN]
+    out += [ops.layer_norm(x, w, w[::-1].copy(), 1e-5), ops.layer_norm(x, w, None, 1e-5)]
+    scaled, capped, gated = x.copy(), x.copy(), x.copy()
+    ops.scale(scaled, 0.7)
+    ops.softcap(capped, 2.0)
+    ops.gate(gated, x[:, :1].copy())
+    return [*out, scaled, capped, gated]
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -17,7 +17,6 @@ from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.ops.reference import ReferenceOps
 from flyweight.ops.reference_route import route
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
@@ -110,21 +109,20 @@ class CpuOps:
     def add(self, x: F32, residual: F32) -> None:
         elementwise.add(self._pool, x, residual)
 
-    # --- in NumPy until their kernels land ---
     def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
-        return ReferenceOps().layer_norm(x, w, b, eps)
+        return elementwise.layer_norm(self._pool, x, w, b, eps)
 
     def activate(self, x: F32, kind: str) -> F32:
-        return ReferenceOps().activate(x, kind)
+        return elementwise.activate(self._pool, x, kind)
 
     def scale(self, x: F32, by: float) -> None:
-        ReferenceOps().scale(x, by)
+        elementwise.scale(self._pool, x, by)
 
     def softcap(self, x: F32, cap: float) -> None:
-        ReferenceOps().softcap(x, cap)
+        elementwise.softcap(self._pool, x, cap)
 
     def gate(self, x: F32, logits: F32) -> None:
-        ReferenceOps().gate(x, logits)
+        elementwise.gate(self._pool, x, logits)
 
     def concat(self, parts: Sequence[F32]) -> F32:
         return np.concatenate(parts, axis=-1)

@@ -1,4 +1,4 @@
-"""Norms, activations, sums and row copies: names and kinds in, one native call each.
+"""Norms, activations, sums, factors and row copies: names and kinds in, one native call each.
 
 Invariant: nothing is computed or copied here; the kernels check dtype, shape and contiguity.  This
 module knows no weights' layout.
@@ -6,9 +6,8 @@ module knows no weights' layout.
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
+from flyweight.ops.base import GATED_ACTS, PLAIN_ACTS
 from flyweight.wire import F32, I32
-
-KINDS = {kind.name: kind for kind in (_native.Act.silu, _native.Act.gelu, _native.Act.gelu_tanh)}
 
 
 def norm(pool: _native.Pool, x: F32, w: F32, eps: float) -> F32:
@@ -19,15 +18,44 @@ def add_norm(pool: _native.Pool, x: F32, residual: F32, w: F32, eps: float) -> F
     return _native.add_norm(pool, x, residual, w, eps)
 
 
+def layer_norm(pool: _native.Pool, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+    return _native.layer_norm(pool, x, w, b, eps)
+
+
 def act(pool: _native.Pool, x: F32, kind: str) -> F32:
-    if kind not in KINDS:
-        allowed = ", ".join(KINDS)
-        raise ConfigError(f"activation = {kind!r}; allowed: {allowed}{nearest(kind, KINDS)}")
-    return _native.act(pool, x, KINDS[kind])
+    return _native.act(pool, x, gated(kind))
+
+
+def activate(pool: _native.Pool, x: F32, kind: str) -> F32:
+    if kind not in PLAIN_ACTS:
+        raise ConfigError(_unknown(kind, PLAIN_ACTS))
+    return _native.activate(pool, x, _native.PlainAct[kind])
+
+
+def gated(kind: str) -> _native.GatedAct:
+    if kind not in GATED_ACTS:
+        raise ConfigError(_unknown(kind, GATED_ACTS))
+    return _native.GatedAct[kind]
+
+
+def _unknown(kind: str, known: tuple[str, ...]) -> str:
+    return f"activation = {kind!r}; allowed: {', '.join(known)}{nearest(kind, known)}"
 
 
 def add(pool: _native.Pool, x: F32, residual: F32) -> None:
     _native.add(pool, x, residual)
+
+
+def scale(pool: _native.Pool, x: F32, by: float) -> None:
+    _native.scale(pool, x, by)
+
+
+def softcap(pool: _native.Pool, x: F32, cap: float) -> None:
+    _native.softcap(pool, x, cap)
+
+
+def gate(pool: _native.Pool, x: F32, logits: F32) -> None:
+    _native.gate(pool, x, logits)
 
 
 def take(pool: _native.Pool, x: F32, rows: I32) -> F32:
