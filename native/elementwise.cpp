@@ -16,7 +16,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The lanes of step(x[i], sum) over a row; step(0, sum) must be sum.
 template <class F>
-FW_INLINE float reduce(const float* x, int64_t width, F step) {
+FW_INLINE float fold(const float* x, int64_t width, F step) {
   F32x16 s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();  // four chains hide the fma's latency of 4 cycles
   int64_t i = 0;
   for (; i + 64 <= width; i += 64) {
@@ -31,10 +31,10 @@ FW_INLINE float reduce(const float* x, int64_t width, F step) {
 }
 
 float sum(const float* x, int64_t width) {
-  return reduce(x, width, [](F32x16 v, F32x16 s) { return add(v, s); });
+  return fold(x, width, [](F32x16 v, F32x16 s) { return add(v, s); });
 }
 float sum_of_squares(const float* x, int64_t width) {
-  return reduce(x, width, [](F32x16 v, F32x16 s) { return fma(v, v, s); });
+  return fold(x, width, [](F32x16 v, F32x16 s) { return fma(v, v, s); });
 }
 
 void norm_row(const float* x, const float* w, float* out, int64_t width, float eps) {
