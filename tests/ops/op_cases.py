@@ -122,3 +122,10 @@ def reach(piece: GroupedWeight | Array, dense: F32) -> NDArray[np.float64]:
     low = np.repeat(piece.super_mins.astype(np.float64), per, axis=1) * piece.mins
     low = np.repeat(low, piece.group, axis=1)  # [N,K]
     return np.abs(dense + low) + low
+
+
+def within(got: Array, want: Array, bound: Array | float) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype == np.float32
+    error = np.abs(got.astype(np.float64) - want)
+    worst = (error - bound).max(initial=-1)
+    assert worst <= 0, f"off by {error.max()}, over the bound by {worst}"
