@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from flyweight.config import Settings
     from flyweight.errors import CheckpointError, ConfigError, FlyweightError, RequestError
     from flyweight.llm import LLM
-    from flyweight.results import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from flyweight.results import (
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+    )
+    from flyweight.tasks import PoolingParams
     from flyweight.types import SamplingParams
 
 __all__ = [
@@ -23,8 +31,11 @@ __all__ = [
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "FlyweightError",
     "Logprob",
+    "PoolingParams",
     "RequestError",
     "RequestMetrics",
     "RequestOutput",
@@ -36,9 +47,11 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "LLM": "llm",
+    "PoolingParams": "tasks",
     "SamplingParams": "types",
     "Settings": "config",
-    **dict.fromkeys(("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"), "results"),
+    **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "results"),
+    **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "results"),
     **dict.fromkeys(("CheckpointError", "ConfigError", "FlyweightError", "RequestError"), "errors"),
 }
 

@@ -8,10 +8,17 @@ by `feed`'s return value.
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flyweight.results import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
+from flyweight.results import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Event, Finish, Request, TokenLogprobs
@@ -163,4 +170,31 @@ class Collector:
             finish_reason=choice.finish,
             stop_reason=choice.reason,
             delta=delta,
+        )
+
+
+class VectorCollector:
+    """Gathers the one event of a request that asked for a vector of the prompt `tokens`."""
+
+    def __init__(self, request: Request, prompt: str | None, tokens: Sequence[int]) -> None:
+        self.request, self.prompt, self.tokens = request, prompt, tokens
+        self.event: Event | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.event is not None
+
+    def feed(self, event: Event) -> bool:
+        self.event = event
+        return False
+
+    def output(self) -> EmbeddingRequestOutput:
+        """Once it is there."""
+        assert self.event is not None and self.event.vector is not None, "no vector yet"
+        return EmbeddingRequestOutput(
+            request_id=self.request.id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.tokens),
+            outputs=EmbeddingOutput(self.event.vector.tolist()),
+            num_cached_tokens=self.event.cached,
         )

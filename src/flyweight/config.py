@@ -42,7 +42,7 @@ class Limits:
     `max_model_len` tokens of prompt and answer together; `max_num_seqs` sequences and
     `max_num_batched_tokens` tokens in a step; `blocks` blocks of `block_size` tokens of K/V;
     `max_chunk` most prompt tokens of one sequence in a step (None: no limit of its own);
-    `draft_tokens` most guesses a step.
+    `draft_tokens` most guesses a step; `hidden_rows` most hidden states handed out in a step.
     """
 
     max_model_len: int
@@ -53,6 +53,7 @@ class Limits:
     prefix_caching: bool = True
     max_chunk: int | None = None
     draft_tokens: int = 4
+    hidden_rows: int = 256
 
     def __post_init__(self) -> None:
         whole("block_size", self.block_size, 1, 1024)
@@ -62,6 +63,7 @@ class Limits:
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         whole("draft_tokens", self.draft_tokens, 0, 64)
+        whole("hidden_rows", self.hidden_rows, 1)
         if self.max_chunk is not None:
             whole("max_chunk", self.max_chunk, 1)
 

@@ -6,23 +6,27 @@ or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after i
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import count
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from flyweight.build import Loaded, Notify, build
-from flyweight.collect import Collector
+from flyweight.collect import Collector, VectorCollector
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.prompts import Asked, Prompt, Reader, listed
-from flyweight.results import RequestOutput
+from flyweight.loop import Gathers, Loop
+from flyweight.prompts import Asked, Prompt, Reader, listed, one_each
+from flyweight.results import EmbeddingRequestOutput, RequestOutput
+from flyweight.tasks import PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
-from flyweight.waiting import Progress, whole
+from flyweight.waiting import Progress
 
 Message = Mapping[str, Any]
+Output = TypeVar("Output", covariant=True)
+UNSAMPLED = SamplingParams(temperature=0)  # of requests that draw no tokens
 DEFAULTS = {  # of generation_config.json, as vLLM reads it
     "temperature": "temperature",
     "top_p": "top_p",
@@ -31,6 +35,12 @@ DEFAULTS = {  # of generation_config.json, as vLLM reads it
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
+
+
+class Answers(Gathers, Protocol[Output]):
+    """A collector of one kind of output."""
+
+    def output(self) -> Output: ...
 
 
 class LLM:
@@ -54,8 +64,7 @@ class LLM:
         spec, limits = self.loaded.spec, self.loaded.limits
         self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len)
         self._ids = count()
-        # requests under way, each with the list its run reads
-        self._live: dict[str, tuple[Collector, dict[Collector, None]]] = {}
+        self._loop = Loop(self.loaded.engine, limits)
         seed = self.settings.seed
         self._seeds = SystemRandom() if seed is None else Random(seed)
         self.generation_defaults()  # a bad file is refused now, not at the first request
@@ -104,23 +113,25 @@ class LLM:
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
         asked = [self._reader.read(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
-        results: dict[str, RequestOutput] = {}
-        places: list[str] = []  # ids, in the prompts' order
+        return self._all(asked, self._collector, use_tqdm)
 
-        def collectors() -> Iterator[Collector]:
-            for one in asked:
-                places.append(f"request-{next(self._ids)}")
-                yield self._collector(one, places[-1])
-
-        engine = self.loaded.engine
-        with Progress(len(many), use_tqdm, engine.metrics.produced) as bar:
-            for news in self._run(collectors()):
-                bar.show(engine.metrics.produced)
-                for collector in news:
-                    if collector.finished:
-                        results[collector.request.id] = collector.output()
-                        bar.update()
-        return [results[id] for id in places]
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        salt: str = "",
+        priority: int = 0,
+    ) -> list[EmbeddingRequestOutput]:
+        """One vector a prompt: hidden states after the final norm, pooled."""
+        many = listed(prompts)
+        params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
+        asked = [
+            replace(self._reader.read(p, UNSAMPLED, salt, priority, answer=0), pooling=pooling)
+            for p, pooling in zip(many, params, strict=True)
+        ]
+        return self._all(asked, self._vector, use_tqdm)
 
     def chat(
         self,
@@ -167,74 +178,37 @@ class LLM:
         (params,) = self._params(sampling_params, 1)
         asked = self._reader.read(prompt, params, salt, priority)
         id = f"request-{next(self._ids)}"
-        runs = self._run(self._collector(asked, id, time.monotonic()) for _ in range(1))
+        runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
 
-    def _run(self, collectors: Iterator[Collector]) -> Iterator[list[Collector]]:
-        """Steps until every request is answered; yields after each step the collectors it fed.
-        Requests are added as the engine gets to them, so that thousands of prompts cost no more
-        memory than the plan has.  What is left is aborted on the way out.  Several may run at once:
-        each step feeds them all.
-        """
-        engine = self.loaded.engine
-        mine: set[str] = set()
-        news: dict[Collector, None] = {}  # in order
-        coming = next(collectors, None)
-        try:
-            while coming or mine:
-                with whole(engine):
-                    while coming and self._room():
-                        mine.add(coming.request.id)
-                        self._live[coming.request.id] = coming, news
-                        engine.add(coming.request)
-                        coming = next(collectors, None)
-                    if not news:  # else another caller's step already brought something
-                        self._step()
-                fed = list(news)
-                news.clear()
-                ended = {collector.request.id for collector in fed if collector.finished}
-                mine -= ended
-                for id in ended:
-                    del self._live[id]
-                yield fed
-        finally:
-            with whole(engine):
-                for id in mine:
-                    self._live.pop(id, None)
-                    engine.abort(id)
+    def _all(
+        self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
+    ) -> list[Output]:
+        """Runs what `make` makes of every prompt to its end; outputs in the prompts' order."""
+        results: dict[str, Output] = {}
+        places: list[str] = []  # ids, in the prompts' order
 
-    def _room(self) -> bool:
-        """Whether the engine should know of one more request, to have enough to choose from."""
-        limits, waiting = self.loaded.limits, self.loaded.engine.scheduler.waiting
-        if len(waiting) >= limits.max_num_seqs:
-            return False
-        return sum(len(seq.tokens) for seq in waiting) < limits.blocks * limits.block_size
+        def collectors() -> Iterator[Answers[Output]]:
+            for one in asked:
+                places.append(f"request-{next(self._ids)}")
+                yield make(one, places[-1])
 
-    def _step(self) -> None:
-        """One step; feeds every live collector."""
         engine = self.loaded.engine
-        for event in engine.step():
-            collector, news = self._live[event.id]
-            news[collector] = None
-            if collector.feed(event):
-                engine.stop(event.id, event.index)
+        with Progress(len(asked), use_tqdm, engine.metrics.produced) as bar:
+            for news in self._loop.run(collectors()):
+                bar.show(engine.metrics.produced)
+                for collector in news:
+                    if collector.finished:
+                        results[collector.request.id] = collector.output()
+                        bar.update()
+        return [results[id] for id in places]
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, wanted: int
     ) -> Sequence[SamplingParams]:
         if given is None:
             given = self.get_default_sampling_params()
-        if isinstance(given, SamplingParams):
-            return [given] * wanted
-        listed = isinstance(given, Sequence) and all(isinstance(p, SamplingParams) for p in given)
-        if not listed or len(given) != wanted:
-            found = f"has {len(given)} entries" if listed else f"= {str(given)[:80]!r}"
-            raise RequestError(
-                f"sampling_params {found} for {wanted} prompts; allowed: one SamplingParams, "
-                "or a list with one for each",
-                "sampling_params",
-            )
-        return given
+        return one_each("sampling_params", given, SamplingParams, wanted)
 
     def _collector(self, asked: Asked, id: str, arrival: float | None = None) -> Collector:
         params, limits = asked.params, self.loaded.limits
@@ -254,3 +228,19 @@ class LLM:
             words=asked.words,
         )
         return Collector(request, self.tokenizer, asked.text)
+
+    def _vector(self, asked: Asked, id: str) -> VectorCollector:
+        pooling = asked.pooling
+        # What a decoder makes of its first token does not depend on the others.
+        seen = 1 if pooling is not None and pooling.pooling == "cls" else len(asked.tokens)
+        request = Request(
+            id=id,
+            tokens=tuple(asked.tokens[:seen]),
+            params=asked.params,
+            max_tokens=0,
+            arrival=asked.arrival,
+            salt=asked.salt,
+            priority=asked.priority,
+            pooling=pooling,
+        )
+        return VectorCollector(request, asked.text, asked.tokens)

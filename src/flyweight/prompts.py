@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from flyweight.errors import RequestError
+from flyweight.tasks import PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.words import Lexicon
 from flyweight.types import Request, SamplingParams, Words
 
+T = TypeVar("T")
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
@@ -31,6 +33,7 @@ class Asked:
     priority: int
     words: Words
     arrival: float = field(default_factory=time.monotonic)
+    pooling: PoolingParams | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,14 @@ class Reader:
     def __post_init__(self) -> None:
         object.__setattr__(self, "lexicon", Lexicon(self.tokenizer, self.vocab))
 
-    def read(self, prompt: Prompt, params: SamplingParams, salt: str, priority: int) -> Asked:
-        """Raises `RequestError` where the request could not be served."""
+    def read(
+        self, prompt: Prompt, params: SamplingParams, salt: str, priority: int, *, answer: int = 1
+    ) -> Asked:
+        """Raises `RequestError` where the request could not be served, with at least `answer`
+        tokens after the prompt.
+        """
         text, tokens = self._tokens(prompt)
-        self._check(tokens, params)
+        self._check(tokens, params, answer)
         Request("", (), params, salt=salt, priority=priority)  # refuses a bad salt or priority
         words = self.lexicon.words(params)
         return Asked(text, array("i", tokens), params, salt, priority, words)
@@ -70,18 +77,19 @@ class Reader:
             )
         return None, _ids(prompt)
 
-    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
-        vocab, longest = self.vocab, self.longest
+    def _check(self, tokens: Sequence[int], params: SamplingParams, answer: int) -> None:
+        vocab, most = self.vocab, self.longest - answer
         if not tokens:
             raise RequestError(
                 "prompt is empty and nothing is put before it (this vocabulary adds no BOS token); "
                 "allowed: 1 token or more",
                 "prompt",
             )
-        if len(tokens) >= longest:
+        if len(tokens) > most:
+            left = ", and one is left for the answer" if answer else ""
             raise RequestError(
-                f"prompt has {len(tokens)} tokens; allowed: 1 to {longest - 1} "
-                f"(max_model_len = {longest}, and one is left for the answer)",
+                f"prompt has {len(tokens)} tokens; allowed: 1 to {most} "
+                f"(max_model_len = {self.longest}{left})",
                 "prompt",
             )
         for name, ids in (
@@ -110,6 +118,25 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         )
     many: list[Any] = list(prompts)
     return [many] if many and all(isinstance(x, Integral) for x in many) else many
+
+
+def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T]:
+    """Options given as one for all prompts, as a list with one for each, or (None) as they are by
+    themselves.
+    """
+    if given is None:
+        given = kind()
+    if isinstance(given, kind):
+        return [given] * wanted
+    listed = isinstance(given, Sequence) and all(isinstance(p, kind) for p in given)
+    if not listed or len(given) != wanted:  # type: ignore[arg-type]
+        found = f"has {len(given)} entries" if listed else f"= {str(given)[:80]!r}"  # type: ignore[arg-type]
+        raise RequestError(
+            f"{name} {found} for {wanted} prompts; allowed: one {kind.__name__}, "
+            "or a list with one for each",
+            name,
+        )
+    return given  # type: ignore[return-value]
 
 
 def _ids(given: object) -> tuple[int, ...]:

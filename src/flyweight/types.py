@@ -5,12 +5,14 @@ Invariant: a `SamplingParams` that exists is valid; a `Request` holds tokens, ne
 module does not know models, arrays, or tokenizers.
 """
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
+from flyweight.tasks import PoolingParams
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
@@ -198,7 +200,8 @@ class Request:
     """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
-    first.  Raises `RequestError`.
+    first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0.  Raises
+    `RequestError`.
     """
 
     id: str
@@ -212,6 +215,7 @@ class Request:
     salt: str = ""
     adapter: str = ""
     words: Words = Words()
+    pooling: PoolingParams | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.salt, str), "salt", self.salt, "text")
@@ -245,7 +249,8 @@ class TokenLogprobs:
 @dataclass(slots=True)
 class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
-    the last one.  (Not frozen: that would cost 128 sequences 0.2 ms a step.)
+    the last one.  `vector` is the answer of a request that asked for one.  (Not frozen: that would
+    cost 128 sequences 0.2 ms a step.)
     """
 
     id: str
@@ -256,3 +261,4 @@ class Event:
     stop_token: int | None = None
     cached: int = 0
     timings: Timings | None = None
+    vector: "array[float] | None" = None

@@ -88,6 +88,7 @@ class Batch:
     sampling: SampleBatch
     adapters: I32 | None = None  # [S]
     ancestors: U64 | None = None  # [T] tree drafts
+    hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +103,4 @@ class Sampled:
     top_ids: I32  # [R,n]
     top_logprobs: F32  # [R,n]
     mu: F64 | None = None  # [R]
+    hidden: F32 | None = None  # [E,H] after the final norm, where the batch asked for any

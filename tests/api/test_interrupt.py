@@ -22,7 +22,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
 
 def idle(llm: LLM) -> None:
     engine = llm.loaded.engine
-    assert not engine.busy and not engine.scheduler.by_id and not llm._live
+    assert not engine.busy and not engine.scheduler.by_id and not llm._loop.live
     pool = engine.scheduler.pool
     pool.integrity([])
     assert len(pool.free) == pool.blocks

@@ -6,6 +6,7 @@ is a digest of every slot in its context: a wrong table, slot, context, copy or 
 what comes out. Ints hash alike in every process, so runs can be repeated.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,12 +15,18 @@ from flyweight.engine.runner import Ticket
 from flyweight.types import Request
 from flyweight.wire import F32, I32, Batch, Sampled
 
-VOCAB = 6
+VOCAB, HIDDEN = 6, 3
 
 
 def content(token: int, position: int, before: int) -> int:
     """What a slot holds."""
     return hash((token, position, before))
+
+
+def state(seen: Sequence[int]) -> list[float]:
+    """The hidden state of a token that sees a context: small whole numbers, so sums are exact."""
+    mixed = hash(tuple(seen))
+    return [float(mixed >> 7 * i & 127) for i in range(HIDDEN)]
 
 
 def draw(
@@ -51,7 +58,11 @@ class MockRunner:
         tokens = [self._row(batch, r, seen[t]) for r, t in enumerate(batch.rows.tolist())]
         none: F32 = np.zeros(len(tokens), np.float32)
         ids = np.array(tokens, np.int32)
-        return Ticket(Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1)))
+        hidden = None
+        if batch.hidden is not None:
+            rows = [[self.kv[slot] for slot in seen[t]] for t in batch.hidden.tolist()]
+            hidden = np.array([state(row) for row in rows], np.float32).reshape(-1, HIDDEN)
+        return Ticket(Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1), hidden))
 
     def wait(self, ticket: Ticket) -> Sampled:
         return ticket.sampled
@@ -72,6 +83,17 @@ class MockRunner:
         banned = frozenset(s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]].tolist())
         kv = tuple([self.kv[slot] for slot in seen])
         return draw(kv, int(s.seed[r]), int(s.choice[r]), int(s.position[r]), banned)
+
+
+def vector(request: Request) -> list[float]:
+    """What a request that pools gets."""
+    assert request.pooling is not None and not request.pooling.normalize
+    seen: list[int] = []
+    for position, token in enumerate(request.tokens):
+        seen.append(content(token, position, seen[-1] if seen else 0))
+    states = np.array([state(seen[: i + 1]) for i in range(len(seen))])
+    pooled = states.mean(0) if request.pooling.pooling == "mean" else states[-1]
+    return list(pooled.astype(np.float32))
 
 
 @cache

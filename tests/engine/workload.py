@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oracle import VOCAB, MockRunner, answer
+from oracle import VOCAB, MockRunner, answer, vector
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Ask, Draft, Drafter
@@ -20,6 +20,7 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, State
 from flyweight.kv.blocks import BlockPool, Table
+from flyweight.tasks import PoolingParams
 from flyweight.types import Event, Finish, Request, SamplingParams
 
 
@@ -53,7 +54,7 @@ def workload(seed: int) -> Workload:
     stems = [[rng.randrange(VOCAB) for _ in range(14)] for _ in range(2)]
     requests = [_request(rng, i, stems) for i in range(rng.randint(3, 8))]
     size, seqs = rng.choice((1, 2, 3, 4)), rng.randint(1, 6)
-    least = max(-(-(len(r.tokens) + r.max_tokens - 1) // size) for r in requests)
+    least = max(-(-max(len(r.tokens) + r.max_tokens - 1, len(r.tokens)) // size) for r in requests)
     limits = Limits(
         max_model_len=64,
         max_num_seqs=seqs,
@@ -63,6 +64,7 @@ def workload(seed: int) -> Workload:
         prefix_caching=rng.random() < 0.9,
         max_chunk=rng.choice((None, None, 1, 3)),
         draft_tokens=rng.randint(1, 4),
+        hidden_rows=rng.choice((256, 1, 3)),
     )
     arrivals: dict[int, list[Request]] = {}
     aborts: dict[int, list[tuple[str, int | None]]] = {}
@@ -87,12 +89,17 @@ def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
         max_tokens=most,
         min_tokens=rng.choice((0, 0, rng.randint(0, most))),
     )
+    pooling = None
+    if rng.random() < 0.15:
+        pooling = PoolingParams(rng.choice(("mean", "last")), normalize=False)
+        params, most = SamplingParams(), 0
     return Request(
         id=f"r{i}",
         tokens=tuple(stem + tail),
         params=params,
         stop_ids=stop,
         max_tokens=most,
+        pooling=pooling,
         seed=rng.randrange(3),
         priority=rng.choice((0, 0, 0, 1, -1)),
         salt=rng.choice(("", "", "a")),
@@ -147,6 +154,7 @@ class Harness:
         self.tenant: dict[int, tuple[str, str]] = {}
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
+        self.vectors: dict[tuple[str, int], object] = {}
         self.cached: dict[str, int] = {}
         self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
 
@@ -181,10 +189,12 @@ class Harness:
         require(len(s.running) <= limits.max_num_seqs, "too many sequences")
         used = sum(c.count for c in plan.chunks)
         require(used <= limits.max_num_batched_tokens, "too many tokens")
+        hidden = sum(c.rows for c in plan.chunks if c.pooled)
+        require(hidden == plan.hidden <= limits.hidden_rows, "too many hidden states")
         planned = {id(c.seq) for c in plan.chunks}
         require(len(planned) == len(plan.chunks), "a sequence planned twice")
         for seq in s.running:
-            decode = seq.computed + 1 == len(seq.tokens)
+            decode = seq.computed + 1 == len(seq.tokens) and seq.request.pooling is None
             require(not decode or id(seq) in planned, "a decode without its token")
         for c in plan.chunks:
             require(c.seq.state is State.RUNNING and c.count > 0, "a chunk of nothing")
@@ -212,10 +222,11 @@ class Harness:
         key = (event.id, event.index)
         require(key not in self.finished, "an event after the last")
         self.texts.setdefault(key, []).extend(event.tokens)
+        self.vectors[key] = event.vector
         self.cached[event.id] = event.cached
         if event.finish:
             self.finished[key] = event.finish
-        stopped = event.tokens[-1] if event.finish is Finish.STOP else None
+        stopped = event.tokens[-1] if event.finish is Finish.STOP and event.tokens else None
         require(event.stop_token == stopped, "wrong stop token")
 
     def _check_end(self) -> None:
@@ -240,15 +251,26 @@ class Harness:
         )
 
     def _check_text(self, request: Request, index: int) -> None:
-        right, text = answer(request, index), tuple(self.texts.get((request.id, index), ()))
         finish = self.finished.get((request.id, index))
         require(finish, f"{request.id}/{index} never ended")
+        if request.pooling is not None:
+            self._check_vector(request, finish)
+            return
+        right, text = answer(request, index), tuple(self.texts.get((request.id, index), ()))
         if finish is Finish.ABORT:
             require(text == right[: len(text)], f"{request.id}/{index}: {text}, not {right}")
             return
         require(text == right, f"{request.id}/{index}: {text}, not {right}")
         due = Finish.STOP if right[-1] in request.stop_ids else Finish.LENGTH
         require(finish is due, f"{request.id}/{index} ended by {finish}, not {due}")
+
+    def _check_vector(self, request: Request, finish: Finish) -> None:
+        found = self.vectors[request.id, 0]
+        require((finish is Finish.ABORT) == (found is None), f"{request.id}: no vector")
+        require(found is None or list(found) == vector(request), f"{request.id}: wrong vector")
+        mean = request.pooling.pooling == "mean"
+        require(not mean or not self.cached.get(request.id), "a mean that skipped tokens")
+        self.counts["vector"] += found is not None
 
     # --- what happens to it ---
 

@@ -33,8 +33,9 @@ def build(plan: Plan, block_size: int) -> Batch:
         starts=starts,
         contexts=contexts,
         tables=tables,
-        rows=_rows(chunks, starts),
-        sampling=columns(_sampling(chunks)),
+        rows=_rows([0 if c.pooled else c.rows for c in chunks], starts),
+        sampling=columns(_sampling([c for c in chunks if not c.pooled])),
+        hidden=_rows([c.rows * c.pooled for c in chunks], starts) if plan.hidden else None,
     )
 
 
@@ -77,9 +78,9 @@ def _tables(chunks: list[Chunk], contexts: I32, block_size: int) -> I32:
     return tables
 
 
-def _rows(chunks: list[Chunk], starts: I32) -> I32:
-    """The last `rows` tokens of every chunk: [R]."""
-    wanted = np.array([c.rows for c in chunks], np.int32)
+def _rows(counts: list[int], starts: I32) -> I32:
+    """The last so many tokens of every chunk: [R]."""
+    wanted = np.array(counts, np.int32)
     first = _starts(wanted)
     shift = np.repeat(starts[1:] - wanted - first[:-1], wanted)
     return shift + np.arange(first[-1], dtype=np.int32)

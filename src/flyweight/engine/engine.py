@@ -12,12 +12,13 @@ from typing import Protocol
 from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.metrics import Metrics, Stats
+from flyweight.engine.pooling import Pooling
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
 from flyweight.errors import RequestError
 from flyweight.sampling.verify import accept
-from flyweight.types import Event, Request, TokenLogprobs
+from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
 
 
@@ -36,6 +37,7 @@ class Engine:
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
+        self.pooling = Pooling()
         self.computing = False  # within the runner, the long part of a step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
@@ -77,7 +79,9 @@ class Engine:
         batch, events = None, []
         if plan.chunks:
             batch = build(plan, self.scheduler.limits.block_size)
-            events = self.scheduler.commit(plan, self._verify(plan, self._run(plan, batch)))
+            sampled = self._run(plan, batch)
+            events = self.scheduler.commit(plan, self._verify(plan, sampled))
+            events += self._pool(plan, sampled)
         self._sound = True
         if batch is None:
             return []
@@ -129,6 +133,9 @@ class Engine:
         drawn: list[int] = sampled.tokens.tolist()
         produced, row = [], 0
         for chunk in plan.chunks:
+            if chunk.pooled:
+                produced.append(Produced(()))
+                continue
             own = drawn[row : row + chunk.rows]
             if chunk.rows > 1:
                 own = accept(chunk.seq.draft[: chunk.rows - 1], own)
@@ -138,6 +145,22 @@ class Engine:
             produced.append(Produced(own, logprobs, _state(chunk, sampled, row)))
             row += chunk.rows
         return produced
+
+    def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
+        """Folds hidden states into their requests' vectors; ends those whose last is there."""
+        if sampled.hidden is None:
+            return []
+        events: list[Event] = []
+        row = 0
+        for chunk in (c for c in plan.chunks if c.pooled):
+            seq, rows = chunk.seq, sampled.hidden[row : row + chunk.rows]
+            row += chunk.rows
+            vector = self.pooling.take(seq, chunk.start, rows)
+            if vector is not None:
+                event = self.scheduler.end(seq, Finish.STOP)
+                event.vector = vector
+                events.append(event)
+        return events
 
     def _draft(self, drafter: Drafter) -> None:
         """Fills the drafts of sequences about to decode."""
@@ -154,7 +177,9 @@ class Engine:
             seq.draft = list(draft.tokens[: ask.limit])
 
     def _forget(self, ids: Seq[tuple[str, int]]) -> None:
-        """Tells the drafter of sequences that ended or lost their blocks."""
+        """Tells pooling and drafter of sequences that ended or lost their blocks."""
+        for name, _ in ids:
+            self.pooling.forget(name)
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)

@@ -6,7 +6,7 @@ only, no sequences.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +18,12 @@ from flyweight.wire import F32, I32, Batch, Sampled
 class Model(Protocol):
     """What can be run."""
 
-    def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:
-        """Writes K/V of the batch's T tokens; logits of its rows: [R, V]."""
+    def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+        """Writes K/V of the batch's T tokens; final hidden states of `rows` of them: [R, H]."""
+        ...
+
+    def logits(self, hidden: F32) -> F32:
+        """[R, H] -> [R, V]."""
         ...
 
 
@@ -43,8 +47,16 @@ class Runner:
         if moves is not None:
             for layer in self.kv:
                 self.ops.move_kv(layer, *moves)
-        logits = self.model.forward(batch, self.kv)  # [R, V]
-        return Ticket(self.ops.sample(logits, batch.sampling) if len(batch.rows) else _nothing())
+        wanted, rows = len(batch.rows), batch.rows
+        if batch.hidden is not None:
+            rows = np.concatenate((rows, batch.hidden))
+        x = self.model.hidden(batch, self.kv, rows)  # [R + E, H]
+        sampled = _nothing()
+        if wanted:
+            sampled = self.ops.sample(self.model.logits(x[:wanted]), batch.sampling)
+        if batch.hidden is not None:
+            sampled = replace(sampled, hidden=x[wanted:])
+        return Ticket(sampled)
 
     def wait(self, ticket: Ticket) -> Sampled:
         """The step's result, [R] rows."""

@@ -76,8 +76,8 @@ class Scheduler:
         may follow another before it is committed.
         """
         plan = Plan()
-        ready = [seq for seq in self.running if not seq.in_flight]
-        decodes = [seq for seq in ready if seq.computed + 1 == len(seq.tokens)]
+        ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
+        decodes = [seq for seq in ready if seq.decoding]
         budget = self.limits.max_num_batched_tokens
         spare = budget - len(ready)  # for drafts: what is left with one token for every sequence
         for seq in decodes:
@@ -105,7 +105,7 @@ class Scheduler:
             seq.in_flight = False
             seq.draft = []
             finish = None
-            if chunk.rows:
+            if out.tokens:
                 out, finish = _trim(seq, out)
                 seq.mu = seq.mu if out.mu is None else out.mu
                 seq.tokens.extend(out.tokens)
@@ -119,6 +119,11 @@ class Scheduler:
             if finish:
                 self._finish(seq)
         return events
+
+    def end(self, seq: Sequence, finish: Finish) -> Event:
+        """Ends a held sequence; its blocks are free at once."""
+        self._finish(seq)
+        return _event(seq, Produced(()), finish)
 
     def recover(self) -> None:
         """Starts every sequence over after a step that was interrupted anywhere: who knows what was
@@ -152,12 +157,20 @@ class Scheduler:
 
     def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
         """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
-        most = min(budget, self.limits.max_chunk or budget)
-        return self._put(seq, min(len(seq.tokens) - seq.computed, most), plan, copy)
+        count = self._most(seq, budget, plan)
+        return self._put(seq, count, plan, copy) if count else 0
+
+    def _most(self, seq: Sequence, budget: int, plan: Plan) -> int:
+        """The longest chunk that budget, `max_chunk` and `hidden_rows` allow."""
+        count = min(len(seq.tokens) - seq.computed, budget, self.limits.max_chunk or budget)
+        if seq.request.pooling is not None:
+            count -= max(0, plan.hidden + seq.rows(count) - self.limits.hidden_rows)
+        return count
 
     def _put(self, seq: Sequence, count: int, plan: Plan, copy: Copy | None) -> int:
-        rows = max(0, seq.computed + count - len(seq.tokens) + 1)
+        rows = seq.rows(count)
         plan.chunks.append(Chunk(seq, seq.computed, count, rows, copy))
+        plan.hidden += rows if seq.request.pooling is not None else 0
         seq.in_flight = True
         return count
 
@@ -174,7 +187,7 @@ class Scheduler:
                 at += 1
                 continue
             shared, valid = self._prefix(seq)
-            if not self._fits(seq, shared, valid):
+            if not self._fits(seq, shared, valid) or not self._most(seq, budget, plan):
                 break
             del self.waiting[at]
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
@@ -188,7 +201,8 @@ class Scheduler:
         leader, most = seq.leader, seq.prompt - 1
         if leader is not None and not seq.table.hashes:
             seq.table.hashes = leader.table.hashes[: seq.prompt // self.pool.block_size]
-        found = self.pool.match(seq.table, seq.tokens) if self.limits.prefix_caching else []
+        search = self.limits.prefix_caching and not seq.every_row
+        found = self.pool.match(seq.table, seq.tokens) if search else []
         valid = len(found) * self.pool.block_size
         if leader is None:
             if not seq.scheduled:
@@ -236,9 +250,10 @@ class Scheduler:
         prompt, wanted = len(request.tokens), request.max_tokens
         if request.id in self.by_id:
             raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        least = 1 if request.pooling is None else 0
         if not prompt:
             raise RequestError("prompt has 0 tokens; allowed: 1 or more", "prompt")
-        if wanted < 1:
+        if wanted < least:
             raise RequestError(
                 f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
                 "max_tokens",
@@ -247,12 +262,12 @@ class Scheduler:
         # the last token is never computed, so it needs no slot
         most, why = min(
             (longest, f"max_model_len = {longest}"),
-            (blocks * size + 1, f"what K/V memory of {blocks} blocks of {size} tokens holds"),
+            (blocks * size + least, f"what K/V memory of {blocks} blocks of {size} tokens holds"),
         )
-        if prompt >= most:
+        if prompt > most - least:
             raise RequestError(
                 f"prompt of {prompt} tokens leaves no room for an answer within {why}; "
-                f"nearest valid: {most - 1} tokens",
+                f"nearest valid: {most - least} tokens",
                 "prompt",
             )
         if prompt + wanted > most:
@@ -299,7 +314,7 @@ def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
         tokens=tuple(out.tokens),
         logprobs=tuple(out.logprobs),
         finish=finish,
-        stop_token=out.tokens[-1] if finish is Finish.STOP else None,
+        stop_token=out.tokens[-1] if finish is Finish.STOP and out.tokens else None,
         cached=seq.cached,
         timings=seq.timings() if timed else None,
     )

@@ -28,6 +28,7 @@ class State(Enum):
 class Sequence:
     """One choice of one request.  `rank` orders all: lower goes first.  `leader` is the choice
     whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache.
+    One whose tokens are all computed is held: it is not planned until it gets a token or is ended.
     """
 
     request: Request
@@ -67,6 +68,22 @@ class Sequence:
         """Tokens it may still produce."""
         return self.request.max_tokens - self.generated
 
+    @property
+    def decoding(self) -> bool:
+        """Whether only the newest token is still to be computed, to draw the next."""
+        return self.computed + 1 == len(self.tokens) and self.request.pooling is None
+
+    @property
+    def every_row(self) -> bool:
+        """Whether the rows of all its tokens are wanted, so that none may be skipped."""
+        pooling = self.request.pooling
+        return pooling is not None and pooling.pooling == "mean"
+
+    def rows(self, count: int) -> int:
+        """How many of the next `count` tokens, the last ones, have rows that are wanted."""
+        first = 0 if self.every_row else len(self.tokens) - 1
+        return max(0, self.computed + count - max(self.computed, first))
+
     def known(self, start: int, stop: int) -> "array[int]":
         """Known tokens start:stop, drafts included."""
         held = len(self.tokens)
@@ -81,8 +98,9 @@ class Sequence:
 
 @dataclass(slots=True)
 class Chunk:
-    """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits.
-    `copy` is made before.  (Not frozen: that would cost 128 sequences 0.1 ms a step.)
+    """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits,
+    or hidden states where the request pools.  `copy` is made before.  (Not frozen: that would cost
+    128 sequences 0.1 ms a step.)
     """
 
     seq: Sequence
@@ -91,21 +109,27 @@ class Chunk:
     rows: int
     copy: Copy | None
 
+    @property
+    def pooled(self) -> bool:
+        return self.seq.request.pooling is not None
+
 
 @dataclass(slots=True)
 class Plan:
     """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
-    found in the prefix cache.
+    found in the prefix cache; `hidden` of its rows are hidden states.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     cached: int = 0
+    hidden: int = 0
 
 
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, one to `rows` of them, none where no logits
-    were wanted; mirostat's state after them, where it was used.
+    were wanted or somebody else decides what follows (the sequence is then held); mirostat's state
+    after them, where it was used.
     """
 
     tokens: Seq[int]

@@ -12,7 +12,7 @@ from typing import Any
 from flyweight.models.rope import inverse_frequencies
 from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
 from flyweight.spec import ModelSpec
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32, I32, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ class Solo:
 
 
 class Decoder:
-    """A loaded model.  `forward` computes a batch's K/V and the logits of `batch.rows`."""
+    """A loaded model.  `forward` computes a batch's K/V and the logits of `batch.rows`; `hidden`
+    and `logits` are its halves.
+    """
 
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Any], ops: Ops, comm: Comm) -> None:
         self.spec, self.ops, self.comm = spec, ops, comm
@@ -56,6 +58,10 @@ class Decoder:
 
     def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:
         """float32 logits [R, V]; K and V of all T tokens are written at batch.slots."""
+        return self.logits(self.hidden(batch, kv, batch.rows))
+
+    def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+        """Hidden states of `rows` after the final norm: [R, H]; writes K and V as `forward`."""
         ops, eps = self.ops, self.spec.eps
         ops.begin(batch)
         rope = ops.rotation(batch.positions, self.inv_freq, 1.0)
@@ -65,11 +71,13 @@ class Decoder:
             x = self._layer(x, residual, layer, kv[i], batch, rope)
             if i + 1 < len(self.layers):
                 x = ops.add_norm(x, residual, self.layers[i + 1].attn_norm, eps)
-        x = ops.take(x, batch.rows)  # [R, H]
-        x = ops.add_norm(x, ops.take(residual, batch.rows), self.final_norm, eps)
-        logits = ops.linear(x, self.head)  # [R, V]
+        x = ops.add_norm(ops.take(x, rows), ops.take(residual, rows), self.final_norm, eps)
         ops.end()
-        return self.comm.all_gather(logits)
+        return x
+
+    def logits(self, hidden: F32) -> F32:
+        """The head: [R, H] -> [R, V]."""
+        return self.comm.all_gather(self.ops.linear(hidden, self.head))
 
     def _layer(
         self, x: F32, residual: F32, layer: Layer, kv: KVLayer, batch: Batch, rope: Rotation
