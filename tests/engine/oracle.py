@@ -62,7 +62,9 @@ class MockRunner:
         if batch.hidden is not None:
             rows = [[self.kv[slot] for slot in seen[t]] for t in batch.hidden.tolist()]
             hidden = np.array([state(row) for row in rows], np.float32).reshape(-1, HIDDEN)
-        return Ticket(Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1), hidden))
+        return Ticket(
+            Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1), hidden=hidden)
+        )
 
     def wait(self, ticket: Ticket) -> Sampled:
         return ticket.sampled
