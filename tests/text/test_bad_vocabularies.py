@@ -19,7 +19,7 @@ TOKENS = SPM["tokenizer.ggml.tokens"]
 GONE = object()
 
 CASES: list[tuple[dict[str, Any], str, Any, str]] = [
-    (SPM, "model", GONE, "tokenizer.ggml.model is missing; known: llama, gpt2"),
+    (SPM, "model", GONE, "tokenizer.ggml.model is missing; known: llama, gpt2, gemma4, t5, bert"),
     (SPM, "model", "lama", "did you mean 'llama'"),
     (SPM, "model", 7, "tokenizer.ggml.model is 7"),
     (SPM, "tokens", GONE, "tokenizer.ggml.tokens is missing"),
@@ -52,8 +52,8 @@ CASES: list[tuple[dict[str, Any], str, Any, str]] = [
     (BPE, "merges", ["zz qq"], r"merges\[0\] is 'zz qq', but 'zz' is not among"),
     (BPE, "merges", ["ab"], r"merges\[0\] is 'ab'"),
     (BPE, "merges", [1], r"merges\[0\] is not a string"),
-    (BPE, "pre", GONE, "tokenizer.ggml.pre is missing; known: gpt-2"),
-    (BPE, "pre", "qwen-2", "did you mean 'qwen2'.*known: gpt-2, llama-bpe"),
+    (BPE, "pre", GONE, "tokenizer.ggml.pre is missing; known: default, gpt-2"),
+    (BPE, "pre", "qwen-2", "did you mean 'qwen2'.*known: default, gpt-2"),
 ]
 
 
@@ -200,7 +200,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 
 def test_no_tokenizer_here(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json here"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer here; looked for tokenizer\.json"):
         load_tokenizer(tmp_path)
 
 

@@ -101,7 +101,8 @@ def test_retyped_keys_are_refused_or_harmless(vocabulary: Any, tmp_path: Path) -
             except CheckpointError as error:
                 refused += 1
                 message = str(error)
-                assert message.isprintable() and len(message) < 600, (name, kind)
+                most = 1200 if "tokenizer.ggml.pre" in message else 600  # it lists ninety names
+                assert message.isprintable() and len(message) < most, (name, kind)
             except Exception as error:
                 raise AssertionError(f"{name} as {kind}: {error!r}") from error
     assert refused > len(metadata) * len(OTHERS) // 2

@@ -78,5 +78,9 @@ SMALL: dict[str, Callable[[], Tokenizer]] = {
     "fallback": lambda: library_tokenizer(fallback_library(llama_decoder())),
     "metaspace": lambda: library_tokenizer(fallback_library(metaspace_decoder())),
     "wordpiece": lambda: library_tokenizer(fallback_library(decoders.WordPiece("\u2581"))),
+    "unigram": lambda: load_tokenizer(FIXTURES / "golden" / "unigram.model"),
+    "unigram bytes": lambda: load_tokenizer(FIXTURES / "golden" / "unigram-bytes.model"),
+    "spm file": lambda: load_tokenizer(FIXTURES / "golden" / "bpe-bytes.model"),
+    "words": lambda: load_tokenizer(FIXTURES / "golden" / "vocab.txt"),
     "suffix": lambda: library_tokenizer(fallback_library(decoders.BPEDecoder("e"))),
 }

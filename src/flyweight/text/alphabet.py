@@ -30,3 +30,11 @@ def piece_bytes(piece: str) -> bytes:
         return bytes([BYTE_OF[character] for character in piece])
     except KeyError:
         return piece.encode()
+
+
+CHARACTER_OF: Mapping[int, str] = MappingProxyType({byte: c for c, byte in BYTE_OF.items()})
+
+
+def spelled(raw: bytes) -> str:
+    """Bytes in the byte-level alphabet."""
+    return "".join([CHARACTER_OF[byte] for byte in raw])

@@ -6,9 +6,11 @@ A new kind is one file with a `Codec` and a function that returns `(Codec, Marks
 never adds BOS or EOS unasked.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+DEFAULT = "default"  # the name of the chat template that is used when none is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,8 @@ class Marks:
 
     `eos_ids` holds every id the tokenizer's own configuration calls an end (eos, eot, eom),
     ascending; `eos_id` is the one that chat templates call eos_token. `unk_token` and `pad_token`
-    are spellings, for templates alone. `special_ids` are the ids that stand for no text of their
-    own and are skipped when text is shown.
+    are spellings, for templates alone; `templates` are the chat templates by name. `special_ids`
+    are the ids that stand for no text of their own and are skipped when text is shown.
     """
 
     bos_id: int | None = None
@@ -27,9 +29,14 @@ class Marks:
     add_bos: bool = False
     add_eos: bool = False
     special_ids: frozenset[int] = frozenset()
-    chat_template: str | None = None
+    templates: Mapping[str, str] = field(default_factory=dict)
     unk_token: str = ""
     pad_token: str = ""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template that is used when none is named."""
+        return self.templates.get(DEFAULT)
 
 
 class TextStream(Protocol):

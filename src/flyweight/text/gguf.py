@@ -1,5 +1,5 @@
-"""GGUF tokenizer metadata (`tokenizer.ggml.*`) read into one checked record that both GGUF kinds
-build on.
+"""GGUF tokenizer metadata (`tokenizer.ggml.*`) read into one checked record that every kind but
+tokenizer.json builds on; other files are brought into this form first.
 
 Every array is checked against the token count and every id against the vocabulary before use.  Key
 names and token types follow the GGUF specification; this file does not know how the metadata was
@@ -13,10 +13,16 @@ from enum import IntEnum
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.text.codec import Marks
+from flyweight.text.codec import DEFAULT, Marks
 from flyweight.untrusted import END_KEYS, shown, token_id
 
 MOST_TOKENS = 1 << 24
+TURN_ENDS = frozenset({  # how models spell the end of a turn or of a message
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+})  # fmt: skip
 
 
 class TokenType(IntEnum):
@@ -49,7 +55,7 @@ class GgufVocabulary:
         return {
             piece: i
             for i, (piece, kind) in enumerate(zip(self.pieces, self.types, strict=True))
-            if kind in types and i not in special
+            if kind in types and piece and i not in special
         }
 
     def control(self) -> dict[str, int]:
@@ -57,9 +63,21 @@ class GgufVocabulary:
         return {self.pieces[i]: i for i in sorted(self.marks.special_ids)}
 
 
-def read_vocabulary(metadata: Mapping[str, object], add_bos: bool) -> GgufVocabulary:
-    """Check and collect `tokenizer.ggml.*`; `add_bos` is the kind's rule where the file states
-    none.
+def defaulted(metadata: Mapping[str, object], ids: Mapping[str, int]) -> dict[str, object]:
+    """`metadata` with the ids a kind's first model had, for keys that are missing and ids the
+    vocabulary has.
+    """
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, list | tuple) else 0
+    unsaid = {f"tokenizer.ggml.{key}": token for key, token in ids.items() if token < count}
+    return {**unsaid, **metadata}
+
+
+def read_vocabulary(
+    metadata: Mapping[str, object], add_bos: bool, add_eos: bool = False
+) -> GgufVocabulary:
+    """Check and collect `tokenizer.ggml.*`; `add_bos` and `add_eos` are the kind's rule where the
+    file states none.
     """
     pieces = strings(metadata, "tokens")
     if not 0 < len(pieces) <= MOST_TOKENS:
@@ -73,13 +91,13 @@ def read_vocabulary(metadata: Mapping[str, object], add_bos: bool) -> GgufVocabu
     scores = _numbers(metadata, "scores", len(pieces))
     if scores is not None and not np.isfinite(scores).all():
         raise CheckpointError("tokenizer.ggml.scores holds a value that is not finite")
-    marks = _marks(metadata, pieces, kinds, add_bos)
+    marks = _marks(metadata, pieces, kinds, (add_bos, add_eos))
     eos = marks.eos_id
     return GgufVocabulary(
         pieces=pieces,
         types=kinds,
         scores=None if scores is None else [float(s) for s in scores],
-        unknown_id=_token_id(metadata, "unknown_token_id", len(pieces)),
+        unknown_id=optional_id(metadata, "unknown_token_id", len(pieces)),
         marks=marks,
         around=(
             [marks.bos_id] if marks.add_bos and marks.bos_id is not None else [],
@@ -130,7 +148,10 @@ def _numbers(
     return array.astype(np.float64)
 
 
-def _token_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
+def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
+    """The id `tokenizer.ggml.<key>` of a vocabulary of `count`; none when it is missing or says
+    there is none.
+    """
     value = token_id(metadata, key)
     if value is not None and value >= count:
         raise CheckpointError(f"tokenizer.ggml.{key} is {value}, outside 0 to {count - 1}")
@@ -138,30 +159,48 @@ def _token_id(metadata: Mapping[str, object], key: str, count: int) -> int | Non
 
 
 def _marks(
-    metadata: Mapping[str, object], pieces: list[str], types: list[int], add_bos: bool
+    metadata: Mapping[str, object], pieces: list[str], types: list[int], adds: tuple[bool, bool]
 ) -> Marks:
     count = len(types)
-    bos = _token_id(metadata, "bos_token_id", count)
-    ends = [_token_id(metadata, key, count) for key in END_KEYS]
+    bos = optional_id(metadata, "bos_token_id", count)
+    ends = [optional_id(metadata, key, count) for key in END_KEYS]
     eos = ends[0]
-    eos_ids = tuple(sorted({i for i in ends if i is not None}))
+    eos_ids = tuple(sorted({i for i in ends if i is not None} | _turn_ends(pieces, types)))
     special = {i for i, t in enumerate(types) if t in (TokenType.CONTROL, TokenType.UNKNOWN)}
     special.update(eos_ids)
     if bos is not None:
         special.add(bos)
-    unknown = _token_id(metadata, "unknown_token_id", count)
+    unknown = optional_id(metadata, "unknown_token_id", count)
     padding = token_id(metadata, "padding_token_id")  # published files point past the vocabulary
-    template = metadata.get("tokenizer.chat_template")
-    if template is not None and not isinstance(template, str):
-        raise CheckpointError("tokenizer.chat_template is not a string")
     return Marks(
         bos_id=bos,
         eos_id=eos,
         eos_ids=eos_ids,
-        add_bos=flag(metadata, "add_bos_token", add_bos) and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", False) and eos is not None,
+        add_bos=flag(metadata, "add_bos_token", adds[0]) and bos is not None,
+        add_eos=flag(metadata, "add_eos_token", adds[1]) and eos is not None,
         special_ids=frozenset(special),
-        chat_template=template,
+        templates=_templates(metadata),
         unk_token="" if unknown is None else pieces[unknown],
         pad_token="" if padding is None or padding >= count else pieces[padding],
     )
+
+
+def _turn_ends(pieces: list[str], types: list[int]) -> set[int]:
+    """Ids of special tokens known to end a turn: most files name one end and have several."""
+    special = {
+        piece: i
+        for i, (piece, kind) in enumerate(zip(pieces, types, strict=True))
+        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED) and piece in TURN_ENDS
+    }
+    inner = {"<|end|>"} if {"<|return|>", "<|call|>"} <= special.keys() else set()
+    return {i for piece, i in special.items() if piece not in inner}
+
+
+def _templates(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Chat templates: the one without a name, and `tokenizer.chat_template.<name>`."""
+    key = "tokenizer.chat_template"
+    names = [k for k in metadata if k == key or k.startswith(f"{key}.")]
+    for name in names:
+        if not isinstance(metadata[name], str):
+            raise CheckpointError(f"{name} is not a string")
+    return {name[len(key) + 1 :] or DEFAULT: str(metadata[name]) for name in names}

@@ -8,17 +8,19 @@ tokenizer for the same vocabulary.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE
 from flyweight.text.codec import Marks, TextStream
-from flyweight.text.gguf import GgufVocabulary, TokenType, flag, read_vocabulary
+from flyweight.text.gguf import GgufVocabulary, TokenType, defaulted, flag, read_vocabulary
+from flyweight.text.normalize import normalization
 from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
 
+UNSAID = {"bos_token_id": 1, "eos_token_id": 2}  # Llama's ids, where the file does not say
 CACHED_WORDS = 1 << 16
 CACHED_LENGTH = 32  # longer stretches are rarely seen twice
 
@@ -27,9 +29,13 @@ Merge = tuple[float, int, int]
 
 
 class SpmCodec:
-    """Score-driven merging.  `_words` remembers the ids of short words; it only ever saves time."""
+    """Score-driven merging of texts that `normalize` has prepared.  `_words` remembers the ids of
+    short words; it only ever saves time.
+    """
 
-    def __init__(self, vocabulary: GgufVocabulary, add_space: bool) -> None:
+    def __init__(
+        self, vocabulary: GgufVocabulary, add_space: bool, normalize: Callable[[str], str]
+    ) -> None:
         scores = vocabulary.scores
         if scores is None:
             raise CheckpointError("tokenizer.ggml.scores is missing")
@@ -37,8 +43,10 @@ class SpmCodec:
         self._special = vocabulary.marks.special_ids
         self._ids = vocabulary.of_type(TokenType.NORMAL, TokenType.USER_DEFINED)
         self._rank = {piece: -scores[i] for piece, i in self._ids.items()}
-        self._byte_ids = _byte_ids(vocabulary)
-        self._bytes = _piece_bytes(vocabulary)
+        self._byte_ids = byte_ids(vocabulary)
+        self._has_bytes = TokenType.BYTE in vocabulary.types
+        self._normalize = normalize
+        self._bytes = piece_bytes(vocabulary)
         self._add_space = add_space
         self._around = vocabulary.around
         self._splitter = SpecialSplitter(
@@ -59,7 +67,7 @@ class SpmCodec:
             if isinstance(part, int):
                 ids.append(part)
             else:
-                self._encode_plain(prefix + part.replace(" ", SPACE), ids)
+                self._encode_plain(prefix, self._normalize(part), ids)
         ids.extend(after)
         return ids
 
@@ -79,7 +87,8 @@ class SpmCodec:
     def piece(self, token: int) -> str:
         return self._pieces[token] if 0 <= token < len(self._pieces) else ""
 
-    def _encode_plain(self, text: str, ids: list[int]) -> None:
+    def _encode_plain(self, prefix: str, text: str, ids: list[int]) -> None:
+        text = prefix + text.replace(" ", SPACE) if text else ""
         for word in self._word.findall(text) if self._word else (text,):
             known = self._words.get(word)
             if known is None:
@@ -94,6 +103,8 @@ class SpmCodec:
             token = self._ids.get(symbol)
             if token is not None:
                 ids.append(token)
+            elif not self._has_bytes:  # one unknown token for a run of them
+                ids += self._byte_ids[:1] if ids[-1:] != self._byte_ids[:1] else []
             else:
                 ids.extend(self._byte_ids[byte] for byte in symbol.encode())
         return ids
@@ -136,7 +147,7 @@ def _word_pattern(pieces: Mapping[str, int]) -> re.Pattern[str] | None:
     return re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
 
 
-def _byte_ids(vocabulary: GgufVocabulary) -> list[int]:
+def byte_ids(vocabulary: GgufVocabulary) -> list[int]:
     """Id for each byte value; the unknown token stands in where the vocabulary has no piece for a
     byte.
     """
@@ -164,7 +175,7 @@ def _byte_value(piece: str, token: int) -> int:
     return int(match[1], 16)
 
 
-def _piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
+def piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
     """What each id adds to a text; user-defined and special pieces are spelled as they are."""
     table = []
     for i, (piece, kind) in enumerate(zip(vocabulary.pieces, vocabulary.types, strict=True)):
@@ -179,6 +190,7 @@ def _piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
 
 def load_spm(metadata: Mapping[str, object]) -> tuple[SpmCodec, Marks]:
     """Build from `tokenizer.ggml.*`; BOS is added unless the file says otherwise."""
-    vocabulary = read_vocabulary(metadata, add_bos=True)
-    codec = SpmCodec(vocabulary, flag(metadata, "add_space_prefix", True))
+    vocabulary = read_vocabulary(defaulted(metadata, UNSAID), add_bos=True)
+    normalize = normalization(metadata, collapse=False)
+    codec = SpmCodec(vocabulary, flag(metadata, "add_space_prefix", True), normalize)
     return codec, vocabulary.marks

@@ -7,7 +7,6 @@ added later, the chat template (kept as a string).  Both files are checked here;
 """
 
 import json
-import re
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,15 +16,22 @@ from tokenizers import AddedToken, Tokenizer
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
 from flyweight.text.codec import Marks, TextStream
+from flyweight.text.companions import (
+    CONFIG,
+    Json,
+    added_tokens,
+    chat_templates,
+    encodes,
+    flag,
+    read_companions,
+    spelling,
+)
 from flyweight.text.library import guarded, not_decoded, not_encoded
 from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
-from flyweight.untrusted import read_bytes, read_json, shown
+from flyweight.untrusted import read_bytes, shown
 
 MOST_BYTES = 256 << 20
-TOKEN_ID = re.compile("[0-9]{1,10}")
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
-
-Json = dict[str, object]
 
 
 class HfCodec:
@@ -127,17 +133,15 @@ def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
 
 
 def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
-    config = _read_json(directory / "special_tokens_map.json")
-    path = directory / "tokenizer_config.json"
-    config |= {key: value for key, value in _read_json(path).items() if value is not None}
+    config, path = read_companions(directory), directory / CONFIG
     _add_tokens(library, config, path)
     bos = _token(library, config, "bos_token", path)
     eos = _token(library, config, "eos_token", path)
     around = None
     if library.post_processor is None:
         around = (
-            [bos] if bos is not None and _flag(config, "add_bos_token", path) else [],
-            [eos] if eos is not None and _flag(config, "add_eos_token", path) else [],
+            [bos] if bos is not None and flag(config, "add_bos_token", path) else [],
+            [eos] if eos is not None and flag(config, "add_eos_token", path) else [],
         )
     listed = library.get_added_tokens_decoder().items()
     special = {i for i, token in listed if token.special} | {i for i in (bos, eos) if i is not None}
@@ -150,9 +154,9 @@ def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
         add_bos=bos is not None and added[:1] == [bos],
         add_eos=eos is not None and added[-1:] == [eos] and added != [bos],
         special_ids=frozenset(special),
-        chat_template=_chat_template(directory, config),
-        unk_token=_spelling(config, "unk_token"),
-        pad_token=_spelling(config, "pad_token"),
+        templates=chat_templates(directory, config),
+        unk_token=spelling(config, "unk_token") or "",
+        pad_token=spelling(config, "pad_token") or "",
     )
     return codec, marks
 
@@ -164,75 +168,34 @@ def _read_library(path: Path) -> Tokenizer:
     return library
 
 
-def _read_json(path: Path) -> Json:
-    return read_json(path) if path.exists() else {}
-
-
 def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
     """Tokens that only tokenizer_config.json lists; each must land on the id the file gives it."""
-    listed = config.get("added_tokens_decoder", {})
-    if not isinstance(listed, dict) or not all(map(TOKEN_ID.fullmatch, listed)):
-        raise CheckpointError(f"{path}: added_tokens_decoder is not an object of token ids")
-    for key in sorted(listed, key=int):
-        entry = listed[key]
-        content = entry.get("content") if isinstance(entry, dict) else None
-        if not isinstance(content, str) or not content or not _encodes(content):
-            raise CheckpointError(f"{path}: added_tokens_decoder[{key}] has no content of Unicode")
+    for key, entry in added_tokens(config, path).items():
+        content = str(entry["content"])
         if library.token_to_id(content) is None:
             options = ("single_word", "lstrip", "rstrip", "normalized", "special")
             wanted = {name: bool(entry[name]) for name in options if name in entry}
             library.add_tokens([AddedToken(content, **wanted)])
         found = library.token_to_id(content)
-        if found != int(key):
+        if found != key:
             raise CheckpointError(
                 f"{path}: added_tokens_decoder gives {shown(content)} the id {key}, "
                 f"tokenizer.json {found}"
             )
 
 
-def _spelling(config: Json, name: str) -> str:
-    """A token only chat templates ask for; it need not be in the vocabulary."""
-    value = config.get(name)
-    content = value.get("content") if isinstance(value, dict) else value
-    return content if isinstance(content, str) else ""
-
-
 def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | None:
-    value = config.get(name)
-    content = value.get("content") if isinstance(value, dict) else value
-    if content is None:
+    if config.get(name) is None:
         return None
-    known = isinstance(content, str) and _encodes(content)
-    found = library.token_to_id(str(content)) if known else None
+    content = spelling(config, name)
+    found = library.token_to_id(content) if content is not None and encodes(content) else None
     if found is None:
-        raise CheckpointError(f"{path}: {name} {shown(content)} is not in the vocabulary")
+        raise CheckpointError(
+            f"{path}: {name} {shown(content or config[name])} is not in the vocabulary"
+        )
     if found not in library.get_added_tokens_decoder():  # a plain piece: let texts spell it
         library.add_special_tokens([AddedToken(str(content), special=True, normalized=False)])
     return int(found)
-
-
-def _encodes(text: str) -> bool:
-    """JSON can spell half a character; the library takes whole ones."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def _flag(config: Json, name: str, path: Path) -> bool:
-    value = config.get(name, False)
-    if not isinstance(value, bool):
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, not true or false")
-    return value
-
-
-def _chat_template(directory: Path, config: Json) -> str | None:
-    """chat_template.jinja first; of several in the configuration, the one called default."""
-    path = directory / "chat_template.jinja"
-    if path.exists():
-        return read_bytes(path).decode("utf-8", "replace")
-    value = config.get("chat_template")
-    if isinstance(value, list):
-        entries = [entry for entry in value if isinstance(entry, dict)]
-        value = {entry.get("name"): entry.get("template") for entry in entries}.get("default")
-    return value if isinstance(value, str) else None
 
 
 def _decoder_steps(library: Tokenizer) -> list[Json]:

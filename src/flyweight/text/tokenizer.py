@@ -10,9 +10,11 @@ from pathlib import Path
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.text.codec import Codec, Marks, TextStream
+from flyweight.text.files import load_files
 from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
-from flyweight.text.hf import load_hf
+from flyweight.text.unigram import load_unigram
+from flyweight.text.wordpiece import load_wordpiece
 from flyweight.untrusted import shown
 
 
@@ -76,16 +78,14 @@ class Tokenizer:
 
 
 def load_tokenizer(source: Path | str | Mapping[str, object]) -> Tokenizer:
-    """From a directory with tokenizer.json, or from GGUF metadata (its `tokenizer.*` keys).
+    """From a folder or a file of one of `files.NAMES`, or from GGUF metadata (its `tokenizer.*`
+    keys).
 
     Raises CheckpointError for a kind we do not know and for damaged or contradictory files.
     """
     if isinstance(source, Mapping):
         return Tokenizer(*_gguf_kind(source)(source))
-    directory = Path(source)
-    if not (directory / "tokenizer.json").is_file():
-        raise CheckpointError(f"{directory}: no tokenizer.json here")
-    return Tokenizer(*load_hf(directory))
+    return Tokenizer(*load_files(Path(source)))
 
 
 def _gguf_kind(
@@ -94,6 +94,9 @@ def _gguf_kind(
     kinds: dict[str, Callable[[Mapping[str, object]], tuple[Codec, Marks]]] = {
         "llama": load_spm,
         "gpt2": load_gguf_bpe,
+        "gemma4": load_gguf_bpe,
+        "t5": load_unigram,
+        "bert": load_wordpiece,
     }
     name = metadata.get("tokenizer.ggml.model")
     if name is None:

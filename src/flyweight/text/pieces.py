@@ -1,0 +1,69 @@
+"""A codec over a vocabulary of pieces and a function that makes ids of plain text.
+
+Special tokens are found here, before that function sees a text; text comes from each piece's bytes,
+so that it can be streamed.  Knows no file format: byte-level BPE, unigram and WordPiece differ only
+in the function and the bytes they bring.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from flyweight.text.codec import TextStream
+from flyweight.text.gguf import GgufVocabulary, TokenType
+from flyweight.text.special import SpecialSplitter
+from flyweight.text.streams import ByteStream, join_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What sets a kind apart: `encode` makes ids of a plain stretch of text, `spelled` is what each
+    piece adds to a text, and `strip_space` whether a text's first space is no part of it.
+    """
+
+    encode: Callable[[str], list[int]]
+    spelled: list[bytes]
+    strip_space: bool = False
+
+
+class PieceCodec:
+    """Texts to pieces and back; `vocabulary` says which are special, and what goes around a
+    text.
+    """
+
+    def __init__(self, vocabulary: GgufVocabulary, kind: Kind) -> None:
+        self._pieces = vocabulary.pieces
+        self._special = vocabulary.marks.special_ids
+        self._around = vocabulary.around
+        self._kind = kind
+        self._splitter = SpecialSplitter(
+            vocabulary.of_type(TokenType.USER_DEFINED), vocabulary.control()
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        before, after = self._around if add_special else ((), ())
+        ids = list(before)
+        for part in self._splitter.split(text, parse_special):
+            ids += [part] if isinstance(part, int) else self._kind.encode(part)
+        ids.extend(after)
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool) -> str:
+        pieces = [self.token_bytes(i, not skip_special) for i in ids]
+        return join_bytes(pieces, strip_space=self._kind.strip_space)
+
+    def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
+        bytes_of = partial(self.token_bytes, special=not skip_special)
+        return ByteStream(bytes_of, context, strip_space=self._kind.strip_space)
+
+    def token_bytes(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < len(self._pieces) or (token in self._special and not special):
+            return b""
+        return self._kind.spelled[token]
+
+    def piece(self, token: int) -> str:
+        return self._pieces[token] if 0 <= token < len(self._pieces) else ""

@@ -1,0 +1,136 @@
+"""tiktoken's vocabularies: files of ranks, and Mistral's tekken.json.
+
+A piece is a string of bytes; of two neighbours those are joined first whose joint piece has the
+lowest rank.  That is merging, with every way to cut a piece in two as a merge of that piece's rank.
+A file of ranks holds neither special tokens nor a pattern: how many ranks it has says whose it is.
+"""
+
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from flyweight.errors import CheckpointError
+from flyweight.text.alphabet import spelled
+from flyweight.text.codec import Marks
+from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
+from flyweight.text.gguf_bpe import bpe_codec
+from flyweight.text.pieces import PieceCodec
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from flyweight.untrusted import read_bytes, shown
+
+MOST_BYTES = 64 << 20
+Metadata = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What a file of ranks leaves unsaid: how texts are cut, special tokens, which begin and end a
+    text.
+    """
+
+    name: str
+    rules: PreTokenizer
+    special: Mapping[str, int]
+    bos: str = ""
+    eos: str = ""
+
+
+def _listed(first: int, names: Sequence[str]) -> dict[str, int]:
+    return {name: first + i for i, name in enumerate(names)}
+
+
+def _llama3(first: int) -> dict[str, int]:
+    """Llama 3's 256 special tokens."""
+    names = [
+        "begin_of_text", "end_of_text", "reserved_special_token_0", "reserved_special_token_1",
+        "finetune_right_pad_id", "step_id", "start_header_id", "end_header_id", "eom_id",
+        "eot_id", "python_tag", "image",
+    ]  # fmt: skip
+    names += [f"reserved_special_token_{i}" for i in range(2, 2 + 256 - len(names))]
+    return _listed(first, [f"<|{name}|>" for name in names])
+
+
+def _encodings() -> Iterator[tuple[int, Encoding]]:
+    end = "<|endoftext|>"
+    fim = ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
+    gpt2, cl100k = PRE_TOKENIZERS["gpt-2"], PRE_TOKENIZERS["dbrx"]
+    yield 50256, Encoding("r50k_base", gpt2, {end: 50256}, eos=end)
+    yield 50280, Encoding("p50k_base", gpt2, {end: 50256}, eos=end)
+    specials = _listed(100257, [end, *fim]) | {"<|endofprompt|>": 100276}
+    yield 100256, Encoding("cl100k_base", cl100k, specials, eos=end)
+    llama3 = PRE_TOKENIZERS["llama-bpe"]
+    bos, eos = "<|begin_of_text|>", "<|end_of_text|>"
+    yield 128000, Encoding("Llama 3", llama3, _llama3(128000), bos, eos)
+    specials = _listed(151643, [end, "<|im_start|>", "<|im_end|>"])
+    yield 151643, Encoding("Qwen", PRE_TOKENIZERS["qwen2"], specials, eos=end)
+    yield 163584, Encoding("Kimi K2", PRE_TOKENIZERS["kimi-k2"], {})
+    specials = {end: 199999, "<|endofprompt|>": 200018}
+    yield 199998, Encoding("o200k_base", PRE_TOKENIZERS["gpt-4o"], specials, eos=end)
+
+
+ENCODINGS: Mapping[int, Encoding] = MappingProxyType(dict(_encodings()))
+
+
+def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
+    """A file of ranks (lines of base64, a space, a rank) as `tokenizer.ggml.*`, and how its texts
+    are cut.
+    """
+    pieces: dict[int, str] = {}
+    for i, line in enumerate(read_bytes(path, MOST_BYTES).splitlines()):
+        text, _, rank = line.partition(b" ")
+        try:
+            pieces[int(rank)] = spelled(b64decode(text, validate=True))
+        except ValueError:
+            raise CheckpointError(
+                f"{path}: line {i + 1} is {shown(line)}, not base64, a space and a rank"
+            ) from None
+    if len(pieces) not in ENCODINGS:
+        known = ", ".join(f"{count} ({e.name})" for count, e in ENCODINGS.items())
+        raise CheckpointError(f"{path}: {len(pieces)} ranks; known: {known}")
+    encoding = ENCODINGS[len(pieces)]
+    metadata = vocabulary_metadata(pieces, encoding.special, str(path))
+    for key, name in (("bos", encoding.bos), ("eos", encoding.eos)):
+        if name:
+            metadata[f"tokenizer.ggml.{key}_token_id"] = encoding.special[name]
+    metadata["tokenizer.ggml.add_bos_token"] = bool(encoding.bos)
+    return metadata, replace(encoding.rules, ignore_merges=True)
+
+
+def vocabulary_metadata(
+    pieces: Mapping[int, str], special: Mapping[str, int], where: str
+) -> Metadata:
+    """Pieces and special tokens by id; ids that nobody has stay without a piece."""
+    count = 1 + max(*pieces, *special.values(), 0)
+    if min(*pieces, *special.values(), 0) < 0 or count > MOST_TOKENS:
+        raise CheckpointError(f"{where}: a rank is outside 0 to {MOST_TOKENS - 1}")
+    tokens, types = [""] * count, [TokenType.UNUSED.value] * count
+    for token, piece in pieces.items():
+        tokens[token], types[token] = piece, TokenType.NORMAL.value
+    for name, token in special.items():
+        tokens[token], types[token] = name, TokenType.CONTROL.value
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+    }
+
+
+def load_ranked(metadata: Mapping[str, object], rules: PreTokenizer) -> tuple[PieceCodec, Marks]:
+    """A codec whose merges follow from the order of its pieces."""
+    vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos)
+    return bpe_codec(
+        vocabulary, merges(vocabulary.of_type(TokenType.NORMAL)), rules
+    ), vocabulary.marks
+
+
+def merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Every way to cut a piece in two, lowest rank first."""
+    for piece in sorted(ranks, key=ranks.__getitem__):
+        ways = [
+            (piece[:i], piece[i:])
+            for i in range(1, len(piece))
+            if piece[:i] in ranks and piece[i:] in ranks
+        ]
+        yield from sorted(ways, key=lambda way: (ranks[way[0]], ranks[way[1]]))
