@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kMaxRecords = 1 << 17;  // 70 MB at 128 elements; beyond it, contexts stay whole
 
+int64_t splits(const AttendItem& item) { return item.last - item.first; }
+
 // Runs of tokens, the latest of each sequence (the longest context) first.
 std::vector<AttendItem> token_runs(const AttendShape& s) {
   const auto step = static_cast<int32_t>(item_tokens(s.heads / s.kv_heads));
@@ -14,8 +16,8 @@ std::vector<AttendItem> token_runs(const AttendShape& s) {
   for (int32_t i = 0; i < s.sequences; ++i) {
     for (int32_t end = s.starts[i + 1]; end > s.starts[i];) {
       const int32_t first = std::max(s.starts[i], end - step);
-      const auto splits = static_cast<int32_t>(s.positions[end - 1] / kSplit + 1);
-      runs.push_back({i, 0, first, end - first, 0, splits, -1});
+      const int64_t from = first_seen(s.positions[first], s.window) / kSplit, to = s.positions[end - 1] / kSplit + 1;
+      runs.push_back({i, 0, first, end - first, static_cast<int32_t>(from), static_cast<int32_t>(to), -1});
       end = first;
     }
   }
@@ -23,14 +25,13 @@ std::vector<AttendItem> token_runs(const AttendShape& s) {
 }
 
 void cut(const AttendShape& s, AttendItem item, AttendPlan& plan) {
-  const int64_t rows = item.count * (s.heads / s.kv_heads);
-  item.record = plan.records;
-  plan.merges.push_back({item.head, item.token, item.count, item.record});
-  plan.records += rows * item.last;
-  for (int32_t split = 0; split < item.last; ++split) {
+  plan.merges.push_back({item.head, item.token, item.count, item.first, plan.records});
+  for (int32_t split = item.first; split < item.last; ++split) {
     AttendItem part = item;
     part.first = split;
     part.last = split + 1;
+    part.record = plan.records;
+    plan.records += item.count * (s.heads / s.kv_heads);
     plan.items.push_back(part);
   }
 }
@@ -41,13 +42,13 @@ AttendPlan plan_attend(const AttendShape& s) {
   const std::vector<AttendItem> runs = token_runs(s);
   const bool few = s.threads > 1 && static_cast<int64_t>(runs.size()) * s.kv_heads < 4 * s.threads;
   int64_t records = 0;
-  for (const AttendItem& run : runs) records += run.last > 1 ? run.count * s.heads * run.last : 0;
+  for (const AttendItem& run : runs) records += splits(run) > 1 ? run.count * s.heads * splits(run) : 0;
   AttendPlan plan;
   for (const AttendItem& run : runs) {
     for (int32_t head = 0; head < s.kv_heads; ++head) {
       AttendItem item = run;
       item.head = head;
-      if (few && item.last > 1 && records <= kMaxRecords) {
+      if (few && splits(item) > 1 && records <= kMaxRecords) {
         cut(s, item, plan);
       } else {
         plan.items.push_back(item);

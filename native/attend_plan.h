@@ -12,7 +12,7 @@ struct AttendShape {
   int64_t sequences;
   const int32_t* starts;     // [S+1]
   const int32_t* positions;  // [T]
-  int64_t heads, kv_heads;
+  int64_t heads, kv_heads, window;
   int threads;
 };
 

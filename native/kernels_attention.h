@@ -8,8 +8,14 @@
 
 namespace flyweight {
 
+// Weights of an RMS norm: [k_dim] for every head by itself, or, as a `whole`, [heads * k_dim] for all of them as one row.
+struct HeadWeights {
+  const float* w = nullptr;  // null: no norm
+  bool whole = false;
+};
+
 struct RopeStoreArgs {
-  const float* qkv;      // [T, heads*k_dim + kv.heads*(k_dim + v_dim)]
+  const float* qkv;      // [T, heads*k_dim + kv.heads*(k_dim + v_dim)], without v_dim where V is in K
   float* q;              // [T, heads, k_dim], written
   KVView kv;             // written at slots
   int64_t tokens, heads;
@@ -17,8 +23,7 @@ struct RopeStoreArgs {
   const float* cos;      // [T, half]
   const float* sin;      // [T, half]
   int64_t half;          // rotated pairs of a head
-  const float* q_norm;   // [k_dim], or null: no head norm
-  const float* k_norm;   // [k_dim]
+  HeadWeights q_norm, k_norm;
   float eps;
 };
 
@@ -28,6 +33,9 @@ struct AttendArgs {
   KVView kv;
   int64_t heads;
   float scale;
+  int64_t window;            // positions a token sees, itself the last; 0: all
+  float softcap;             // c: a score s becomes c*tanh(s/c); 0: it stays
+  const float* sinks;        // [heads], or null
   const int32_t* positions;  // [T], ascending within a sequence
   const int32_t* tables;     // [S, table_width]
   int64_t table_width;
@@ -39,10 +47,10 @@ struct AttendItem {
   int64_t record;  // -1: all splits are here, write `out`; else where the item's records start, [split, row]
 };
 
-// Rows whose splits were computed apart.
+// Rows whose splits were computed apart, from split `first` on.
 struct AttendMerge {
-  int32_t head, token, count;
-  int64_t record;
+  int32_t head, token, count, first;
+  int64_t record;  // as the first item's
 };
 
 // Who computes what; made by plan_attend, no influence on the bits.
@@ -58,7 +66,7 @@ struct AttentionKernels {
   void (*rope_store)(Pool&, const RopeStoreArgs&);
   // scratch: attend_floats(...) of attend_plan.h.
   void (*attend)(Pool&, const AttendArgs&, const AttendWork&, float* scratch);
-  // Copies slots src to slots dst as if all were read first.  scratch: count * (k_dim + v_dim) elements a KV head.
+  // Copies slots src to slots dst as if all were read first.  scratch: count * row() elements a KV head.
   void (*move_kv)(Pool&, const KVView&, const int32_t* src, const int32_t* dst, int64_t count, void* scratch);
 };
 

@@ -3,7 +3,7 @@
 // Layout.  K is [blocks, heads, block/lanes, k_dim, lanes]: `lanes` neighbouring positions lie side by side, so a
 // vector load brings one element of 16 positions and a score needs no horizontal sum.  V is [blocks, heads, block,
 // v_dim].  lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may
-// touch.
+// touch.  With `v_in_k` (multi-head latent attention) there is no V: it is the last v_dim elements of K.
 // Functions here are always inlined: shared by all targets, they must not leave a copy compiled for one of them.
 #pragma once
 
@@ -25,8 +25,10 @@ struct KVView {
   void* v = nullptr;
   KVType type = KVType::f32;
   int64_t blocks = 0, heads = 0, block = 1, k_dim = 0, v_dim = 0;
+  bool v_in_k = false;
 
   FW_SHARED int64_t lanes() const { return block % 16 == 0 ? 16 : 1; }
+  FW_SHARED int64_t row() const { return k_dim + (v_in_k ? 0 : v_dim); }  // elements stored a position and head
   // Index of the first element; the following ones are lanes() apart in K, adjacent in V.
   FW_SHARED int64_t k_index(int64_t slot, int64_t head) const {
     const int64_t in_block = slot % block, side = lanes();
@@ -36,6 +38,11 @@ struct KVView {
     return ((slot / block * heads + head) * block + slot % block) * v_dim;
   }
 };
+
+// The first position that the token at `position` sees; window 0 shows all.
+FW_SHARED int64_t first_seen(int64_t position, int64_t window) {
+  return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
 
 FW_SHARED int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 

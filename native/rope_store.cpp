@@ -15,23 +15,50 @@ constexpr int64_t kTokens = 4;  // a chunk of the pool's work: some microseconds
 
 FW_INLINE int tail(int64_t left) { return left < 16 ? static_cast<int>(left) : 16; }
 
-// row := x, RMS-normed where there are weights.
-void norm_head(float* row, const float* x, const float* w, int64_t dim, float eps) {
-  if (w == nullptr) {
-    std::memcpy(row, x, static_cast<size_t>(dim) * sizeof(float));
-    return;
-  }
-  F32x16 squares = zero();
+F32x16 squares(const float* x, int64_t dim) {
+  F32x16 sum = zero();
   for (int64_t d = 0; d < dim; d += 16) {
     const F32x16 v = load_tail(x + d, tail(dim - d));
-    squares = fma(v, v, squares);
+    sum = fma(v, v, sum);
   }
-  const F32x16 scale = set1(1.0f / std::sqrt(hsum(squares) / static_cast<float>(dim) + eps));
-  for (int64_t d = 0; d < dim; d += 16) {
-    const int n = tail(dim - d);
-    store_tail(row + d, mul(mul(load_tail(x + d, n), scale), load_tail(w + d, n)), n);
-  }
+  return sum;
 }
+
+float rms_factor(F32x16 sum, int64_t count, float eps) {
+  return 1.0f / std::sqrt(hsum(sum) / static_cast<float>(count) + eps);
+}
+
+// The RMS norm of one token's heads, each by itself or all as one row: then each head's squares are summed by
+// themselves and added head after head.
+class TokenNorm {
+ public:
+  TokenNorm(const HeadWeights& norm, const float* x, int64_t heads, int64_t dim, float eps)
+      : norm_(norm), dim_(dim), eps_(eps) {
+    if (!norm.whole) return;
+    F32x16 sum = zero();
+    for (int64_t head = 0; head < heads; ++head) sum = add(sum, squares(x + head * dim, dim));
+    whole_ = rms_factor(sum, heads * dim, eps);
+  }
+
+  // row := the head's elements x, normed where there are weights.
+  void write(float* row, const float* x, int64_t head) const {
+    if (norm_.w == nullptr) {
+      std::memcpy(row, x, static_cast<size_t>(dim_) * sizeof(float));
+      return;
+    }
+    const float* w = norm_.w + (norm_.whole ? head * dim_ : 0);
+    const F32x16 factor = set1(norm_.whole ? whole_ : rms_factor(squares(x, dim_), dim_, eps_));
+    for (int64_t d = 0; d < dim_; d += 16) {
+      const int n = tail(dim_ - d);
+      store_tail(row + d, mul(mul(load_tail(x + d, n), factor), load_tail(w + d, n)), n);
+    }
+  }
+
+ private:
+  const HeadWeights& norm_;
+  int64_t dim_;
+  float eps_, whole_ = 0;
+};
 
 void rotate(float* row, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i += 16) {
@@ -77,18 +104,21 @@ void store_token(const RopeStoreArgs& a, int64_t t) {
   const int64_t slot = a.slots[t];
   const float* cos = a.cos + t * a.half;
   const float* sin = a.sin + t * a.half;
-  const float* x = a.qkv + t * (a.heads * kv.k_dim + kv.heads * (kv.k_dim + kv.v_dim));
+  const float* x = a.qkv + t * (a.heads * kv.k_dim + kv.heads * kv.row());
+  const TokenNorm q_norm(a.q_norm, x, a.heads, kv.k_dim, a.eps);
   for (int64_t head = 0; head < a.heads; ++head, x += kv.k_dim) {
     float* q = a.q + (t * a.heads + head) * kv.k_dim;
-    norm_head(q, x, a.q_norm, kv.k_dim, a.eps);
+    q_norm.write(q, x, head);
     rotate(q, cos, sin, a.half);
   }
+  const TokenNorm k_norm(a.k_norm, x, kv.heads, kv.k_dim, a.eps);
   for (int64_t head = 0; head < kv.heads; ++head, x += kv.k_dim) {
     alignas(64) float k[kMaxHead];
-    norm_head(k, x, a.k_norm, kv.k_dim, a.eps);
+    k_norm.write(k, x, head);
     rotate(k, cos, sin, a.half);
     store_row<type>(static_cast<T*>(kv.k) + kv.k_index(slot, head), kv.lanes(), k, kv.k_dim);
   }
+  if (kv.v_in_k) return;
   for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim)
     store_row<type>(static_cast<T*>(kv.v) + kv.v_index(slot, head), 1, x, kv.v_dim);
 }
@@ -96,17 +126,18 @@ void store_token(const RopeStoreArgs& a, int64_t t) {
 // One KV head; `held` takes every K and V row before the first is written.
 template <class T>
 void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t* dst, int64_t count, T* held) {
-  const int64_t side = kv.lanes(), dim = kv.k_dim + kv.v_dim;
-  const size_t v_bytes = static_cast<size_t>(kv.v_dim) * sizeof(T);
+  const int64_t side = kv.lanes(), dim = kv.row(), v_dim = dim - kv.k_dim;
+  const size_t v_bytes = static_cast<size_t>(v_dim) * sizeof(T);
   for (int64_t i = 0; i < count; ++i) {
     const T* k = static_cast<const T*>(kv.k) + kv.k_index(src[i], head);
     for (int64_t d = 0; d < kv.k_dim; ++d) held[i * dim + d] = k[d * side];
-    std::memcpy(held + i * dim + kv.k_dim, static_cast<const T*>(kv.v) + kv.v_index(src[i], head), v_bytes);
+    if (v_dim > 0)
+      std::memcpy(held + i * dim + kv.k_dim, static_cast<const T*>(kv.v) + kv.v_index(src[i], head), v_bytes);
   }
   for (int64_t i = 0; i < count; ++i) {
     T* k = static_cast<T*>(kv.k) + kv.k_index(dst[i], head);
     for (int64_t d = 0; d < kv.k_dim; ++d) k[d * side] = held[i * dim + d];
-    std::memcpy(static_cast<T*>(kv.v) + kv.v_index(dst[i], head), held + i * dim + kv.k_dim, v_bytes);
+    if (v_dim > 0) std::memcpy(static_cast<T*>(kv.v) + kv.v_index(dst[i], head), held + i * dim + kv.k_dim, v_bytes);
   }
 }
 
@@ -128,7 +159,7 @@ void rope_store(Pool& pool, const RopeStoreArgs& args) {
 
 void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch);
 void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch) {
-  const int64_t each = count * (kv.k_dim + kv.v_dim);
+  const int64_t each = count * kv.row();
   pool.run(kv.heads, [&](int64_t head, int) {
     if (kv.type == KVType::f32) {
       move_head(kv, head, src, dst, count, static_cast<float*>(scratch) + head * each);

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,9 +20,12 @@ using Ints = In<int32_t, Vec>;
 using Floats = In<float, Vec>;
 using MaybeFloats = std::optional<Floats>;
 
+using MaybeBytes = std::optional<Bytes>;
+
 struct KV {
   KVView view;
-  Bytes k, v;  // keep the memory alive
+  Bytes k;  // keep the memory alive
+  MaybeBytes v;
 };
 
 constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 bits
@@ -30,21 +34,24 @@ int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
 
 using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // heads, block size, k_dim, v_dim
 
-void make_kv(KV* self, Bytes k, Bytes v, int dtype, int64_t blocks, LayerShape shape) {
+// Without `v`, V is the last v_dim elements of K.
+void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerShape shape) {
   const auto [heads, block, k_dim, v_dim] = shape;
   require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
   require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
   require(blocks <= INT32_MAX / block, "slots must fit 32 bits");
   require(heads <= kMaxHeads, "a layer has at most 65536 KV heads");
   require(k_dim > 0 && v_dim > 0 && k_dim <= kMaxHead && v_dim <= kMaxHead, "head size must be 1 to 1024");
-  const KVView view{k.data(), v.data(), static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim};
+  require(v || v_dim <= k_dim, "V in K must not be wider than K");
+  void* values = v ? v->data() : nullptr;
+  const KVView view{k.data(), values, static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim, !v};
   const int64_t rows = blocks * heads * block * element_bytes(view.type);
   require(static_cast<int64_t>(k.size()) >= rows * k_dim + kSpare, "K holds too few bytes");
-  require(static_cast<int64_t>(v.size()) >= rows * v_dim + kSpare, "V holds too few bytes");
-  const auto aligned = [&](const Bytes& b) {
-    return reinterpret_cast<uintptr_t>(b.data()) % static_cast<uintptr_t>(element_bytes(view.type)) == 0;
+  require(!v || static_cast<int64_t>(v->size()) >= rows * v_dim + kSpare, "V holds too few bytes");
+  const auto aligned = [&](const void* p) {
+    return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(element_bytes(view.type)) == 0;
   };
-  require(aligned(k) && aligned(v), "K and V must be aligned to their elements");
+  require(aligned(k.data()) && aligned(values), "K and V must be aligned to their elements");
   new (self) KV{view, std::move(k), std::move(v)};
 }
 
@@ -76,10 +83,11 @@ void require_slots(const Ints& slots, const KVView& kv) {
     require(slots.data()[i] >= 0 && slots.data()[i] < limit, "slot outside the KV memory");
 }
 
-const float* optional_row(const MaybeFloats& w, int64_t dim) {
-  if (!w) return nullptr;
-  require(static_cast<int64_t>(w->size()) == dim, "head norm weights must have the head's size");
-  return w->data();
+HeadWeights head_weights(const MaybeFloats& w, int64_t heads, int64_t dim) {
+  if (!w) return {};
+  const auto size = static_cast<int64_t>(w->size());
+  require(size == dim || size == heads * dim, "head norm weights must have the size of one head, or of all heads");
+  return {w->data(), size != dim};
 }
 
 using Norms = std::tuple<MaybeFloats, MaybeFloats, float>;
@@ -88,16 +96,17 @@ Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In
                       const Norms& norms) {
   const KVView& view = kv.view;
   const auto tokens = static_cast<int64_t>(qkv.shape(0)), width = static_cast<int64_t>(qkv.shape(1));
-  const int64_t left = width - view.heads * (view.k_dim + view.v_dim), heads = left / view.k_dim;
-  require(left > 0 && left % view.k_dim == 0 && heads % view.heads == 0, "qkv is not (Hq + Hk) k_dim + Hk v_dim wide");
+  const int64_t left = width - view.heads * view.row(), heads = left / view.k_dim;
+  require(left > 0 && left % view.k_dim == 0 && heads % view.heads == 0,
+          "qkv is not (Hq + Hk) k_dim + Hk v_dim wide, or (Hq + Hk) k_dim where V is in K");
   require(static_cast<int64_t>(slots.size()) == tokens, "one slot a token is needed");
   require_slots(slots, view);
   const auto half = static_cast<int64_t>(cos.shape(1));
   require(static_cast<int64_t>(cos.shape(0)) == tokens && static_cast<int64_t>(sin.shape(0)) == tokens &&
               static_cast<int64_t>(sin.shape(1)) == half && 2 * half <= view.k_dim,
           "cos and sin must be [T, dim/2], dim at most the head's size");
-  const float* q_norm = optional_row(std::get<0>(norms), view.k_dim);
-  const float* k_norm = optional_row(std::get<1>(norms), view.k_dim);
+  const HeadWeights q_norm = head_weights(std::get<0>(norms), heads, view.k_dim);
+  const HeadWeights k_norm = head_weights(std::get<1>(norms), view.heads, view.k_dim);
   Out<float> q = fresh<float>({qkv.shape(0), static_cast<size_t>(heads), static_cast<size_t>(view.k_dim)});
   const RopeStoreArgs args{qkv.data(), q.data(), view,       tokens, heads,  slots.data(),
                            cos.data(), sin.data(), half, q_norm, k_norm, std::get<2>(norms)};
@@ -111,7 +120,7 @@ struct Where {
   In<int32_t, Mat> tables;
 };
 
-void require_sequences(const Where& w, const KVView& kv) {
+void require_sequences(const Where& w, const KVView& kv, int64_t window) {
   const auto sequences = static_cast<int64_t>(w.tables.shape(0)), width = static_cast<int64_t>(w.tables.shape(1));
   const int32_t* starts = w.starts.data();
   const int32_t* positions = w.positions.data();
@@ -126,29 +135,35 @@ void require_sequences(const Where& w, const KVView& kv) {
       require(positions[t - 1] <= positions[t], "positions must ascend within a sequence");
     const int64_t used = positions[starts[s + 1] - 1] / kv.block + 1;
     require(used <= width, "a table is too short for its context");
-    for (int64_t i = 0; i < used; ++i) {
+    for (int64_t i = first_seen(positions[starts[s]], window) / kv.block; i < used; ++i) {
       const int32_t block = w.tables.data()[s * width + i];
       require(block >= 0 && block < kv.blocks, "a table names a block outside the KV memory");
     }
   }
 }
 
+using Scoring = std::tuple<float, int64_t, float, MaybeFloats>;  // scale, window, softcap, sinks
+
 Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, In<int32_t, Vec> positions,
-                  In<int32_t, Vec> starts, In<int32_t, Mat> tables, float scale) {
+                  In<int32_t, Vec> starts, In<int32_t, Mat> tables, const Scoring& scoring) {
   const KVView& view = kv.view;
   const Where where{positions, starts, tables};
+  const auto& [scale, window, softcap, sinks] = scoring;
   const auto heads = static_cast<int64_t>(q.shape(1));
   require(heads > 0 && heads % view.heads == 0, "query heads must be a multiple of KV heads");
   require(static_cast<int64_t>(q.shape(2)) == view.k_dim, "q and K differ in head size");
   require(q.shape(0) == positions.size(), "one position a token is needed");
-  require_sequences(where, view);
+  require(window >= 0, "window must be 0 (none) or positive");
+  require(softcap >= 0 && std::isfinite(softcap), "softcap must be 0 (none) or positive and finite");
+  require(!sinks || static_cast<int64_t>(sinks->size()) == heads, "one sink a query head is needed");
+  require_sequences(where, view, window);
   Out<float> out = fresh<float>({q.shape(0), static_cast<size_t>(heads * view.v_dim)});
-  const AttendArgs args{q.data(), out.data(), view, heads, scale, positions.data(), tables.data(),
-                        static_cast<int64_t>(tables.shape(1))};
+  const AttendArgs args{q.data(), out.data(), view, heads, scale, window, softcap, sinks ? sinks->data() : nullptr,
+                        positions.data(), tables.data(), static_cast<int64_t>(tables.shape(1))};
   const int threads = engine.pool.threads();
   const Computing computing;
   const AttendPlan plan = plan_attend({static_cast<int64_t>(tables.shape(0)), starts.data(), positions.data(), heads,
-                                       view.heads, threads});
+                                       view.heads, window, threads});
   const std::lock_guard<std::mutex> lock(scratch.busy);
   const int64_t bytes = attend_floats(args, plan, threads) * static_cast<int64_t>(sizeof(float));
   engine.kernels->attention->attend(engine.pool, args, plan.work(), static_cast<float*>(scratch.reserve(bytes)));
@@ -163,7 +178,7 @@ void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
   const auto count = static_cast<int64_t>(src.size());
   const Computing computing;
   const std::lock_guard<std::mutex> lock(scratch.busy);
-  void* held = scratch.reserve(count * view.heads * (view.k_dim + view.v_dim) * element_bytes(view.type));
+  void* held = scratch.reserve(count * view.heads * view.row() * element_bytes(view.type));
   engine.kernels->attention->move_kv(engine.pool, view, src.data(), dst.data(), count, held);
 }
 
@@ -173,14 +188,14 @@ void bind_attention(nb::module_& m) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   m.attr("KV_SPARE") = kSpare;
   nb::class_<KV>(m, "KV", "K and V bytes of one layer with their layout (native/kv.h).")
-      .def("__init__", &make_kv, array("k"), array("v"), nb::arg("dtype"), nb::arg("blocks"), nb::arg("shape"));
+      .def("__init__", &make_kv, array("k"), array("v").none(), nb::arg("dtype"), nb::arg("blocks"), nb::arg("shape"));
   nb::class_<Scratch>(m, "Scratch", "Working memory; one call at a time may use it.")
       .def(nb::init<>())
       .def_prop_ro("nbytes", &Scratch::bytes);
   m.def("rope_store", &rope_store, nb::arg("pool"), array("qkv"), nb::arg("kv"), array("slots"), array("cos"),
         array("sin"), nb::arg("norms"));
   m.def("attend", &attend, nb::arg("pool"), nb::arg("scratch"), array("q"), nb::arg("kv"), array("positions"),
-        array("starts"), array("tables"), nb::arg("scale"));
+        array("starts"), array("tables"), nb::arg("scoring"));
   m.def("move_kv", &move_kv, nb::arg("pool"), nb::arg("scratch"), nb::arg("kv"), array("src"), array("dst"));
 }
 

@@ -76,7 +76,7 @@ def poisoned(ops: Ops, group: KVGroup, pages: Paged, dtype: str) -> KVLayer:
     everything = Paged(np.arange(pages.blocks, dtype=np.int32)[None], pages.block, pages.blocks)
     batch = everything.step([(0, pages.blocks * pages.block)])
     tokens = len(batch.tokens)
-    qkv = np.full((tokens, 3 * group.heads * group.k_dim), np.nan, np.float32)
+    qkv = np.full((tokens, group.heads * group.k_dim + group.width), np.nan, np.float32)
     ops.rope_store(qkv, kv, batch, still(tokens, group.k_dim // 2), None)
     return kv
 

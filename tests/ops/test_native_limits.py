@@ -72,7 +72,9 @@ def test_starts_past_the_tokens_are_not_followed() -> None:
     starts, tables = np.array([0, 2**31 - 1, 2], np.int32), np.zeros((2, 1), np.int32)
     q, positions = np.zeros((2, 1, 16), np.float32), np.arange(2, dtype=np.int32)
     with pytest.raises(ValueError, match="starts must ascend"):
-        _native.attend(pool(), _native.Scratch(), q, kv, positions, starts, tables, 1.0)
+        _native.attend(
+            pool(), _native.Scratch(), q, kv, positions, starts, tables, (1.0, 0, 0.0, None)
+        )
 
 
 def test_other_dtypes_are_refused_not_converted() -> None:

@@ -173,8 +173,7 @@ class CpuOps:
         softcap: float = 0.0,
         sinks: F32 | None = None,
     ) -> F32:
-        assert not window and not softcap and sinks is None
-        return self._attention.attend(q, kv, batch, scale)
+        return self._attention.attend(q, kv, batch, scale, window, softcap, sinks)
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)

@@ -21,20 +21,23 @@ ALIGN = 64  # a cache line and the widest vector
 
 @dataclass(frozen=True, slots=True)
 class CpuKV:
-    """K and V of one layer: `k` and `v` are raw bytes, `native` the same memory with its layout."""
+    """K and V of one layer: `k` and `v` are raw bytes, `native` the same memory with its layout.
+    Where V lies in K there is no `v`.
+    """
 
     group: KVGroup
     blocks: int
     block_size: int
     dtype: str
     k: U8
-    v: U8
+    v: U8 | None
     native: Any
 
     @property
     def nbytes(self) -> int:
         """Bytes of all slots, touched or not."""
-        return self.k.nbytes + self.v.nbytes - 2 * _native.KV_SPARE
+        held = (self.k,) if self.v is None else (self.k, self.v)
+        return sum(part.nbytes - _native.KV_SPARE for part in held)
 
 
 def _aligned_zeros(nbytes: int) -> U8:
@@ -59,10 +62,14 @@ def kv_layer(group: KVGroup, blocks: int, block_size: int, dtype: str) -> CpuKV:
         raise ConfigError(f"KV dtype = {dtype!r} is unknown; allowed: {known}{near}")
     if group.kind != "full":
         raise ConfigError(f"KV group kind = {group.kind!r} is not supported; allowed: full")
-    element = 4 if dtype == "f32" else 2
-    heads = blocks * block_size * group.heads
-    k = _aligned_zeros(heads * group.k_dim * element + _native.KV_SPARE)
-    v = _aligned_zeros(heads * group.v_dim * element + _native.KV_SPARE)
+    if group.v_in_k and group.v_dim > group.k_dim:
+        raise ConfigError(
+            f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
+            f"allowed: at most {group.k_dim}"
+        )
+    heads = blocks * block_size * group.heads * (4 if dtype == "f32" else 2)
+    k = _aligned_zeros(heads * group.k_dim + _native.KV_SPARE)
+    v = None if group.v_in_k else _aligned_zeros(heads * group.v_dim + _native.KV_SPARE)
     shape = (group.heads, block_size, group.k_dim, group.v_dim)
     native = _native.KV(k, v, KV_DTYPES.index(dtype), blocks, shape)
     return CpuKV(group, blocks, block_size, dtype, k, v, native)
@@ -86,13 +93,23 @@ class Attention:
         q: F32 = _native.rope_store(self._pool, _float32(qkv), kv.native, slots, cos, sin, heads)
         return q
 
-    def attend(self, q: F32, kv: KVLayer, batch: Batch, scale: float) -> F32:
+    def attend(
+        self,
+        q: F32,
+        kv: KVLayer,
+        batch: Batch,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: F32 | None = None,
+    ) -> F32:
         """[T,Hq,Dk] -> [T,Hq*Dv]."""
         assert isinstance(kv, CpuKV)
         assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
         args = self._pool, self._scratch, _float32(q), kv.native
-        out: F32 = _native.attend(*args, *where, scale)
+        scoring = scale, window, softcap, None if sinks is None else _float32(sinks)
+        out: F32 = _native.attend(*args, *where, scoring)
         return out
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
