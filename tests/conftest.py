@@ -9,6 +9,8 @@ import pytest
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# No test talks to the real Hub; those of ours to a stand-in set this and more for themselves.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -28,6 +28,9 @@ from flyweight.plan.memory import MemoryPlan, Needs, Sizing, plan_memory
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
+from flyweight.weights.hub.find import Search
+from flyweight.weights.hub.find import find as find_on_hub
+from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
 
 ASSETS = Path(__file__).parent / "assets"
@@ -40,6 +43,8 @@ class Notify(Protocol):
     def planned(self, plan: MemoryPlan, found: "Described") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
+    def note(self, message: str) -> None: ...
+    def fetching(self, file: str, done: int, total: int) -> None: ...
 
 
 class Silent:
@@ -48,6 +53,8 @@ class Silent:
     def planned(self, plan: MemoryPlan, found: "Described") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
+    def note(self, message: str) -> None: ...
+    def fetching(self, file: str, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +83,36 @@ class Loaded:
     generation: dict[str, Any]
 
 
-def find(model: str | os.PathLike[str] | None) -> Path:
-    """The path of a model: None or "stories" is the one inside the package."""
+def find(settings: Settings, tell: Notify | None = None) -> Path:
+    """The path of a model: None or "stories" is the one inside the package; what is a file or a
+    folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
+    """
+    model = settings.model
     if model is None or model == DEFAULT_MODEL:
         return ASSETS / f"{DEFAULT_MODEL}.gguf"
     path = os.path.expanduser(model)
-    if not os.path.exists(path):
+    if os.path.exists(path):
+        return Path(path)
+    name = hub_name(str(model), settings.revision)
+    if name is None:
         raise CheckpointError(
             f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
-            f"a directory with config.json and *.safetensors, or {DEFAULT_MODEL!r}"
+            "a directory with config.json and *.safetensors, a name on the Hugging Face Hub "
+            f"(org/name), or {DEFAULT_MODEL!r}"
         )
-    return Path(path)
+    return fetch(name, settings, tell or Silent())
 
 
-def describe(model: str | os.PathLike[str] | None) -> Described:
+def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:
+    """A model of the Hub: from the cache, or its newest files."""
+    here = machine()
+    room = _allowed(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
+    search = Search(room, settings.offline, newest, family)
+    return find_on_hub(name, search, tell)
+
+
+def describe(path: Path) -> Described:
     """Opens and checks a model's files and loads its tokenizer; reads no weights."""
-    path = find(model)
     checkpoint = open_checkpoint(path)
     with _named(path):
         kind = family(checkpoint.config)
@@ -119,7 +140,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     """Loads a model and wires its engine.  Raises `ConfigError` or `CheckpointError`."""
     tell: Notify = notify or Silent()
     here = machine()
-    found = describe(settings.model)
+    found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
     memory = memory_plan(settings, found, ops, here)
     _warn_of_length(settings, found.spec, tell)
@@ -151,7 +172,6 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
 def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -> MemoryPlan:
     """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
     held = resident()
-    allowed = min(parse_bytes(str(settings.memory_limit), here.total), held + here.available)
     length = settings.max_model_len or found.spec.context
     if settings.blocks:
         length = min(length, settings.blocks * settings.block_size)
@@ -167,7 +187,12 @@ def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -
     )
     needs = Needs.of(found.spec, slot_kinds(found.checkpoint, found.plan), ops)
     least = length if settings.max_model_len else LEAST_MODEL_LEN
-    return plan_memory(needs, sizing, (held, allowed), least)
+    return plan_memory(needs, sizing, (held, _allowed(settings, here, held)), least)
+
+
+def _allowed(settings: Settings, here: Machine, held: int) -> int:
+    """Bytes the process may hold."""
+    return min(parse_bytes(str(settings.memory_limit), here.total), held + here.available)
 
 
 @contextmanager

@@ -97,7 +97,8 @@ class Settings:
     (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `blocks` 0 is as many K/V blocks
     as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.  `isa` forces
     an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests that
-    have none of their own.
+    have none of their own.  `revision` is a branch, a tag or a commit of a model on the Hub;
+    `offline` makes no network call.
     """
 
     model: str | os.PathLike[str] | None = None
@@ -116,12 +117,15 @@ class Settings:
     backend: str = "cpu"
     isa: str | None = None
     offline: bool = False
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError(f"model = {self.model!r} is not valid; allowed: a path, or none")
-        if not isinstance(self.isa, str | None):
-            raise ConfigError(f"isa = {self.isa!r} is not valid; allowed: a name, or none")
+        for name in ("isa", "revision"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise ConfigError(f"{name} = {value!r} is not valid; allowed: a name, or none")
         for field in fields(self):  # NumPy's whole numbers become our own
             value = getattr(self, field.name)
             if isinstance(value, Integral) and not isinstance(value, bool):

@@ -22,7 +22,7 @@ from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
-from flyweight.waiting import Progress
+from flyweight.waiting import Patience, Progress
 
 Message = Mapping[str, Any]
 Output = TypeVar("Output", covariant=True)
@@ -46,10 +46,10 @@ class Answers(Gathers, Protocol[Output]):
 class LLM:
     """A model with its engine.
 
-    `model` is a path (a .gguf file or a Hugging Face directory); None is the story model inside the
-    package.  Further keywords are the fields of `config.Settings`: max_model_len, memory_limit,
-    threads, activations, kv_cache_dtype, ...  Raises `ConfigError` or `CheckpointError`, each one
-    line.
+    `model` is a path (a .gguf file or a Hugging Face directory) or a name on the Hugging Face Hub
+    (`org/name`, `org/name:Q4_K_M`); None is the story model inside the package.  Further keywords
+    are the fields of `config.Settings`: max_model_len, memory_limit, threads, activations,
+    kv_cache_dtype, revision, ...  Raises `ConfigError` or `CheckpointError`, each one line.
     """
 
     def __init__(
@@ -60,7 +60,11 @@ class LLM:
         **settings: Any,
     ) -> None:
         self.settings = Settings.of(model=model, **settings)
-        self.loaded: Loaded = build(self.settings, notify)
+        patience = Patience()
+        try:
+            self.loaded: Loaded = build(self.settings, notify or patience)
+        finally:
+            patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
         self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len)
         self._ids = count()

@@ -12,6 +12,7 @@ from threading import current_thread, main_thread
 from tqdm import tqdm
 
 from flyweight.engine.engine import Engine
+from flyweight.untrusted import printable
 
 BAR_AFTER = 1.0  # seconds; shorter work shows no progress bar
 BAR_EVERY = 0.2
@@ -40,6 +41,37 @@ class Progress(tqdm):  # type: ignore[misc]
         if now - self._began >= BAR_AFTER and now - self._shown >= BAR_EVERY:
             self._shown = now
             self.refresh()
+
+
+class Patience:
+    """What an `LLM` made without `notify` says: only how a download goes, where there is a
+    terminal.
+    """
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+
+    def planned(self, plan: object, found: object) -> None: ...
+    def progress(self, done: int, total: int) -> None: ...
+    def warn(self, message: str) -> None: ...
+    def note(self, message: str) -> None: ...
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total, unit="B", unit_scale=True, disable=None, delay=BAR_AFTER,
+                dynamic_ncols=True,
+            )  # fmt: skip
+        self._bar.total = total
+        self._bar.set_description_str(printable(file)[-40:], refresh=False)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 @contextmanager

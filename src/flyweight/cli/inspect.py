@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 def inspect(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or 'stories'.")
+        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or org/name.")
     ] = "stories",
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",
@@ -30,6 +30,8 @@ def inspect(
     block_size: opt.BlockSize = 32,
     max_num_batched_tokens: opt.MaxBatched = 512,
     max_num_seqs: Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")] = 64,
+    revision: opt.Revision = None,
+    offline: opt.Offline = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Print a model's spec, weight plan and memory; reads no weights."""
@@ -43,13 +45,17 @@ def inspect(
         block_size=block_size,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
+        revision=revision,
+        offline=offline,
     )
-    from flyweight.build import backend, describe, memory_plan
-    from flyweight.cli.show import memory_table, plain_console
+    from flyweight.build import backend, describe, find, memory_plan
+    from flyweight.cli.show import loading, memory_table, plain_console
     from flyweight.plan.machine import machine
     from flyweight.weights.load import slot_kinds
 
-    found, here = describe(settings.model), machine()
+    with loading() as tell:
+        path = find(settings, tell)
+    found, here = describe(path), machine()
     kinds = slot_kinds(found.checkpoint, found.plan)
     plan = memory_plan(settings, found, backend(settings, here.cores), here)
     if as_json:

@@ -28,5 +28,9 @@ MaxBatched = Annotated[
     typer.Option("--max-num-batched-tokens", metavar="TOKENS", help="Most tokens in a step."),
 ]
 PrefixCaching = Annotated[bool, typer.Option(help="Reuse the K/V of equal beginnings.")]
+Revision = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A branch, tag or commit of a model on the Hub."),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Make no network call.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

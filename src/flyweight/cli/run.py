@@ -28,7 +28,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL] [PROMPT]",
-        help="A .gguf file or a directory, and what to answer; quote the prompt.",
+        help="A .gguf file, a directory or org/name, and what to answer; quote the prompt.",
     ),
 ]
 File = Annotated[
@@ -90,14 +90,16 @@ def run(
     max_num_batched_tokens: opt.MaxBatched = 512,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     enable_prefix_caching: opt.PrefixCaching = True,
+    revision: opt.Revision = None,
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Answer PROMPT, or talk when there is none.
 
-    MODEL is a path; left out, it is the story model inside the package.  The prompt may also come
-    from a file or a pipe.
+    MODEL is a path, or a name on the Hugging Face Hub: org/name, org/name:Q4_K_M,
+    org/name:file.gguf.  Left out, it is the story model inside the package.  The prompt may also
+    come from a file or a pipe.
     """
     model, prompt = model_and_prompt(words or [])
     otherwise = hint(model, prompt)
@@ -128,6 +130,7 @@ def run(
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_num_seqs": max_num_seqs,
         "enable_prefix_caching": enable_prefix_caching,
+        "revision": revision,
         "offline": offline,
     }
     try:
@@ -149,15 +152,11 @@ def answer(
     SamplingParams(**sampling)
     Settings.of(**settings)
     from flyweight.cli.session import Session  # this takes a moment to import
-    from flyweight.cli.show import Loading, plain_console
+    from flyweight.cli.show import loading
     from flyweight.llm import LLM
 
-    console = plain_console(stderr=True)
-    loading = Loading(console, verbose)
-    try:
-        llm = LLM(**settings, notify=loading)
-    finally:
-        loading.stop()
+    with loading(verbose=verbose) as tell:
+        llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
     session = Session(llm, SamplingParams(**{**defaults, **sampling}), system, console)
     if prompt is None:

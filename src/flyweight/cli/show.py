@@ -5,11 +5,22 @@ Everything here goes to stderr, so that stdout holds the answer and nothing else
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from flyweight.build import Described
@@ -32,8 +43,8 @@ def called(path: Path) -> str:
 
 
 class Loading:
-    """Tells about a load: warnings, the memory plan in a line or (`verbose`) as a table, and a bar
-    for large files at a terminal.
+    """Tells about a load: notes and warnings, the memory plan in a line or (`verbose`) as a table,
+    and a bar for downloads and for large files at a terminal.
     """
 
     def __init__(self, console: Console, verbose: bool) -> None:
@@ -51,13 +62,22 @@ class Loading:
     def progress(self, done: int, total: int) -> None:
         if total < SHOW_BAR_ABOVE or not self.console.is_terminal:
             return
+        self._advance("loading", done, total)
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        if self.console.is_terminal:
+            speed = TransferSpeedColumn(), TimeRemainingColumn()
+            self._advance(f"fetching {printable(file)[-40:]}", done, total, *speed)
+
+    def _advance(self, what: str, done: int, total: int, *more: ProgressColumn) -> None:
         if self.bar is None:
-            columns = TextColumn("loading"), BarColumn(), DownloadColumn(binary_units=True)
-            self.bar = Progress(*columns, console=self.console, transient=True)
+            columns = TextColumn("{task.description}", markup=False), BarColumn()
+            size = DownloadColumn(binary_units=True)
+            self.bar = Progress(*columns, size, *more, console=self.console, transient=True)
             self.bar.start()
-            self.task = self.bar.add_task("load", total=total)
+            self.task = self.bar.add_task(what, total=total)
         assert self.task is not None
-        self.bar.update(self.task, completed=done)
+        self.bar.update(self.task, completed=done, total=total, description=what)
         if done >= total:
             self.stop()
 
@@ -67,9 +87,22 @@ class Loading:
             self.bar.stop()
             self.bar = None
 
+    def note(self, message: str) -> None:
+        self.console.print(printable(message), style="dim", highlight=False, soft_wrap=True)
+
     def warn(self, message: str) -> None:
         line = f"warning: {printable(message)}"
         self.console.print(line, style="yellow", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def loading(*, verbose: bool = False) -> Iterator[Loading]:
+    """A `Loading` on stderr, whose bar goes when the block ends, however it ends."""
+    tell = Loading(plain_console(stderr=True), verbose)
+    try:
+        yield tell
+    finally:
+        tell.stop()
 
 
 def summary(plan: MemoryPlan) -> str:

@@ -1,0 +1,118 @@
+"""`flyweight pull NAME`, `flyweight models`, `flyweight rm NAME`: models of the Hugging Face Hub on
+this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.config import Settings
+from flyweight.errors import CheckpointError, RequestError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.weights.hub.cache import Kept
+    from flyweight.weights.hub.names import HubName
+
+NameOf = Annotated[
+    str, typer.Argument(metavar="NAME", help="org/name, org/name:Q4_K_M or org/name:file.gguf.")
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+def pull(
+    name: NameOf,
+    revision: opt.Revision = None,
+    memory_limit: opt.MemoryLimit = "80%",
+) -> None:
+    """Fetch a model from the Hub, or what is new of it; prints its path.
+
+    Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
+    """
+    settings = Settings.of(model=name, revision=revision, memory_limit=memory_limit)
+    from flyweight.build import fetch
+    from flyweight.cli.show import loading
+
+    with loading() as tell:
+        path = fetch(parsed(name, revision), settings, tell, newest=True)
+    print(path)
+
+
+def models(as_json: opt.AsJson = False) -> None:
+    """List the models in the cache."""
+    from flyweight.weights.hub.cache import cache_folder, kept_models, unfinished
+
+    found, stopped = kept_models(), unfinished()
+    if as_json:
+        print(json.dumps([facts(one) for one in found], indent=1))
+        return
+    from flyweight.cli.show import plain_console, plain_table
+    from flyweight.plan.memory import size
+    from flyweight.untrusted import printable
+
+    table = plain_table(str(cache_folder()), "name", "what", "revision", "size", "last used")
+    table.columns[3].justify = "right"
+    for one in found:
+        revision = " ".join((one.commit[:7], *one.refs))
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
+        words = (one.name, one.what or "no weights", revision, size(one.size), used)
+        table.add_row(*map(printable, words))
+    plain_console().print(table if found else f"no models in {cache_folder()}", soft_wrap=not found)
+    if stopped:
+        print(f"unfinished downloads: {size(stopped)}", file=sys.stderr)
+
+
+def rm(name: NameOf, revision: opt.Revision = None, yes: Yes = False) -> None:
+    """Remove a model, or one quantisation of it, from the cache."""
+    from flyweight.plan.memory import size
+    from flyweight.untrusted import printable
+    from flyweight.weights.hub.cache import Removal
+
+    removal = Removal(parsed(name, revision))
+    for one in removal.models:
+        print(f"{printable(one.name)} {one.commit[:7]}: {size(one.size)}", file=sys.stderr)
+    if not yes and not agreed(f"remove, which frees {size(removal.freed)}? [y/N] "):
+        print("nothing removed", file=sys.stderr)
+        raise typer.Exit(1)
+    removal.execute()
+    print(f"freed {size(removal.freed)}")
+
+
+def parsed(name: str, revision: str | None) -> HubName:
+    """A name that must be one of the Hub."""
+    from flyweight.weights.hub.names import hub_name
+
+    found = hub_name(name, revision)
+    if found is None:
+        raise CheckpointError(
+            f"{name!r} is not a name on the Hub; write org/name, org/name:Q4_K_M, "
+            "or org/name:file.gguf"
+        )
+    return found
+
+
+def facts(one: Kept) -> dict[str, object]:
+    """A model of the cache, for scripts."""
+    return {
+        "name": one.name,
+        "repo": one.repo,
+        "what": one.what,
+        "revision": one.commit,
+        "refs": list(one.refs),
+        "size": one.size,
+        "last_used": one.used,
+        "files": [str(file.file_path) for file in one.files],
+    }
+
+
+def agreed(question: str) -> bool:
+    """The answer of a person; without one there is none, so nothing is removed."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RequestError("rm asks before it removes, and stdin is no terminal; add --yes", "yes")
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
