@@ -5,11 +5,60 @@ format defines.  This module does not know files or kernels.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.wire import F32, U8
+
+# The 16 values of ggml's non-linear 4-bit codes, and those of E2M1 (one sign, two exponent bits,
+# one of mantissa), doubled so that all are whole.
+NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The structure of a grouped weight, without its numbers: the fields of `GroupedWeight`, arrays
+    by the names of their types, "" for those it lacks.
+    """
+
+    bits: int
+    group: int
+    zero: int = 0
+    codes: str = "uint8"
+    scales: str = "float16"
+    mins: str = ""
+    super_group: int = 0
+    super_scales: str = ""
+    values: tuple[int, ...] = ()
+
+    @property
+    def block(self) -> int:
+        """Elements along K that rows are whole multiples of."""
+        return self.super_group or max(32, self.group)
+
+
+# The structures that have a name; backends pack these.
+LAYOUTS = {
+    "q8_0": Layout(8, 32, codes="int8"),
+    "q4_0": Layout(4, 32, zero=8),
+    "q4_1": Layout(4, 32, mins="float16"),
+    "q5_0": Layout(5, 32, zero=16),
+    "q5_1": Layout(5, 32, mins="float16"),
+    "q2_k": Layout(2, 16, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q3_k": Layout(3, 16, 4, "uint8", "int8", "", 256, "float16"),
+    "q4_k": Layout(4, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q5_k": Layout(5, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q6_k": Layout(6, 16, 32, "uint8", "int8", "", 256, "float16"),
+    "iq4_nl": Layout(4, 32, values=NON_LINEAR),
+    "iq4_xs": Layout(4, 32, 0, "uint8", "int8", "", 256, "float16", NON_LINEAR),
+    "mxfp4": Layout(4, 32, scales="uint8", values=E2M1),
+    "nvfp4": Layout(4, 16, values=E2M1),
+    "int8_k": Layout(8, 16, 0, "int8", "int8", "", 256, "float32"),
+}
+_NAMES = {layout: name for name, layout in LAYOUTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +66,12 @@ class GroupedWeight:
     """A range of rows [N, K] whose elements share a scale per `group` along K, one code a byte, on
     the host.
 
-    Plain (Q8_0, Q4_0):   w = scale * (code - zero), scales float16 [N, K/group].
-    Super-scaled (Q6_K):  w = (super * scale) * (code - zero), scales int8, super_scales float16 [N,
-    K/super_group]. With minima (Q4_K):   w = (super * scale) * code - (super_min * min), scales and
-    mins uint8. Codes are uint8 (int8 for Q8_0).
+        w = scale * (value - zero) - min
+
+    `value` is the code, or `values[code]` where there is a table.  Scales and minima are [N,
+    K/group]: float16 ones are taken as they are; with super_scales (and super_mins), [N,
+    K/super_group], whole numbers are multiplied by the one of their super-group.  uint8 scales
+    without a super-scale are exponents: 2^(scale - 128).
     """
 
     shape: tuple[int, int]
@@ -30,28 +81,52 @@ class GroupedWeight:
     scales: NDArray[np.float16] | NDArray[np.int8] | U8
     zero: int = 0
     super_group: int = 0
-    super_scales: NDArray[np.float16] | None = None
-    mins: U8 | None = None
+    super_scales: NDArray[np.float16] | F32 | None = None
+    mins: NDArray[np.float16] | U8 | None = None
     super_mins: NDArray[np.float16] | None = None
+    values: tuple[int, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            self.bits,
+            self.group,
+            self.zero,
+            self.codes.dtype.name,
+            self.scales.dtype.name,
+            _dtype(self.mins),
+            self.super_group,
+            _dtype(self.super_scales),
+            self.values,
+        )
 
     @property
     def kind(self) -> str:
-        """The packed kind: "q8_0" | "q4_0" | "q6_k" | "q4_k" by structure."""
-        if self.mins is not None:
-            return f"q{self.bits}_k"
-        return f"q{self.bits}_k" if self.super_scales is not None else f"q{self.bits}_0"
+        """The name of its structure in `LAYOUTS`; "" for one without."""
+        return _NAMES.get(self.layout, "")
 
     def dequantize(self) -> F32:
         """float32 [N, K]."""
         n, k = self.shape
-        scale = self.scales.astype(np.float32)
-        if self.super_scales is not None:
-            spread = self.super_group // self.group
-            scale = np.repeat(self.super_scales.astype(np.float32), spread, axis=1) * scale
-        codes = self.codes.astype(np.float32).reshape(n, k // self.group, self.group)
-        out = scale[:, :, None] * (codes - np.float32(self.zero))
-        if self.mins is not None and self.super_mins is not None:
-            spread = self.super_group // self.group
-            low = np.repeat(self.super_mins.astype(np.float32), spread, axis=1)
-            out = out - (low * self.mins.astype(np.float32))[:, :, None]
+        codes: NDArray[Any] = self.codes
+        if self.values:
+            codes = np.array(self.values, np.int8)[codes]
+        numbers = codes.astype(np.float32).reshape(n, k // self.group, self.group)
+        scale = self._spread(self.scales, self.super_scales)
+        if self.super_scales is None and self.scales.dtype == np.uint8:
+            scale = np.ldexp(np.float32(1), self.scales.astype(np.int32) - 128)
+        out = scale[:, :, None] * (numbers - np.float32(self.zero))
+        if self.mins is not None:
+            out = out - self._spread(self.mins, self.super_mins)[:, :, None]
         return out.reshape(n, k)
+
+    def _spread(self, each: NDArray[Any], supers: NDArray[Any] | None) -> F32:
+        """[N, K/group] float32: multiplied by those of the super-groups, if there are any."""
+        if supers is None:
+            return each.astype(np.float32)
+        wide = np.repeat(supers.astype(np.float32), self.super_group // self.group, axis=1)
+        return wide * each.astype(np.float32)
+
+
+def _dtype(array: NDArray[Any] | None) -> str:
+    return "" if array is None else array.dtype.name

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.weights.formats import dense, ggml
+from flyweight.weights.formats import blocks, codebook, dense, kquants, tabled
 from flyweight.wire import U8
 
 # Dense arrays are float32, float16, or uint16 holding bfloat16 bits.
@@ -21,12 +21,15 @@ Rows = GroupedWeight | NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`block` elements along K take `nbytes` bytes on disk and `canonical` bytes once parsed."""
+    """`block` elements along K take `nbytes` bytes on disk and `canonical` bytes once parsed.
+    `packed` is the kind backends pack it as: its own, but for those without a kernel of their own.
+    """
 
     block: int
     nbytes: int
     canonical: float
     parse: Callable[[U8, tuple[int, ...]], Rows]
+    packed: str
 
     @property
     def quantised(self) -> bool:
@@ -38,11 +41,30 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "f32": Format(1, 4, 4, dense.parse_f32),
-    "f16": Format(1, 2, 2, dense.parse_f16),
-    "bf16": Format(1, 2, 2, dense.parse_bf16),
-    "q8_0": Format(32, 34, 34, ggml.parse_q8_0),
-    "q4_0": Format(32, 18, 34, ggml.parse_q4_0),
-    "q4_k": Format(256, 144, 276, ggml.parse_q4_k),
-    "q6_k": Format(256, 210, 274, ggml.parse_q6_k),
+    "f32": Format(1, 4, 4, dense.parse_f32, "f32"),
+    "f16": Format(1, 2, 2, dense.parse_f16, "f16"),
+    "bf16": Format(1, 2, 2, dense.parse_bf16, "bf16"),
+    "q4_0": Format(32, 18, 34, blocks.parse_q4_0, "q4_0"),
+    "q4_1": Format(32, 20, 36, blocks.parse_q4_1, "q4_1"),
+    "q5_0": Format(32, 22, 34, blocks.parse_q5_0, "q5_0"),
+    "q5_1": Format(32, 24, 36, blocks.parse_q5_1, "q5_1"),
+    "q8_0": Format(32, 34, 34, blocks.parse_q8_0, "q8_0"),
+    "q2_k": Format(256, 84, 292, kquants.parse_q2_k, "q2_k"),
+    "q3_k": Format(256, 110, 274, kquants.parse_q3_k, "q3_k"),
+    "q4_k": Format(256, 144, 276, kquants.parse_q4_k, "q4_k"),
+    "q5_k": Format(256, 176, 276, kquants.parse_q5_k, "q5_k"),
+    "q6_k": Format(256, 210, 274, kquants.parse_q6_k, "q6_k"),
+    "iq4_nl": Format(32, 18, 34, tabled.parse_iq4_nl, "iq4_nl"),
+    "iq4_xs": Format(256, 136, 266, tabled.parse_iq4_xs, "iq4_xs"),
+    "mxfp4": Format(32, 17, 33, tabled.parse_mxfp4, "mxfp4"),
+    "nvfp4": Format(64, 36, 72, tabled.parse_nvfp4, "nvfp4"),
+    "iq1_s": Format(256, 50, 276, codebook.parse_iq1_s, "int8_k"),
+    "iq1_m": Format(256, 56, 276, codebook.parse_iq1_m, "int8_k"),
+    "iq2_xxs": Format(256, 66, 276, codebook.parse_iq2_xxs, "int8_k"),
+    "iq2_xs": Format(256, 74, 276, codebook.parse_iq2_xs, "int8_k"),
+    "iq2_s": Format(256, 82, 276, codebook.parse_iq2_s, "int8_k"),
+    "iq3_xxs": Format(256, 98, 276, codebook.parse_iq3_xxs, "int8_k"),
+    "iq3_s": Format(256, 110, 276, codebook.parse_iq3_s, "int8_k"),
+    "tq1_0": Format(256, 54, 276, codebook.parse_tq1_0, "int8_k"),
+    "tq2_0": Format(256, 66, 276, codebook.parse_tq2_0, "int8_k"),
 }

@@ -1,0 +1,48 @@
+"""Unpacking ggml's blocks: several small whole numbers out of a byte, floats out of their bytes.
+
+Invariant: nothing is rounded; arrays are [N, runs, ...] and what is returned owns its memory.  Does
+not know what the numbers mean.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.wire import U8
+
+WORD = "<u8"  # eight bytes at once
+
+
+def halves(raw: U8) -> NDArray[np.float16]:
+    """[N, blocks, 2] bytes -> float16 [N, blocks]."""
+    return raw.view("<f2")[:, :, 0].astype(np.float16, copy=True)
+
+
+def planes(packed: U8, width: int) -> U8:
+    """[N, runs, B] bytes -> [N, runs, 8 / width, B]: plane i holds bits [i * width, (i + 1) * width)
+    of each byte. B is a multiple of 8.
+
+    Eight bytes at a time: over short rows of bytes NumPy's loops cost three times as much.
+    """
+    n, runs, size = packed.shape
+    out = np.empty((n, runs, 8 // width, size), np.uint8)
+    words, to = packed.view(WORD), out.view(WORD)
+    mask, shift = np.uint64(0x0101010101010101 * ((1 << width) - 1)), np.uint64(width)
+    for i in range(words.shape[2]):
+        word = words[:, :, i].copy()  # [N, runs]
+        for plane in range(8 // width):
+            np.bitwise_and(word, mask, out=to[:, :, plane, i])
+            word >>= shift
+    return out
+
+
+def lift(codes: U8, high: U8, by: int) -> U8:
+    """`codes` with `high` above their lowest `by` bits, in place."""
+    high <<= np.uint8(by)
+    codes |= high.reshape(codes.shape)
+    return codes
+
+
+def nibbles(packed: U8) -> U8:
+    """[N, runs, B] bytes -> [N, runs * 2 B]: low half, then high half, byte by byte."""
+    n, runs, size = packed.shape
+    return np.stack((packed & 15, packed >> 4), axis=3).reshape(n, runs * size * 2)
