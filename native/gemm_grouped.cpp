@@ -1,7 +1,8 @@
-// Products over grouped weights (q8_0, q4_0, q4_k, q6_k) and the rounding of activations to int8.
+// Products over grouped weights and the rounding of activations to int8.
 //
-// Each kind is a type that answers four questions about a tile: the codes of four K, the scale of a sub-group, how codes
-// multiply, and the exact float32 values.  Loops and the order of summation are in gemm_tile.h.
+// A kind answers four questions about a tile: the codes of a quad (four K), how codes multiply, the scale and minimum of a
+// sub-group, and the exact float32 values.  All are answered from its Structure (kernels_gemm.h); loops and the order of
+// summation are in gemm_tile.h.
 //
 // Error against float64 of the same rounded operands, per output: at most (2 K/sub + 2) * 2^-24 * sum |scale dot| for
 // int8 activations (integer dots are exact), K * 2^-24 * sum |w x| for float activations (one fma per K).
@@ -10,124 +11,168 @@
 namespace flyweight::FW_ISA {
 namespace {
 
+// The values of ops/grouped.py's tables, + 128.
+alignas(16) constexpr uint8_t kNonLinear[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+alignas(16) constexpr uint8_t kE2M1[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+
 FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
+
+FW_INLINE I32x16 as_words(B8x64 v) {
+  alignas(64) int32_t words[kLanes];
+  bstore(words, v);
+  return iload(words);
+}
+FW_INLINE B8x64 as_bytes(I32x16 v) {
+  alignas(64) int32_t words[kLanes];
+  istore(words, v);
+  return bload(words);
+}
 
 // Four consecutive K of 16 rows from codes in 32-bit lanes: byte b is K + b.
 FW_INLINE void spread(B8x64 codes, F32x16 (&out)[4]) {
-  alignas(64) int32_t words[kLanes];
-  bstore(words, codes);
-  const I32x16 w = iload(words), byte = iset1(255);
+  const I32x16 w = as_words(codes), byte = iset1(255);
   out[0] = to_f32(and_(w, byte));
   out[1] = to_f32(and_(shr<8>(w), byte));
   out[2] = to_f32(and_(shr<16>(w), byte));
   out[3] = to_f32(shr<24>(w));
 }
 
-FW_INLINE B8x64 nibbles(const uint8_t* codes, int q) {
-  const B8x64 both = bload(codes + q / 2 * 64);
-  return q % 2 ? high_nibbles(both) : low_nibbles(both);
+// Down by `by` bits (up where negative).  Known at compile time wherever the loops over quads are unrolled.
+FW_INLINE I32x16 shift(I32x16 v, int by) {
+  switch (by) {
+    case -4: return shl<4>(v);
+    case -3: return shl<3>(v);
+    case -2: return shl<2>(v);
+    case -1: return shl<1>(v);
+    case 1: return shr<1>(v);
+    case 2: return shr<2>(v);
+    case 3: return shr<3>(v);
+    case 4: return shr<4>(v);
+    case 5: return shr<5>(v);
+    case 6: return shr<6>(v);
+    default: return v;
+  }
 }
 
-// Kinds without minima: w = scale * (code - kOffset).
-template <class W>
-FW_INLINE void plain_values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) {
-  const int64_t g = k / kGroup;
-  const int q = static_cast<int>(k % kGroup) / 4;
-  spread(W::quad(tile, g, q), out);
-  const F32x16 scale = W::scale(tile, g, q * 4 / W::kSub);
-#pragma GCC unroll 4
-  for (int b = 0; b < 4; ++b) out[b] = mul(scale, sub(out[b], set1(W::kOffset)));
+// Quad q of a plane of `Width` bits, moved up to bit `Up` of each byte.  Shifting whole words is safe: the mask drops
+// what crosses a byte.
+template <int Width, int Up>
+FW_INLINE I32x16 plane(const uint8_t* codes, int q) {
+  constexpr int quads = 8 / Width;
+  const I32x16 word = as_words(bload(codes + q / quads * 64));
+  return and_(shift(word, q % quads * Width - Up), iset1((((1 << Width) - 1) << Up) * 0x01010101));
 }
 
-struct Q8 {
-  static constexpr Kind kKind = Kind::q8_0;
-  static constexpr int kGroupBytes = 544, kRowTiles = 4;
-  static constexpr int kSub = 32, kStep = 4;
-  static constexpr float kOffset = 128;
-  static constexpr bool kMins = false;
-  FW_INLINE static const uint8_t* at(const uint8_t* tile, int64_t g) { return tile + g * 544; }
-  FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) { return bload(at(tile, g) + 32 + 64 * q); }
-  FW_INLINE static F32x16 scale(const uint8_t* tile, int64_t g, int) { return load_f16(halves(at(tile, g))); }
-#if defined(FW_ISA_AVX512)  // vpdpbusd wants unsigned x signed; the offset comes off through the sum of x
-  static constexpr int kZero = 128;
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) { return dot_u8i8(acc, w, x); }
-#else  // signed x signed is cheaper than full-range unsigned
-  static constexpr int kZero = 0;
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) { return dot_i8i8(acc, bxor(w, bset1(128)), x); }
+template <int Bits>
+FW_INLINE B8x64 quad_of(const uint8_t* codes, int q) {
+  constexpr int low = low_bits(Bits);
+  if constexpr (Bits == 8)
+    return bload(codes + 64 * q);
+  else if constexpr (Bits == low)
+    return as_bytes(plane<low, 0>(codes, q));
+  else
+    return as_bytes(or_(plane<low, 0>(codes, q), plane<Bits - low, low>(codes + 64 * low, q)));
+}
+
+// 2^(x - 128), subnormal down to x = 0: of two factors, each a normal number.
+FW_INLINE F32x16 power(I32x16 x) {
+  const I32x16 half = shr<1>(x), bias = iset1(63);
+  return mul(as_f32(shl<23>(add(half, bias))), as_f32(shl<23>(add(sub(x, half), bias))));
+}
+
+template <Kind K>
+struct Grouped {
+  static constexpr Kind kKind = K;
+  static constexpr Structure kS = structure_of(K);
+  static constexpr int kGroups = kS.k() / kGroup;  // of a block
+  static constexpr int kGroupBytes = kS.bytes() / kGroups, kRowTiles = 4;
+  static constexpr int kSub = kS.sub, kStep = 4;
+  static constexpr bool kMins = kS.mins;
+  // Signed values reach the multiplication + 128.  vpdpbusd wants unsigned x signed, and the offset comes off through the
+  // sum of x; elsewhere signed x signed is cheaper than full-range unsigned.
+  static constexpr bool kSigned = kS.is_signed() || kS.table != Table::none;
+  static constexpr int kOffset = kSigned ? 128 : kS.zero;
+#if defined(FW_ISA_AVX512)
+  static constexpr int kZero = kOffset;
+#else
+  static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
-  FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) { plain_values<Q8>(tile, k, out); }
-};
 
-struct Q4 {
-  static constexpr Kind kKind = Kind::q4_0;
-  static constexpr int kGroupBytes = 288, kRowTiles = 4;
-  static constexpr int kSub = 32, kStep = 4, kZero = 8;
-  static constexpr float kOffset = 8;
-  static constexpr bool kMins = false;
-  FW_INLINE static const uint8_t* at(const uint8_t* tile, int64_t g) { return tile + g * 288; }
-  FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) { return nibbles(at(tile, g) + 32, q); }
-  FW_INLINE static F32x16 scale(const uint8_t* tile, int64_t g, int) { return load_f16(halves(at(tile, g))); }
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) { return dot_u7i8(acc, w, x); }
-  FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) { plain_values<Q4>(tile, k, out); }
-};
+  FW_INLINE static const uint8_t* block(const uint8_t* tile, int64_t g) { return tile + g / kGroups * kS.bytes(); }
 
-struct Q6K {
-  static constexpr Kind kKind = Kind::q6_k;
-  static constexpr int kGroupBytes = 420, kRowTiles = 4;
-  static constexpr int kSub = 16, kStep = 4, kZero = 32;
-  static constexpr float kOffset = 32;
-  static constexpr bool kMins = false;
-  FW_INLINE static const uint8_t* at(const uint8_t* tile, int64_t g) { return tile + g / 8 * 3360; }
   FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) {
-    const uint8_t* codes = at(tile, g) + 288 + g % 8 * 384;
-    const B8x64 high = bload(codes + 256 + q / 4 * 64);
-    return bor(nibbles(codes, q), top_pair(high, q % 4));
+    const B8x64 codes = quad_of<kS.bits>(block(tile, g) + kS.codes() + g % kGroups * 64 * kS.bits, q);
+    if constexpr (kS.table == Table::none) return codes;
+    return lookup(kS.table == Table::e2m1 ? kE2M1 : kNonLinear, codes);
   }
-  // Pair p of every byte, moved to bits 4 and 5.  Shifting whole words is safe: the mask drops what crosses a byte.
-  FW_INLINE static B8x64 top_pair(B8x64 v, int p) {
-    alignas(64) int32_t words[kLanes];
-    bstore(words, v);
-    const I32x16 w = iload(words);
-    const I32x16 moved = p == 0 ? shl<4>(w) : p == 1 ? shl<2>(w) : p == 2 ? w : shr<2>(w);
-    istore(words, and_(moved, iset1(0x30303030)));
-    return bload(words);
+
+  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) {
+    if constexpr (!kSigned) return dot_u7i8(acc, w, x);
+    if constexpr (kZero) return dot_u8i8(acc, w, x);
+    return dot_i8i8(acc, bxor(w, bset1(128)), x);
   }
-  FW_INLINE static B8x64 bor(B8x64 a, B8x64 b) { return bxor(a, b); }  // no bit is set in both
+
   FW_INLINE static F32x16 scale(const uint8_t* tile, int64_t g, int s) {
-    const uint8_t* block = at(tile, g);
-    const auto* sub = reinterpret_cast<const int8_t*>(block + 32 + (g % 8 * 2 + s) * 16);
-    return mul(load_f16(halves(block)), load_i8(sub));
+    const uint8_t* at = block(tile, g);
+    const uint8_t* p = at + kS.scales() + number(g, s);
+    if constexpr (kS.number == Number::exponent) return power(load_u8_i32(p));
+    if constexpr (kS.number == Number::f16) return load_f16(halves(p));
+    F32x16 whole = zero();
+    if constexpr (kS.number == Number::i8) whole = load_i8(reinterpret_cast<const int8_t*>(p));
+    if constexpr (kS.number == Number::u8) whole = load_u8(p);
+    if constexpr (kS.number == Number::nibble) whole = to_f32(and_(load_u8_i32(p), iset1(15)));
+    return mul(kS.super_bytes == 4 ? load(reinterpret_cast<const float*>(at)) : load_f16(halves(at)), whole);
   }
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) { return dot_u7i8(acc, w, x); }
-  FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) { plain_values<Q6K>(tile, k, out); }
-};
 
-struct Q4K {
-  static constexpr Kind kKind = Kind::q4_k;
-  static constexpr int kGroupBytes = 296, kRowTiles = 4;
-  static constexpr int kSub = 32, kStep = 4, kZero = 0;
-  static constexpr bool kMins = true;
-  FW_INLINE static const uint8_t* at(const uint8_t* tile, int64_t g) { return tile + g / 8 * 2368; }
-  FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) {
-    return nibbles(at(tile, g) + 320 + g % 8 * 256, q);
+  FW_INLINE static F32x16 min(const uint8_t* tile, int64_t g, int s) {
+    const uint8_t* at = block(tile, g);
+    if constexpr (kS.number == Number::f16) return load_f16(halves(at + kS.minima() + number(g, s)));
+    const F32x16 whole = kS.number == Number::nibble ? to_f32(shr<4>(load_u8_i32(at + kS.scales() + number(g, s))))
+                                                     : load_u8(at + kS.minima() + number(g, s));
+    return mul(load_f16(halves(at + kLanes * kS.super_bytes)), whole);
   }
-  FW_INLINE static F32x16 scale(const uint8_t* tile, int64_t g, int) {
-    const uint8_t* block = at(tile, g);
-    return mul(load_f16(halves(block)), load_u8(block + 64 + g % 8 * 16));
-  }
-  FW_INLINE static F32x16 minus_min(const uint8_t* tile, int64_t g) {
-    const uint8_t* block = at(tile, g);
-    return sub(zero(), mul(load_f16(halves(block + 32)), load_u8(block + 192 + g % 8 * 16)));
-  }
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) { return dot_u7i8(acc, w, x); }
+
+  // The products before the minimum are exact: 11 + 6 + 5 bits at most.
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) {
     const int64_t g = k / kGroup;
-    spread(quad(tile, g, static_cast<int>(k % kGroup) / 4), out);
-    const F32x16 s = scale(tile, g, 0), low = minus_min(tile, g);
+    const int q = static_cast<int>(k % kGroup) / 4, s = q * 4 / kSub;
+    spread(quad(tile, g, q), out);
+    const F32x16 by = scale(tile, g, s), low = kMins ? min(tile, g, s) : zero();
 #pragma GCC unroll 4
-    for (int b = 0; b < 4; ++b) out[b] = add(mul(s, out[b]), low);  // the product is exact: 11 + 8 + 4 bits
+    for (int b = 0; b < 4; ++b) {
+      out[b] = mul(by, kOffset ? sub(out[b], set1(kOffset)) : out[b]);
+      if constexpr (kMins) out[b] = sub(out[b], low);
+    }
+  }
+
+ private:
+  FW_INLINE static int64_t number(int64_t g, int s) {
+    return (g % kGroups * (kGroup / kSub) + s) * kLanes * kS.scale_bytes();
   }
 };
+
+// `f` for the type of a grouped kind.
+template <class F>
+FW_INLINE void with_kind(Kind kind, F f) {
+  switch (kind) {
+    case Kind::q8_0: return f.template operator()<Grouped<Kind::q8_0>>();
+    case Kind::q4_0: return f.template operator()<Grouped<Kind::q4_0>>();
+    case Kind::q4_1: return f.template operator()<Grouped<Kind::q4_1>>();
+    case Kind::q5_0: return f.template operator()<Grouped<Kind::q5_0>>();
+    case Kind::q5_1: return f.template operator()<Grouped<Kind::q5_1>>();
+    case Kind::iq4_nl: return f.template operator()<Grouped<Kind::iq4_nl>>();
+    case Kind::mxfp4: return f.template operator()<Grouped<Kind::mxfp4>>();
+    case Kind::nvfp4: return f.template operator()<Grouped<Kind::nvfp4>>();
+    case Kind::q2_k: return f.template operator()<Grouped<Kind::q2_k>>();
+    case Kind::q3_k: return f.template operator()<Grouped<Kind::q3_k>>();
+    case Kind::q4_k: return f.template operator()<Grouped<Kind::q4_k>>();
+    case Kind::q5_k: return f.template operator()<Grouped<Kind::q5_k>>();
+    case Kind::q6_k: return f.template operator()<Grouped<Kind::q6_k>>();
+    case Kind::iq4_xs: return f.template operator()<Grouped<Kind::iq4_xs>>();
+    case Kind::int8_k: return f.template operator()<Grouped<Kind::int8_k>>();
+    default: return;
+  }
+}
 
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
@@ -184,29 +229,21 @@ FW_INLINE void quantize_group(const float* x, int zero, bool mins, uint8_t* reco
   store_i8(reinterpret_cast<int8_t*>(record), low);
   store_i8(reinterpret_cast<int8_t*>(record + 16), high);
   const int32_t first = sum16(record), second = sum16(record + 16);
-  const int32_t sums[3] = {-zero * first, -zero * second, -zero * (first + second)};
+  const int32_t sums[3] = {first, second, first + second};
   std::memcpy(record + 32, &scale, 4);
-  std::memcpy(record + 36, sums, 12);
-  if (mins) {
-    const float total = scale * static_cast<float>(first + second);
-    std::memcpy(record + 44, &total, 4);
-  }
-}
-
-constexpr int zero_of(Kind kind) {
-  switch (kind) {
-    case Kind::q8_0: return Q8::kZero;
-    case Kind::q4_0: return Q4::kZero;
-    case Kind::q6_k: return Q6K::kZero;
-    default: return 0;
+  for (int i = 0; i < 3; ++i) {
+    const int32_t offset = -zero * sums[i];
+    const float total = scale * static_cast<float>(sums[i]);
+    std::memcpy(record + 36 + 4 * i, mins ? static_cast<const void*>(&total) : &offset, 4);
   }
 }
 
 }  // namespace
 
 void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
-  const int zero = zero_of(job.kind);
-  const bool mins = job.kind == Kind::q4_k;
+  int zero = 0;
+  with_kind(job.kind, [&]<class W>() { zero = W::kZero; });
+  const bool mins = structure_of(job.kind).mins;
   uint8_t* record = job.panels + token * token_bytes(Mode::i8, job.k);
   for (int64_t k = 0; k < job.k; k += kGroup)
     for (int64_t t = 0; t < size; ++t, record += kRecord)
@@ -214,23 +251,11 @@ void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
 }
 
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {
-  switch (job.kind) {
-    case Kind::q8_0: return multiply_kind<Q8>(job, tiles, panels);
-    case Kind::q4_0: return multiply_kind<Q4>(job, tiles, panels);
-    case Kind::q4_k: return multiply_kind<Q4K>(job, tiles, panels);
-    case Kind::q6_k: return multiply_kind<Q6K>(job, tiles, panels);
-    default: return;
-  }
+  with_kind(job.kind, [&]<class W>() { multiply_kind<W>(job, tiles, panels); });
 }
 
 void unpack_grouped(const LinearJob& job, int64_t row, float* out) {
-  switch (job.kind) {
-    case Kind::q8_0: return unpack_row<Q8>(job, row, out);
-    case Kind::q4_0: return unpack_row<Q4>(job, row, out);
-    case Kind::q4_k: return unpack_row<Q4K>(job, row, out);
-    case Kind::q6_k: return unpack_row<Q6K>(job, row, out);
-    default: return;
-  }
+  with_kind(job.kind, [&]<class W>() { unpack_row<W>(job, row, out); });
 }
 
 }  // namespace flyweight::FW_ISA

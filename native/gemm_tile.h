@@ -109,7 +109,7 @@ void multiply_float(const LinearJob& job, const Spot& at) {
 
 // Integer activations.  For each sub-group of W::kSub along K, upward:
 //   acc = fma(float(dot), scale_w * scale_x, acc)        dot = sum of (code - zero) * x, exact in int32
-//   acc = fma(-min_w, scale_x * sum of x, acc)           q4_k only, after its group's first line
+//   acc = fma(-min_w, scale_x * sum of x, acc)           kinds with minima only
 // where scale_w and min_w are exact in float32 and |dot| < 2^24, so each line rounds twice at most.
 template <class W, int Tiles, int Tokens>
 void multiply_i8(const LinearJob& job, const Spot& at) {
@@ -125,10 +125,12 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
     if (at.ahead) prefetch(at.tile + at.ahead + g * group, group);
 #pragma GCC unroll 2
     for (int s = 0; s < subs; ++s) {
+      constexpr int all = 44, first = 36;  // of a record
+      const int sums = subs == 1 ? all : first + 4 * s;
       I32x16 dot[Tiles][Tokens];
 #pragma GCC unroll 8
       for (int t = 0; t < Tokens; ++t) {
-        const I32x16 start = W::kZero ? ibroadcast(x + kRecord * t + (subs == 1 ? 44 : 36 + 4 * s)) : izero();
+        const I32x16 start = W::kZero ? ibroadcast(x + kRecord * t + sums) : izero();
 #pragma GCC unroll 8
         for (int i = 0; i < Tiles; ++i) dot[i][t] = start;
       }
@@ -151,9 +153,9 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
         for (int t = 0; t < Tokens; ++t)
           acc[i][t] = fma(to_f32(dot[i][t]), mul(scale, broadcast(x + kRecord * t + 32)), acc[i][t]);
         if constexpr (W::kMins) {
-          const F32x16 low = W::minus_min(at.tile + bytes * i, g);
+          const F32x16 low = sub(zero(), W::min(at.tile + bytes * i, g, s));
 #pragma GCC unroll 8
-          for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(low, broadcast(x + kRecord * t + 44), acc[i][t]);
+          for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(low, broadcast(x + kRecord * t + sums), acc[i][t]);
         }
       }
     }

@@ -4,13 +4,13 @@
 // zero.  A tile runs along K, all 16 rows of a few K side by side, so decoding reads memory strictly forward.  Nothing
 // here depends on the instruction set: the same bytes are read by every target.
 //
-// Tile layout by kind (q = four consecutive K of one row in one 32-bit lane, 16 lanes = 64 bytes):
-//   f32   K x [16 f32]            f16  K x [16 f16]            bf16  ceil(K/2) x [16 x (k, k+1)], odd K padded by zero
-//   q8_0  per 32 K: [16 f16 scale][8 q of code + 128]                                        544 B, as the file
-//   q4_0  per 32 K: [16 f16 scale][4 x 64 B; low nibbles q = 2z, high nibbles q = 2z + 1]     288 B, as the file
-//   q4_k  per 256 K: [16 f16 d][16 f16 dmin][8 x 16 u8 scale][8 x 16 u8 min][8 x 256 B nibbles]  2368 B (file 2304)
-//   q6_k  per 256 K: [16 f16 d][16 x 16 i8 scale][8 x (256 B low nibbles, 128 B high pairs)]     3360 B, as the file
-//         high pairs: byte of 64-byte word h holds the two top bits of q = 4h, 4h+1, 4h+2, 4h+3 from bit 0 up
+// Dense tiles: f32 K x [16 f32]; f16 K x [16 f16]; bf16 ceil(K/2) x [16 x (k, k+1)], odd K padded by zero.
+// Grouped tiles: blocks of 32 K, or of 256 where sub-scales have a super-scale.  A block is, 16 rows to each bracket,
+//   [super-scale] [super-minimum]  if its kind has them
+//   [scale] for every sub-group, then [minimum] for every sub-group if its kind has them (q2_k: both in one byte)
+//   the codes of every 32 K, in planes of 8, 4, 2 or 1 bits: 8; 4; 4 + 1; 4 + 2; 2; 2 + 1
+// A plane of w bits is w words of 64 bytes: four consecutive K of one row are the bytes of a 32-bit lane (a quad), and
+// 8/w quads share a word, the first in the lowest bits.  Signed codes are stored + 128.
 // Included by kernels.h.
 #pragma once
 
@@ -26,10 +26,62 @@ namespace flyweight {
 constexpr int kLanes = 16;  // output rows of a tile
 constexpr int kGroup = 32;  // elements along K that share one activation scale
 
-enum class Kind : int { f32, f16, bf16, q8_0, q4_0, q4_k, q6_k };
+enum class Kind : int {
+  f32, f16, bf16,
+  q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, nvfp4,      // a scale to each sub-group
+  q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, int8_k,            // sub-scales, and a super-scale to each 256 K
+};
 enum class Mode : int { f32, bf16, i8 };  // what the activations are rounded to
 
 FW_SIZE bool grouped(Kind kind) { return kind >= Kind::q8_0; }
+
+// How the scale of a sub-group lies in a block: float16, the exponent of 2^(x - 128), a whole number to be multiplied by
+// the super-scale, or the low half of a byte whose high half is the minimum.  Minima lie as scales do.
+enum class Number : int { f16, exponent, u8, i8, nibble };
+// What a code stands for: itself, or an entry of a table.
+enum class Table : int { none, non_linear, e2m1 };
+
+// The structure of a grouped kind: ops/grouped.py's Layout.  w = scale * (value - zero) - min.
+struct Structure {
+  int bits, sub, zero;
+  Number number;
+  bool mins;
+  int super_bytes;  // of a super-scale; 0: none
+  Table table;
+
+  FW_SIZE int k() const { return super_bytes ? 256 : 32; }
+  FW_SIZE int groups() const { return k() / sub; }
+  FW_SIZE int scale_bytes() const { return number == Number::f16 ? 2 : 1; }
+  FW_SIZE bool is_signed() const { return bits == 8; }  // the codes, as parsers give them
+  // Where the parts of a block begin.
+  FW_SIZE int scales() const { return kLanes * super_bytes * (mins ? 2 : 1); }
+  FW_SIZE int minima() const { return scales() + kLanes * groups() * scale_bytes(); }
+  FW_SIZE int codes() const { return minima() + (mins && number != Number::nibble ? minima() - scales() : 0); }
+  FW_SIZE int bytes() const { return codes() + k() / kGroup * 64 * bits; }
+};
+FW_SIZE Structure structure_of(Kind kind) {
+  using enum Number;
+  switch (kind) {
+    case Kind::q8_0: return {8, 32, 0, f16, false, 0, Table::none};
+    case Kind::q4_0: return {4, 32, 8, f16, false, 0, Table::none};
+    case Kind::q4_1: return {4, 32, 0, f16, true, 0, Table::none};
+    case Kind::q5_0: return {5, 32, 16, f16, false, 0, Table::none};
+    case Kind::q5_1: return {5, 32, 0, f16, true, 0, Table::none};
+    case Kind::iq4_nl: return {4, 32, 0, f16, false, 0, Table::non_linear};
+    case Kind::mxfp4: return {4, 32, 0, exponent, false, 0, Table::e2m1};
+    case Kind::nvfp4: return {4, 16, 0, f16, false, 0, Table::e2m1};
+    case Kind::q2_k: return {2, 16, 0, nibble, true, 2, Table::none};
+    case Kind::q3_k: return {3, 16, 4, i8, false, 2, Table::none};
+    case Kind::q4_k: return {4, 32, 0, u8, true, 2, Table::none};
+    case Kind::q5_k: return {5, 32, 0, u8, true, 2, Table::none};
+    case Kind::q6_k: return {6, 16, 32, i8, false, 2, Table::none};
+    case Kind::iq4_xs: return {4, 32, 0, i8, false, 2, Table::non_linear};
+    case Kind::int8_k: return {8, 16, 0, i8, false, 4, Table::none};
+    default: return {};
+  }
+}
+// Bits of the planes that hold a code: 4 + 1, say.
+FW_SIZE int low_bits(int bits) { return bits == 8 ? 8 : bits >= 4 ? 4 : 2; }
 
 // K of one packed block, and its bytes for 16 rows.
 struct Block {
@@ -40,12 +92,8 @@ FW_SIZE Block block_of(Kind kind) {
     case Kind::f32: return {1, 64};
     case Kind::f16: return {1, 32};
     case Kind::bf16: return {2, 64};
-    case Kind::q8_0: return {32, 544};
-    case Kind::q4_0: return {32, 288};
-    case Kind::q4_k: return {256, 2368};
-    case Kind::q6_k: return {256, 3360};
+    default: return {structure_of(kind).k(), structure_of(kind).bytes()};
   }
-  return {1, 0};
 }
 FW_SIZE int64_t tile_bytes(Kind kind, int64_t k) {
   const Block b = block_of(kind);
@@ -54,8 +102,8 @@ FW_SIZE int64_t tile_bytes(Kind kind, int64_t k) {
 FW_SIZE int64_t tile_count(int64_t n) { return (n + kLanes - 1) / kLanes; }
 
 // Bytes one token's K activations take in a panel: f32 words; pairs of bf16; or per 32 K a record of
-// [32 i8 codes][f32 scale][i32 a][i32 b][i32 or f32 c], where (a, b, c) undo the offset of the weight's codes:
-// a, b are -zero * (sum of the first, second 16 codes), c is -zero * (sum of all 32), for q4_k scale * (sum of all 32).
+// [32 i8 codes][f32 scale][a][b][c] for the first 16, the second 16, and all 32 codes: i32 -zero * sum, which undoes the
+// offset of the weight's codes, or for kinds with minima, which have no offset, f32 scale * sum.
 constexpr int kRecord = 48;
 FW_SIZE int64_t token_bytes(Mode mode, int64_t k) {
   if (mode == Mode::i8) return k / kGroup * kRecord;
@@ -106,9 +154,9 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job);
 struct PackPart {
   const void* codes = nullptr;
   const void* scales = nullptr;
-  const uint8_t* mins = nullptr;
-  const uint16_t* super_scales = nullptr;
-  const uint16_t* super_mins = nullptr;
+  const void* mins = nullptr;
+  const void* super_scales = nullptr;
+  const void* super_mins = nullptr;
   int64_t row = 0, rows = 0, k = 0;
   Kind kind = Kind::f32;
 };

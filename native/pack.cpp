@@ -12,9 +12,9 @@ namespace {
 struct Row {
   const uint8_t* codes;
   const void* scales;
-  const uint8_t* mins;
-  const uint16_t* super_scales;
-  const uint16_t* super_mins;
+  const void* mins;
+  const void* super_scales;
+  const void* super_mins;
   uint8_t* tile;
   int64_t lane, k;
 };
@@ -41,60 +41,55 @@ void pack_pairs(const Row& row) {
     put<uint16_t>(row.tile, (k / 2 * kLanes + row.lane) * 2 + k % 2, get<uint16_t>(row.codes, k));
 }
 
-// 32 four-bit codes: words 2z and 2z + 1 share 32-bit lanes, the second in the high nibbles.
-void pack_nibbles(const uint8_t* codes, uint8_t* to, int64_t lane) {
-  for (int64_t z = 0; z < 4; ++z)
-    put<uint32_t>(to, z * kLanes + lane, (word(codes + 8 * z) & 0x0F0F0F0F) | (word(codes + 8 * z + 4) & 0x0F0F0F0F) << 4);
-}
-
-void pack_q8_0(const Row& row) {
-  for (int64_t g = 0; g < row.k / kGroup; ++g) {
-    uint8_t* block = row.tile + g * 544;
-    put(block, row.lane, get<uint16_t>(row.scales, g));
-    for (int64_t q = 0; q < 8; ++q)  // + 128 modulo 256 flips the top bit of each byte
-      put<uint32_t>(block + 32, q * kLanes + row.lane, word(row.codes + g * kGroup + 4 * q) ^ 0x80808080u);
+// `width` bits of 32 codes, from bit `from` up, to a plane of kernels_gemm.h.
+void pack_plane(const uint8_t* codes, int from, int width, uint8_t* to, int64_t lane) {
+  const int quads = 8 / width;
+  const uint32_t mask = 0x01010101u * ((1u << width) - 1);
+  for (int w = 0; w < width; ++w) {
+    uint32_t packed = 0;
+    for (int q = 0; q < quads; ++q) packed |= (word(codes + 4 * (w * quads + q)) >> from & mask) << q * width;
+    put(to, w * kLanes + lane, packed);
   }
 }
 
-void pack_q4_0(const Row& row) {
-  for (int64_t g = 0; g < row.k / kGroup; ++g) {
-    uint8_t* block = row.tile + g * 288;
-    put(block, row.lane, get<uint16_t>(row.scales, g));
-    pack_nibbles(row.codes + g * kGroup, block + 32, row.lane);
+void pack_codes(const uint8_t* codes, int bits, uint8_t* to, int64_t lane) {
+  if (bits == 8) {  // + 128 modulo 256 flips the top bit of each byte
+    for (int q = 0; q < 8; ++q) put<uint32_t>(to, q * kLanes + lane, word(codes + 4 * q) ^ 0x80808080u);
+    return;
   }
+  const int low = low_bits(bits);
+  pack_plane(codes, 0, low, to, lane);
+  if (low < bits) pack_plane(codes, low, bits - low, to + 64 * low, lane);
 }
 
-void pack_q4_k(const Row& row) {
-  const auto* scales = static_cast<const uint8_t*>(row.scales);
-  for (int64_t s = 0; s < row.k / 256; ++s) {
-    uint8_t* block = row.tile + s * 2368;
-    put(block, row.lane, get<uint16_t>(row.super_scales, s));
-    put(block + 32, row.lane, get<uint16_t>(row.super_mins, s));
-    for (int64_t g = 0; g < 8; ++g) {
-      block[64 + g * kLanes + row.lane] = scales[s * 8 + g];
-      block[192 + g * kLanes + row.lane] = row.mins[s * 8 + g];
-      pack_nibbles(row.codes + s * 256 + g * kGroup, block + 320 + g * 256, row.lane);
+void pack_number(const Structure& s, const void* from, int64_t index, uint8_t* to, int64_t lane) {
+  if (s.number == Number::f16)
+    put(to, lane, get<uint16_t>(from, index));
+  else
+    to[lane] = get<uint8_t>(from, index);
+}
+
+void pack_block(const Structure& s, const Row& row, int64_t b, uint8_t* to) {
+  if (s.super_bytes == 2) put(to, row.lane, get<uint16_t>(row.super_scales, b));
+  if (s.super_bytes == 4) put(to, row.lane, get<uint32_t>(row.super_scales, b));
+  if (s.super_bytes && s.mins) put(to + kLanes * s.super_bytes, row.lane, get<uint16_t>(row.super_mins, b));
+  for (int g = 0; g < s.groups(); ++g) {
+    const int64_t index = b * s.groups() + g;
+    const int place = kLanes * g * s.scale_bytes();
+    if (s.number == Number::nibble) {
+      to[s.scales() + place + row.lane] =
+          static_cast<uint8_t>(get<uint8_t>(row.scales, index) | get<uint8_t>(row.mins, index) << 4);
+      continue;
     }
+    pack_number(s, row.scales, index, to + s.scales() + place, row.lane);
+    if (s.mins) pack_number(s, row.mins, index, to + s.minima() + place, row.lane);
   }
+  for (int g = 0; g < s.k() / kGroup; ++g)
+    pack_codes(row.codes + b * s.k() + g * kGroup, s.bits, to + s.codes() + g * 64 * s.bits, row.lane);
 }
 
-void pack_q6_k(const Row& row) {
-  const auto* scales = static_cast<const uint8_t*>(row.scales);
-  for (int64_t s = 0; s < row.k / 256; ++s) {
-    uint8_t* block = row.tile + s * 3360;
-    put(block, row.lane, get<uint16_t>(row.super_scales, s));
-    for (int64_t i = 0; i < 16; ++i) block[32 + i * kLanes + row.lane] = scales[s * 16 + i];
-    for (int64_t g = 0; g < 8; ++g) {
-      const uint8_t* codes = row.codes + s * 256 + g * kGroup;
-      uint8_t* to = block + 288 + g * 384;
-      pack_nibbles(codes, to, row.lane);
-      for (int64_t h = 0; h < 2; ++h) {
-        uint32_t pairs = 0;
-        for (int p = 0; p < 4; ++p) pairs |= (word(codes + 16 * h + 4 * p) >> 4 & 0x03030303u) << 2 * p;
-        put<uint32_t>(to + 256, h * kLanes + row.lane, pairs);
-      }
-    }
-  }
+void pack_grouped(const Structure& s, const Row& row) {
+  for (int64_t b = 0; b < row.k / s.k(); ++b) pack_block(s, row, b, row.tile + b * s.bytes());
 }
 
 void pack_row(Kind kind, const Row& row) {
@@ -102,25 +97,27 @@ void pack_row(Kind kind, const Row& row) {
     case Kind::f32: return pack_values<uint32_t>(row);
     case Kind::f16: return pack_values<uint16_t>(row);
     case Kind::bf16: return pack_pairs(row);
-    case Kind::q8_0: return pack_q8_0(row);
-    case Kind::q4_0: return pack_q4_0(row);
-    case Kind::q4_k: return pack_q4_k(row);
-    case Kind::q6_k: return pack_q6_k(row);
+    default: return pack_grouped(structure_of(kind), row);
   }
+}
+
+const uint8_t* at(const void* field, int64_t bytes) {
+  return field ? static_cast<const uint8_t*>(field) + bytes : nullptr;
 }
 
 Row row_of(const PackPart& part, int64_t i, uint8_t* weight) {
   const int64_t n = part.row + i, k = part.k;
-  const int64_t element = part.kind == Kind::f32 ? 4 : grouped(part.kind) ? 1 : 2;
-  const int64_t sub = part.kind == Kind::q6_k ? 16 : 32, scale = part.super_scales ? 1 : 2;
-  const int64_t groups = k / sub, supers = k / 256;
-  return {static_cast<const uint8_t*>(part.codes) + i * k * element,
-          part.scales ? static_cast<const uint8_t*>(part.scales) + i * groups * scale : nullptr,
-          part.mins ? part.mins + i * groups : nullptr,
-          part.super_scales ? part.super_scales + i * supers : nullptr,
-          part.super_mins ? part.super_mins + i * supers : nullptr,
-          weight + n / kLanes * tile_bytes(part.kind, k),
-          n % kLanes, k};
+  uint8_t* tile = weight + n / kLanes * tile_bytes(part.kind, k);
+  if (!grouped(part.kind))
+    return {at(part.codes, i * k * (part.kind == Kind::f32 ? 4 : 2)), nullptr, nullptr, nullptr, nullptr, tile, n % kLanes, k};
+  const Structure s = structure_of(part.kind);
+  const int64_t scales = i * (k / s.sub) * s.scale_bytes(), supers = i * (k / s.k());
+  return {at(part.codes, i * k),
+          at(part.scales, scales),
+          at(part.mins, scales),
+          at(part.super_scales, supers * s.super_bytes),
+          at(part.super_mins, supers * s.super_bytes),
+          tile, n % kLanes, k};
 }
 
 }  // namespace

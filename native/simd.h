@@ -9,7 +9,8 @@
 //           select_gt mask_gt load_i8 load_u8 load_f16 store_f16 load_bf16 store_bf16 hsum hmax exp tanh
 //   I32x16  izero iset1 iload istore add sub mul and_ or_ xor_ imin imax shl<> shr<> (logical) sar<> (arithmetic)
 //           to_f32 to_i32 (nearest even) as_f32 as_i32 load_i8_i32 load_u8_i32 load_u16 store_u16 store_i8 hsum
-//   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor low_nibbles high_nibbles
+//   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor
+//           lookup(table, v): byte v of 16 in place of each byte v, for bytes up to 15
 //           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16
 //
 // `max(a, b)` is a > b ? a : b and `min(a, b)` is a < b ? a : b: with a NaN, the second operand.

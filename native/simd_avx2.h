@@ -140,9 +140,9 @@ FW_INLINE B8x64 bset1(uint8_t x) {
   const __m256i v = _mm256_set1_epi8(static_cast<char>(x));
   return {v, v};
 }
-FW_INLINE B8x64 low_nibbles(B8x64 x) { return band(x, bset1(15)); }
-FW_INLINE B8x64 high_nibbles(B8x64 x) {
-  return band(B8x64{_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}, bset1(15));
+FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 x) {
+  const __m256i both = _mm256_broadcastsi128_si256(load16(table));
+  return {_mm256_shuffle_epi8(both, x.a), _mm256_shuffle_epi8(both, x.b)};
 }
 
 // vpmaddubsw saturates its 16-bit pair sums from 255 * 127 * 2 on, so full-range bytes are widened first: the even and

@@ -167,9 +167,9 @@ FW_INLINE B8x64 set4(const void* p) {
 FW_INLINE B8x64 bset1(uint8_t x) {
   return quads<B8x64>([&](int) { return vdupq_n_u8(x); });
 }
-FW_INLINE B8x64 low_nibbles(B8x64 x) { return band(x, bset1(15)); }
-FW_INLINE B8x64 high_nibbles(B8x64 x) {
-  return quads<B8x64>([&](int i) { return vshrq_n_u8(x.r[i], 4); });
+FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 x) {
+  const uint8x16_t values = vld1q_u8(table);
+  return quads<B8x64>([&](int i) { return vqtbl1q_u8(values, x.r[i]); });
 }
 
 FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 x, B8x64 y) {

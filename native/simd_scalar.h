@@ -230,11 +230,8 @@ FW_INLINE B8x64 band(B8x64 a, B8x64 b) {
 FW_INLINE B8x64 bxor(B8x64 a, B8x64 b) {
   return bytes([&](int i) { return a.byte[i] ^ b.byte[i]; });
 }
-FW_INLINE B8x64 low_nibbles(B8x64 v) {
-  return bytes([&](int i) { return v.byte[i] & 15; });
-}
-FW_INLINE B8x64 high_nibbles(B8x64 v) {
-  return bytes([&](int i) { return v.byte[i] >> 4; });
+FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 v) {
+  return bytes([&](int i) { return table[v.byte[i] & 15]; });
 }
 
 template <class A>

@@ -15,8 +15,35 @@ from numpy.typing import NDArray
 Tensor = tuple[str, tuple[int, ...], bytes]  # kind, shape [N, K], the bytes on disk
 
 SAFE_DTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
-GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "q4_k": 12, "q6_k": 14, "bf16": 30}
-BLOCKS = {"q4_0": (32, 18), "q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}
+GGML_TYPES = {"f32": 0, "f16": 1, "bf16": 30}
+# Quantised types: number, elements and bytes of a block, where its float16 scales and minima lie.
+# MXFP4's and NVFP4's scales are bytes, IQ1_M's is scattered: `random_tensor` sees to them.
+BLOCKS = {
+    "q4_0": (2, 32, 18, (0,)),
+    "q4_1": (3, 32, 20, (0, 2)),
+    "q5_0": (6, 32, 22, (0,)),
+    "q5_1": (7, 32, 24, (0, 2)),
+    "q8_0": (8, 32, 34, (0,)),
+    "q2_k": (10, 256, 84, (80, 82)),
+    "q3_k": (11, 256, 110, (108,)),
+    "q4_k": (12, 256, 144, (0, 2)),
+    "q5_k": (13, 256, 176, (0, 2)),
+    "q6_k": (14, 256, 210, (208,)),
+    "iq2_xxs": (16, 256, 66, (0,)),
+    "iq2_xs": (17, 256, 74, (0,)),
+    "iq3_xxs": (18, 256, 98, (0,)),
+    "iq1_s": (19, 256, 50, (0,)),
+    "iq4_nl": (20, 32, 18, (0,)),
+    "iq3_s": (21, 256, 110, (0,)),
+    "iq2_s": (22, 256, 82, (0,)),
+    "iq4_xs": (23, 256, 136, (0,)),
+    "iq1_m": (29, 256, 56, ()),
+    "tq1_0": (34, 256, 54, (52,)),
+    "tq2_0": (35, 256, 66, (64,)),
+    "mxfp4": (39, 32, 17, ()),
+    "nvfp4": (40, 64, 36, ()),
+}
+GGML_TYPES |= {kind: code for kind, (code, *_) in BLOCKS.items()}
 NUMPY_CODES = {
     "u1": 0,
     "i1": 1,
@@ -56,18 +83,25 @@ def encode(x: NDArray[Any], kind: str) -> Tensor:
     return kind, x.shape, raw
 
 
-def random_tensor(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Tensor:
-    """Random values; for the quantised kinds random block bytes with finite scales."""
+def random_tensor(
+    rng: np.random.Generator, kind: str, shape: tuple[int, ...], most: float = 0.1
+) -> Tensor:
+    """Random values; for the quantised kinds random block bytes with finite scales up to `most`."""
     if kind not in BLOCKS or kind == "q8_0":
         return encode(rng.standard_normal(shape).astype(np.float32), kind)
-    block, nbytes = BLOCKS[kind]
+    _, block, nbytes, places = BLOCKS[kind]
     raw = rng.integers(0, 256, (int(np.prod(shape)) // block, nbytes), dtype=np.uint8)
-    scale = rng.uniform(0.001, 0.1, (len(raw), 2)).astype(np.float16).view(np.uint8)
-    if kind == "q6_k":
-        raw[:, 208:210] = scale[:, :2]
-    else:
-        count = 4 if kind == "q4_k" else 2
-        raw[:, :count] = scale[:, :count]
+    scale = rng.uniform(most / 100, most, (len(raw), 2)).astype(np.float16)
+    for at, column in zip(places, scale.T, strict=False):
+        raw[:, at : at + 2] = column.copy().view(np.uint8).reshape(-1, 2)
+    if kind == "mxfp4":  # exponents of powers of two; the table's values are doubled
+        raw[:, 0] = 128 + np.floor(np.log2(scale[:, 0].astype(np.float32)))
+    if kind == "nvfp4":  # E4M3: 0 to 2^-7 times 1.875
+        raw[:, :4] %= 8
+    if kind == "iq1_m":  # four bits of the scale above each of four words
+        words = raw[:, 48:].copy().view("<u2")
+        bits = scale[:, :1].view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) << np.uint16(12)
+        raw[:, 48:] = (words & np.uint16(0x0FFF) | bits).astype("<u2").view(np.uint8)
     return kind, shape, raw.tobytes()
 
 

@@ -14,7 +14,8 @@
 namespace flyweight {
 namespace {
 
-constexpr const char* kKindNames[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"};
+constexpr const char* kKindNames[] = {"f32",   "f16",    "bf16",  "q8_0",  "q4_0", "q4_1", "q5_0", "q5_1",   "iq4_nl",
+                                      "mxfp4", "nvfp4",  "q2_k",  "q3_k",  "q4_k", "q5_k", "q6_k", "iq4_xs", "int8_k"};
 
 template <class E, size_t Size>
 E named(const char* const (&names)[Size], const std::string& name, const char* what) {
@@ -59,17 +60,16 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
   require(row >= 0 && rows >= 0 && rows <= tiles.n && row <= tiles.n - rows, "rows beyond the weight");
   const Kind kind = tiles.kind;
   const int64_t cells = rows * tiles.k, element = kind == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
-  const bool supers = kind == Kind::q4_k || kind == Kind::q6_k;
-  const int64_t scale_bytes = !grouped(kind) ? 0 : kind == Kind::q6_k ? cells / 16 : cells / 32 * (supers ? 1 : 2);
+  const Structure s = structure_of(kind);
+  const int64_t scale_bytes = grouped(kind) ? cells / s.sub * s.scale_bytes() : 0;
+  const int64_t super_bytes = grouped(kind) ? cells / s.k() * s.super_bytes : 0;
   require(static_cast<int64_t>(codes.size()) == cells * element, "codes do not fit rows x columns");
   PackPart part;
   part.codes = codes.data();
   part.scales = field(scales, scale_bytes, "scales do not fit rows x columns");
-  part.mins = field(mins, kind == Kind::q4_k ? cells / 32 : 0, "mins do not fit rows x columns");
-  const int64_t super_bytes = supers ? cells / 256 * 2 : 0;
-  part.super_scales = reinterpret_cast<const uint16_t*>(field(super_scales, super_bytes, "super_scales do not fit"));
-  part.super_mins = reinterpret_cast<const uint16_t*>(
-      field(super_mins, kind == Kind::q4_k ? super_bytes : 0, "super_mins do not fit"));
+  part.mins = field(mins, s.mins ? scale_bytes : 0, "mins do not fit rows x columns");
+  part.super_scales = field(super_scales, super_bytes, "super_scales do not fit");
+  part.super_mins = field(super_mins, s.mins ? super_bytes : 0, "super_mins do not fit");
   part.row = row, part.rows = rows, part.k = tiles.k, part.kind = kind;
   const Computing computing;
   pack(engine.pool, part, tiles.memory.data);

@@ -84,7 +84,7 @@ void narrow(const ProbeInput& in, Writer& w) {
 void dots(const ProbeInput& in, Writer& w, float* bf16) {
   const B8x64 u = bload(in.u), v = bload(in.v);
   const I32x16 acc = iload(in.i);
-  for (const B8x64 x : {u, set4(in.u + 4), bset1(in.u[7]), band(u, v), bxor(u, v), low_nibbles(u), high_nibbles(u)})
+  for (const B8x64 x : {u, set4(in.u + 4), bset1(in.u[7]), band(u, v), bxor(u, v), lookup(in.v, band(u, bset1(15)))})
     w.put(x);
   w.put(dot_u8i8(acc, u, v));
   w.put(dot_u7i8(acc, band(u, bset1(127)), v));

@@ -18,6 +18,7 @@ from flyweight.models.registry import FAMILIES
 from flyweight.ops.base import Ops, bf16_bits
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.types import Request, SamplingParams, TokenLogprobs
+from grouped_weights import random_grouped, scaled
 
 # Nothing divides evenly: heads, inner and vocabulary end inside a tile of 16 rows.
 CONFIG = {
@@ -46,28 +47,8 @@ def random_weight(
         return x.astype(np.float16)
     if kind == "bf16":
         return bf16_bits(x)
-    if kind == "q8_0":
-        codes = rng.integers(-127, 128, (n, k)).astype(np.int8)
-        return GroupedWeight((n, k), 8, 32, codes, _scales(rng, n, k // 32, 60 * np.sqrt(k)))
-    if kind == "q4_0":
-        codes = rng.integers(0, 16, (n, k)).astype(np.uint8)
-        return GroupedWeight((n, k), 4, 32, codes, _scales(rng, n, k // 32, 4 * np.sqrt(k)), zero=8)
-    assert kind == "q4_k", kind
-    return GroupedWeight(
-        (n, k),
-        4,
-        32,
-        rng.integers(0, 16, (n, k)).astype(np.uint8),
-        rng.integers(20, 64, (n, k // 32)).astype(np.uint8),
-        super_group=256,
-        super_scales=_scales(rng, n, k // 256, 160 * np.sqrt(k)),
-        mins=rng.integers(20, 64, (n, k // 32)).astype(np.uint8),
-        super_mins=_scales(rng, n, k // 256, 22 * np.sqrt(k)),
-    )
-
-
-def _scales(rng: np.random.Generator, n: int, groups: int, divisor: float) -> np.ndarray:
-    return (rng.uniform(0.5, 2, (n, groups)) / divisor).astype(np.float16)
+    part = random_grouped(rng, kind, n, k)
+    return scaled(part, float(x.std() / part.dequantize().std()))
 
 
 def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:

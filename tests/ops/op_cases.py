@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+import grouped_weights
 from flyweight.ops.base import Array, KVLayer, Ops, Rotation, bf16_bits
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.sampling.arrays import columns
@@ -14,8 +15,8 @@ from flyweight.wire import F32, I32, Batch
 
 EPS = 2.0**-24
 Make = Callable[..., Ops]  # (activations, threads) -> a backend
-GROUPED = ("q8_0", "q4_0", "q4_k", "q6_k")
 DENSE = ("f32", "f16", "bf16")
+GROUPED = grouped_weights.GROUPED
 
 
 def ids(*values: int) -> I32:
@@ -81,33 +82,9 @@ def poisoned(ops: Ops, group: KVGroup, pages: Paged, dtype: str) -> KVLayer:
     return kv
 
 
-def grouped(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight:
-    """Random fields of one of the four structures; codes and scales reach their limits."""
-
-    def small(*shape: int) -> NDArray[np.float16]:
-        return (rng.normal(size=shape) * 0.01).astype(np.float16)
-
-    def whole(low: int, high: int, dtype: type, *shape: int) -> Array:
-        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
-
-    if kind == "q8_0":
-        codes = whole(-128, 127, np.int8, n, k)
-        return GroupedWeight((n, k), 8, 32, codes, small(n, k // 32))
-    if kind == "q4_0":
-        codes = whole(0, 15, np.uint8, n, k)
-        return GroupedWeight((n, k), 4, 32, codes, small(n, k // 32), zero=8)
-    if kind == "q6_k":
-        codes, scales = whole(0, 63, np.uint8, n, k), whole(-128, 127, np.int8, n, k // 16)
-        return GroupedWeight((n, k), 6, 16, codes, scales, 32, 256, small(n, k // 256))
-    codes, scales = whole(0, 15, np.uint8, n, k), whole(0, 63, np.uint8, n, k // 32)
-    mins = whole(0, 63, np.uint8, n, k // 32)
-    high, low = np.abs(small(n, k // 256)), np.abs(small(n, k // 256))
-    return GroupedWeight((n, k), 4, 32, codes, scales, 0, 256, high, mins, low)
-
-
 def part(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight | Array:
     if kind in GROUPED:
-        return grouped(rng, kind, n, k)
+        return grouped_weights.random_grouped(rng, kind, n, k)
     dense = normal(rng, n, k)
     if kind == "bf16":
         return bf16_bits(dense)
@@ -115,13 +92,10 @@ def part(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight |
 
 
 def reach(piece: GroupedWeight | Array, dense: F32) -> NDArray[np.float64]:
-    """|w| as the error bound of `linear` counts it: |scale * code| + |min| with minima."""
-    if not isinstance(piece, GroupedWeight) or piece.mins is None or piece.super_mins is None:
-        return np.abs(dense).astype(np.float64)
-    per = piece.super_group // piece.group
-    low = np.repeat(piece.super_mins.astype(np.float64), per, axis=1) * piece.mins
-    low = np.repeat(low, piece.group, axis=1)  # [N,K]
-    return np.abs(dense + low) + low
+    """|w| as the error bound of `linear` counts it."""
+    if isinstance(piece, GroupedWeight):
+        return grouped_weights.reach(piece)
+    return np.abs(dense).astype(np.float64)
 
 
 def within(got: Array, want: Array, bound: Array | float) -> None:

@@ -16,7 +16,6 @@ from op_cases import (
     GROUPED,
     Make,
     Paged,
-    grouped,
     ids,
     normal,
     paged,
@@ -29,7 +28,7 @@ from op_cases import (
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, Ops, Weight, bf16_bits, from_bf16_bits
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.ops.reference import ReferenceOps, quantize_rows, rounding
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
@@ -39,10 +38,12 @@ SHAPES = {  # (N, K): tile edges at 16 rows, group edges at 32 and 256
     "f32": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
     "f16": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
     "bf16": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
-    "q8_0": [(1, 32), (16, 64), (172, 96), (33, 512)],
-    "q4_0": [(1, 32), (16, 64), (172, 96), (33, 512)],
-    "q4_k": [(1, 256), (16, 256), (172, 512)],
-    "q6_k": [(1, 256), (16, 256), (172, 512)],
+}
+SHAPES |= {
+    kind: [(1, 256), (16, 256), (172, 512)]
+    if layout.block == 256
+    else [(1, 32), (16, 64), (172, 96), (33, 512)]
+    for kind, layout in LAYOUTS.items()
 }
 CASES = [(kind, n, k) for kind, shapes in SHAPES.items() for n, k in shapes]
 HEADS = [(1, 1, 8), (4, 4, 16), (4, 2, 24), (6, 1, 64), (7, 1, 32), (16, 8, 128), (14, 2, 80)]
@@ -161,7 +162,7 @@ def test_a_tuple_of_weights_is_side_by_side(make: Make, rng: np.random.Generator
 def test_pack_refuses_what_does_not_fit(make: Make, rng: np.random.Generator) -> None:
     ops = make()
     with pytest.raises(CheckpointError):
-        ops.pack((4, 32), [part(rng, "f32", 2, 32), grouped(rng, "q4_0", 2, 32)])
+        ops.pack((4, 32), [part(rng, "f32", 2, 32), part(rng, "q4_0", 2, 32)])
     with pytest.raises(CheckpointError):
         ops.pack((5, 32), [part(rng, "f32", 4, 32)])
 

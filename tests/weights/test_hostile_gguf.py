@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from filewriters import entry, gguf_bytes, key, random_tensor, string, value, write_gguf
+from filewriters import BLOCKS, entry, gguf_bytes, key, random_tensor, string, value, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.weights import gguf
 from flyweight.weights.gguf import read_gguf
@@ -104,12 +104,27 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "axis of all ones": (with_tensors(entry("a", (HUGE,), F32, 0)), "truncated"),
     "axes whose product wraps": (with_tensors(entry("a", (1 << 32, 1 << 32), F32, 0)), "truncated"),
     "axes whose bytes wrap": (with_tensors(entry("a", (1 << 62, 4), F32, 0)), "truncated"),
-    "type Q5_1": (with_tensors(entry("a", (2, 32), 7, 0)), "Q5_1"),
-    "type IQ2_XXS": (with_tensors(entry("a", (2, 256), 16, 0)), "IQ2_XXS"),
+    "type Q8_1": (with_tensors(entry("a", (2, 32), 9, 0)), "Q8_1"),
+    "type Q8_K": (with_tensors(entry("a", (2, 256), 15, 0)), "Q8_K"),
+    "type F64": (with_tensors(entry("a", (2, 8), 28, 0)), "F64"),
+    "type I32": (with_tensors(entry("a", (2, 8), 26, 0)), "I32"),
+    "type Q1_0": (with_tensors(entry("a", (2, 128), 41, 0)), "Q1_0"),
     "type 4, withdrawn": (with_tensors(entry("a", (2, 32), 4, 0)), "type 4"),
     "type of all ones": (with_tensors(entry("a", (2, 32), 0xFFFFFFFF, 0)), "type 4294967295"),
-    "row of half a Q4_0 block": (with_tensors(entry("a", (2, 48), 2, 0)), "blocks of 32"),
-    "row of half a Q4_K block": (with_tensors(entry("a", (2, 128), 12, 0)), "blocks of 256"),
+    **{
+        f"row of half a {kind.upper()} block": (
+            with_tensors(entry("a", (2, block // 2), code, 0)),
+            f"blocks of {block}",
+        )
+        for kind, (code, block, *_) in BLOCKS.items()
+    },
+    **{
+        f"{kind.upper()} a byte short": (
+            with_tensors(entry("a", (3, 2 * block), code, 0), data=bytes(6 * nbytes - 1)),
+            "truncated",
+        )
+        for kind, (code, block, nbytes, _) in BLOCKS.items()
+    },
     "offset not aligned": (with_tensors(entry("a", (2, 4), F32, 8)), "alignment"),
     "offset past the end": (with_tensors(entry("a", (2, 8), F32, 1 << 20)), "truncated"),
     "offset of almost 2^64": (with_tensors(entry("a", (2, 8), F32, HUGE - 31)), "truncated"),
@@ -244,7 +259,7 @@ def test_versions_and_alignments(version: int, alignment: int, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     rng = np.random.default_rng(1)
-    shapes = {"f32": (3, 5), "bf16": (2, 4), "q8_0": (2, 64), "q4_0": (3, 32), "q4_k": (1, 256)}
+    shapes = {"f32": (3, 5), "bf16": (2, 4)} | {kind: (1, BLOCKS[kind][1]) for kind in BLOCKS}
     tensors = {f"t.{kind}": random_tensor(rng, kind, shape) for kind, shape in shapes.items()}
     metadata: dict[str, object] = {"general.architecture": "llama", "llama.block_count": 2}
     metadata |= {

@@ -89,7 +89,7 @@ def qkv_gguf(path: Path, kinds: tuple[str, str, str], bias: bool = False) -> dic
     return tensors
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_rope_rows_leave_the_interleaved_order(kind: str, tmp_path: Path) -> None:
     tensors = qkv_gguf(tmp_path / "m.gguf", (kind, kind, kind), bias=True)
     found = run(tmp_path / "m.gguf", qkv_plan(bias=True))["qkv"]

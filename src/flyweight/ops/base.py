@@ -44,7 +44,7 @@ class Weight(Protocol):
     @property
     def nbytes(self) -> int: ...
     @property
-    def kind(self) -> str: ...  # "f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"
+    def kind(self) -> str: ...  # "f32", "f16", "bf16", or a key of grouped.LAYOUTS
 
 
 # A slot whose sources differ in kind is a tuple, in order along N.

@@ -4,13 +4,13 @@ Invariant: dequantisation is exact arithmetic on the fields in float32, in the o
 format defines.  This module does not know files or kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.wire import F32, U8
+from flyweight.wire import F32, I64, U8
 
 # The 16 values of ggml's non-linear 4-bit codes, and those of E2M1 (one sign, two exponent bits,
 # one of mantissa), doubled so that all are whole.
@@ -104,6 +104,12 @@ class GroupedWeight:
     def kind(self) -> str:
         """The name of its structure in `LAYOUTS`; "" for one without."""
         return _NAMES.get(self.layout, "")
+
+    def take(self, rows: slice | I64) -> "GroupedWeight":
+        """Some of the rows, in the order asked for."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        cut: dict[str, Any] = {k: x[rows] for k, x in held.items() if isinstance(x, np.ndarray)}
+        return replace(self, shape=(len(cut["codes"]), self.shape[1]), **cut)
 
     def dequantize(self) -> F32:
         """float32 [N, K]."""

@@ -6,7 +6,7 @@ container and no kernel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -63,8 +63,8 @@ def load(
 def slot_kinds(
     checkpoint: Checkpoint, plan: WeightPlan
 ) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    """What `load` will make of each slot, for the memory plan: (shape, kind) of every weight. Reads
-    no tensor.
+    """What `load` will make of each slot, for the memory plan: (shape, packed kind) of every
+    weight. Reads no tensor.
     """
     check(checkpoint, plan)
     found: dict[str, list[tuple[tuple[int, ...], str]]] = {}
@@ -73,7 +73,9 @@ def slot_kinds(
             found[slot.name] = [(slot.shape, "f32")]
         else:
             runs = _runs(checkpoint, slot)
-            found[slot.name] = [((_total(run), run[0].columns), run[0].kind) for run in runs]
+            found[slot.name] = [
+                ((_total(run), run[0].columns), FORMATS[run[0].kind].packed) for run in runs
+            ]
     return found
 
 
@@ -154,7 +156,7 @@ def _parts(checkpoint: Checkpoint, run: list[_Source], meter: "_Meter") -> Itera
         for start in range(0, source.rows, count):
             stop = min(start + count, source.rows)
             rows = checkpoint.read(source.name, start, stop)
-            yield _take(rows, _half_split(stop - start, head)) if source.heads else rows
+            yield _turned(rows, _half_split(stop - start, head)) if source.heads else rows
             meter.add(form.bytes_for((stop - start, source.columns)))
 
 
@@ -165,18 +167,8 @@ def _half_split(rows: int, head: int) -> I64:
     return np.arange(rows).reshape(-1, head // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _take(rows: Rows, order: I64) -> Rows:
-    if not isinstance(rows, GroupedWeight):
-        return rows[order]
-    supers = None if rows.super_scales is None else rows.super_scales[order]
-    return replace(
-        rows,
-        codes=rows.codes[order],
-        scales=rows.scales[order],
-        super_scales=supers,
-        mins=None if rows.mins is None else rows.mins[order],
-        super_mins=None if rows.super_mins is None else rows.super_mins[order],
-    )
+def _turned(rows: Rows, order: I64) -> Rows:
+    return rows.take(order) if isinstance(rows, GroupedWeight) else rows[order]
 
 
 def _bias(checkpoint: Checkpoint, run: list[_Source]) -> F32 | None:

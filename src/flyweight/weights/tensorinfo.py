@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`kind` is "f32", "f16", "bf16", "q8_0", "q4_0", "q4_k" or "q6_k"."""
+    """`kind` is a key of `formats.FORMATS`."""
 
     name: str
     shape: tuple[int, ...]

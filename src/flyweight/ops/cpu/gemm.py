@@ -1,8 +1,8 @@
 """Weights in 16-row tiles and the product over them: pack, linear, embed.
 
 Invariant: an output row's bits depend on that row of x and the weight alone; the kernels fix the
-order of every sum (native/gemm_tile.h).  Packed bytes are at most 1.05 x the file's for quantised
-kinds.  Nothing here knows models or files.
+order of every sum (native/gemm_tile.h).  Every layout of ops/grouped.py has a kernel.  Nothing here
+knows models or files.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,9 @@ from numpy.typing import NDArray
 from flyweight import _native
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import DENSE_KINDS, Array, rounding
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.wire import F32, I32, U8
 
-# What the kernels of a kind take for granted: bits, group, zero, super_group, codes.
-LAYOUTS = {
-    "q8_0": (8, 32, 0, 0, "int8"),
-    "q4_0": (4, 32, 8, 0, "uint8"),
-    "q4_k": (4, 32, 0, 256, "uint8"),
-    "q6_k": (6, 16, 32, 256, "uint8"),
-}
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
 
 
@@ -123,20 +116,16 @@ def part_kind(part: GroupedWeight | Array) -> str:
                 f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}"
             )
         return kind
-    layout = (part.bits, part.group, part.zero, part.super_group, part.codes.dtype.name)
-    if LAYOUTS.get(part.kind) != layout:
+    if not part.kind:
         known = ", ".join(LAYOUTS)
-        raise CheckpointError(
-            f"quantised weight (bits, group, zero, super group, codes) = {layout} has no kernel;"
-            f" known: {known}"
-        )
+        raise CheckpointError(f"quantised weight of {part.layout} has no kernel; known: {known}")
     return part.kind
 
 
 def check_columns(shape: tuple[int, int], kind: str) -> None:
     if kind not in LAYOUTS:
         return
-    block = LAYOUTS[kind][3] or LAYOUTS[kind][1]
+    block = LAYOUTS[kind].block
     if shape[1] % block:
         raise CheckpointError(
             f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"

@@ -63,5 +63,5 @@ def _five_bits(low: U8, high: U8) -> U8:
     """[N, blocks, 16] halves and [N, blocks, 4] bits -> codes [N, blocks * 32]; bit i is element
     i's.
     """
-    codes = planes(low, 4).reshape(len(low), -1)
+    codes = planes(low, 4).reshape(len(low), low.shape[1] * 32)
     return lift(codes, np.unpackbits(high, axis=2, bitorder="little"), 4)

@@ -95,8 +95,8 @@ def parse_iq1_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
 
 def parse_iq1_m(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """56 bytes a block of 256: 32 low bytes of indices; 16 bytes of two 3-bit tops with, above
-    each, whether its 8 values are 1/8 lower or higher; four words of four 3-bit scales s of 2 s + 1,
-    whose top four bits together are the float16 scale.
+    each, whether its 8 values are 1/8 lower or higher; four words of four 3-bit scales s of
+    2 s + 1, whose top four bits together are the float16 scale.
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 56)
@@ -116,10 +116,9 @@ def parse_tq1_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     n, k = shape
     blocks = raw.reshape(n, k // 256, 54)
     runs = ((0, 32, 5), (32, 48, 5), (48, 52, 4))
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
     digits = [
-        (blocks[:, :, None, a:b] * (3 ** np.arange(count, dtype=np.uint8))[:, None]).reshape(
-            n, k // 256, -1
-        )
+        (blocks[:, :, None, a:b] * powers[:count]).reshape(n, k // 256, (b - a) * count)
         for a, b, count in runs
     ]
     thirds = np.concatenate(digits, axis=2) * np.uint16(3) >> np.uint16(8)
@@ -135,7 +134,7 @@ def parse_tq2_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
 
 
 def _signs_and_scale(words: U8) -> tuple[Codes, Codes]:
-    """[N, groups, 4] bytes -> signs [N, groups, 4, 8], scales [N, 2 * groups] of 16 elements each."""
+    """[N, groups, 4] bytes -> signs [N, groups, 4, 8], scales [N, 2 * groups], one per 16."""
     word = words.view("<u4")[:, :, 0]
     signs = codebooks.EVEN_SIGNS[word[:, :, None] >> SEVEN & np.uint32(127)]
     return signs, np.repeat((word >> 28).astype(np.int8) * 2 + 1, 2, axis=1)
@@ -146,7 +145,9 @@ def _eighths(index: NDArray[np.uint16], shift: NDArray[np.signedinteger]) -> Cod
     return codebooks.IQ1[index] * np.int8(8) + shift.astype(np.int8)[..., None]
 
 
-def _ternary(shape: tuple[int, ...], codes: NDArray[np.unsignedinteger], scale: NDArray[np.float16]) -> GroupedWeight:
+def _ternary(
+    shape: tuple[int, ...], codes: U8 | NDArray[np.uint16], scale: NDArray[np.float16]
+) -> GroupedWeight:
     ones = np.ones((shape[0], shape[1] // 16), np.int8)
     return _int8(shape, codes.astype(np.int8) - np.int8(1), ones, scale, 1)
 

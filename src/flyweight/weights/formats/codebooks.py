@@ -18,7 +18,8 @@ def _book(values: tuple[int, ...], elements: int, text: str) -> Codebook:
     packed = np.frombuffer(b85decode(text), np.uint8)
     shifts = np.arange(0, 8, width, dtype=np.uint8)
     indices = packed[:, None] >> shifts & np.uint8((1 << width) - 1)
-    return np.array(values, np.int8)[indices].reshape(-1, elements)
+    book: Codebook = np.array(values, np.int8)[indices].reshape(-1, elements)
+    return book
 
 
 # [256, 8]: -1 where bit i of a byte is set, else 1.

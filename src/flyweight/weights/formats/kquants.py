@@ -73,8 +73,8 @@ def parse_q5_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
 
 def parse_q6_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """210 bytes a block: 128 bytes of low 4 bits, 64 of high 2 bits, 16 int8 scales (groups of 16),
-    float16 scale. Each half block of 128 elements holds four runs of 32: low bits in bytes 0-63, low
-    halves then high halves; high bits in 32 bytes, two bits a run.
+    float16 scale. Each half block of 128 elements holds four runs of 32: low bits in bytes 0-63,
+    low halves then high halves; high bits in 32 bytes, two bits a run.
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 210)

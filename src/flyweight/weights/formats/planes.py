@@ -18,8 +18,8 @@ def halves(raw: U8) -> NDArray[np.float16]:
 
 
 def planes(packed: U8, width: int) -> U8:
-    """[N, runs, B] bytes -> [N, runs, 8 / width, B]: plane i holds bits [i * width, (i + 1) * width)
-    of each byte. B is a multiple of 8.
+    """[N, runs, B] bytes -> [N, runs, 8 / width, B]: plane i holds the `width` bits of each byte
+    from i * width up. B is a multiple of 8.
 
     Eight bytes at a time: over short rows of bytes NumPy's loops cost three times as much.
     """
