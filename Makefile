@@ -7,6 +7,8 @@
 # demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.
 
 PYTHON ?= python3
+# What demo and test install: the sources, or a wheel made from them.
+PACKAGE ?= .
 BUILD ?= build/native
 SANITIZE ?= address,undefined
 
@@ -37,11 +39,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet .
+	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)[dev]'
 	@touch $@ $(VENV)/.installed
 
 native:

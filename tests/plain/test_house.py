@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "flyweight"
 MODULES = sorted(SOURCE.rglob("*.py"))
 NATIVE = sorted(p for p in (ROOT / "native").rglob("*") if p.suffix in (".cpp", ".h"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-TOOLS = sorted([*(ROOT / "tools").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
+TOOLS = sorted(p for room in ("tools", "bench", "fuzz") for p in (ROOT / room).rglob("*.py"))
 
 MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}

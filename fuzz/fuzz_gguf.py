@@ -1,0 +1,78 @@
+"""Fuzz target: a GGUF file, opened as a model, its family asked, and every tensor of it read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from filewriters import GGML_TYPES, gguf_bytes, key, random_tensor, write_gguf
+from flyweight.errors import CheckpointError
+from flyweight.models.registry import family
+from flyweight.weights.checkpoint import open_checkpoint
+
+
+class Target:
+    COVERED = (
+        "weights/gguf.py",
+        "weights/gguf_names.py",
+        "weights/ggufmodel.py",
+        "weights/mapped.py",
+        "weights/formats/*.py",
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "model.gguf"
+
+    def seeds(self) -> Iterator[bytes]:
+        """Every tensor kind, every type of metadata, every architecture, small."""
+        rng = np.random.default_rng(1)
+        for kind in GGML_TYPES:
+            tensors = {"token_embd.weight": random_tensor(rng, kind, (2, 256))}
+            yield write_gguf(self.path, shape("llama"), tensors).read_bytes()
+        for arch in ("qwen2", "qwen3"):
+            tensors = {"blk.0.attn_q.bias": random_tensor(rng, "f32", (4,))}
+            more = {"tokenizer.ggml.tokens": ["a"], f"{arch}.expert_count": 0}
+            yield write_gguf(self.path, shape(arch) | more, tensors).read_bytes()
+        scaling = {
+            "llama.rope.scaling.type": "linear",
+            "llama.rope.scaling.factor": 2.0,
+            "llama.rope.scaling.original_context_length": 8,
+            "tokenizer.ggml.eos_token_id": 1,
+        }
+        tensors = {"rope_freqs.weight": random_tensor(rng, "f32", (4,))}
+        yield write_gguf(self.path, shape("llama") | scaling, tensors).read_bytes()
+        layers = {"llama.attention.head_count_kv": np.full(2, 1, np.int32), "split.count": 1}
+        old = {"llama.rope.scale_linear": 4.0, "general.alignment": 8}
+        yield write_gguf(self.path, shape("llama") | layers | old, {}).read_bytes()
+        arrays = [key(kind, np.zeros(2, kind)) for kind in "bBhHiIqQfd?"]
+        yield gguf_bytes([*arrays, key("words", ["a", "bc"]), key("flag", True)], [], version=2)
+
+    def execute(self, data: bytes) -> None:
+        self.path.write_bytes(data)
+        try:
+            checkpoint = open_checkpoint(self.path)
+        except CheckpointError:
+            return
+        try:
+            assert len(checkpoint.fingerprint) == 32
+            for name, info in checkpoint.tensors.items():
+                checkpoint.read(name, 0, info.shape[0])
+            family(checkpoint.config).spec(checkpoint.config)
+        except CheckpointError:
+            pass  # a quantised tensor that is no matrix, a shape no family has
+        finally:
+            checkpoint.close()
+
+
+def shape(arch: str) -> dict[str, object]:
+    """The least metadata a model needs."""
+    return {
+        "general.architecture": arch,
+        f"{arch}.embedding_length": 8,
+        f"{arch}.block_count": 2,
+        f"{arch}.attention.head_count": 1,
+        f"{arch}.feed_forward_length": 16,
+        f"{arch}.context_length": 64,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{arch}.vocab_size": 2,
+    }
