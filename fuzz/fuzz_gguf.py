@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from filewriters import GGML_TYPES, gguf_bytes, key, random_tensor, write_gguf
+from filewriters import GGML_TYPES, encode, gguf_bytes, key, random_tensor, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.weights.checkpoint import open_checkpoint
@@ -39,27 +39,30 @@ class Target:
             "llama.rope.scaling.original_context_length": 8,
             "tokenizer.ggml.eos_token_id": 1,
         }
-        tensors = {"rope_freqs.weight": random_tensor(rng, "f32", (4,))}
+        tensors = {"rope_freqs.weight": encode(np.ones(4, np.float32), "f32")}
         yield write_gguf(self.path, shape("llama") | scaling, tensors).read_bytes()
         layers = {"llama.attention.head_count_kv": np.full(2, 1, np.int32), "split.count": 1}
         old = {"llama.rope.scale_linear": 4.0, "general.alignment": 8}
         yield write_gguf(self.path, shape("llama") | layers | old, {}).read_bytes()
         arrays = [key(kind, np.zeros(2, kind)) for kind in "bBhHiIqQfd?"]
-        yield gguf_bytes([*arrays, key("words", ["a", "bc"]), key("flag", True)], [], version=2)
+        least = [key(name, value) for name, value in shape("llama").items()]
+        yield gguf_bytes([*least, *arrays, key("words", ["a", "bc"])], [], version=2)
 
-    def execute(self, data: bytes) -> None:
+    def execute(self, data: bytes) -> bool:
+        """Whether the file is a model."""
         self.path.write_bytes(data)
         try:
             checkpoint = open_checkpoint(self.path)
         except CheckpointError:
-            return
+            return False
         try:
             assert len(checkpoint.fingerprint) == 32
             for name, info in checkpoint.tensors.items():
                 checkpoint.read(name, 0, info.shape[0])
             family(checkpoint.config).spec(checkpoint.config)
-        except CheckpointError:
-            pass  # a quantised tensor that is no matrix, a shape no family has
+            return True
+        except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has
+            return False
         finally:
             checkpoint.close()
 

@@ -65,18 +65,18 @@ class Target:
             b'{"dtype":"F32","shape":[0],"data_offsets":[4,4]}',
         ):
             yield bytes([HEADER]) + b'{"a":' + entry + b"}\0" + bytes(4)
-        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS), STRANGERS):
+        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS)):
             mask = sum(1 << NAMES.index(name) for name in present)
             yield bytes([PRESENT]) + mask.to_bytes(2, "little")
 
-    def execute(self, data: bytes) -> None:
+    def execute(self, data: bytes) -> bool:
+        """Whether the folder is a model."""
         files = self._files(data)
         for name, content in files.items():
             (self.folder / name).write_bytes(content)
         try:
-            read(self.folder)
-            if SINGLE in files:
-                read(self.folder / SINGLE)
+            alone = SINGLE in files and read(self.folder / SINGLE)
+            return read(self.folder) or alone
         finally:
             for name in files:
                 (self.folder / name).unlink()
@@ -96,17 +96,18 @@ class Target:
         return {name: self.honest[name] for name in names} | {part: rest}
 
 
-def read(path: Path) -> None:
+def read(path: Path) -> bool:
     try:
         checkpoint = open_checkpoint(path)
     except CheckpointError:
-        return
+        return False
     try:
         assert len(checkpoint.fingerprint) == 32
         for name, info in checkpoint.tensors.items():
             checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
         family(checkpoint.config).spec(checkpoint.config)
-    except CheckpointError:
-        pass  # a shape no family has
+        return True
+    except CheckpointError:  # a shape no family has
+        return False
     finally:
         checkpoint.close()

@@ -1,7 +1,7 @@
 """Fuzz target: a chat template, compiled and rendered over messages of every role.
 
-An expression that computes a huge number or string at once cannot be stopped by anyone
-(`text.chat` says so): what could spell one is left out, and a render may take a second.
+An expression that computes one huge number cannot be stopped by anyone (`text.chat` says so): what
+could spell one is left out, and a render may take a second.
 """
 
 import re
@@ -14,12 +14,12 @@ from flyweight.text.chat import render
 from flyweight.text.tokenizer import load_tokenizer
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "data" / "text"
-UNSTOPPABLE = re.compile(r"\*\*|[0-9]{4}|[*~].*[*~].*[*~]", re.DOTALL)
+UNSTOPPABLE = re.compile(r"\*\*|[0-9]{4}")
 SECONDS = 1.0
 CALL = {"function": {"name": "look", "arguments": {"at": ["sky", 1, None]}}}
 MESSAGES = [
     {"role": "system", "content": "Be kind."},
-    {"role": "user", "content": [{"type": "text", "text": "Hello <|end|>"}]},
+    {"role": "user", "content": "Hello <|end|>"},
     {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [CALL]},
     {"role": "tool", "content": "blue", "name": "look"},
     {"role": "user", "content": "And now?"},
@@ -28,8 +28,8 @@ SMALL = (
     "{%- for m in messages if m.role != 'system' -%}{{ loop.index0 ~ m['content'] | trim }}"
     "{% if loop.last %}{% break %}{% endif %}{% endfor %}",
     "{% macro say(x) %}{{ x | tojson(indent=2) }}{% endmacro %}{{ say(tools) }}{{ bos_token }}",
-    "{% set ns = namespace(n=1) %}{% generation %}{{ raise_exception('no') }}{% endgeneration %}",
-    "{{ strftime_now('%Y') }}{% if tools is defined and tools is not none %}{{ '' }}{% endif %}",
+    "{% set ns = namespace(n=1) %}{% generation %}{{ ns.n }}{% endgeneration %}",
+    "{{ strftime_now('%Y') }}{% if tools is not none %}{{ raise_exception('no') }}{% endif %}",
     "{{ messages[1:] | selectattr('role', 'equalto', 'user') | list | length }}",
 )
 
@@ -51,15 +51,17 @@ class Target:
         for template in SMALL:
             yield template.encode()
 
-    def execute(self, data: bytes) -> None:
+    def execute(self, data: bytes) -> bool:
+        """Whether it is a template that renders."""
         template = data.decode("utf-8", "replace")
         if UNSTOPPABLE.search(template):
-            return
+            return False
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
         try:
-            assert isinstance(render(template, MESSAGES, self.tokenizer), str)
+            render(template, MESSAGES, self.tokenizer)
+            return True
         except (RequestError, TooSlow):
-            pass
+            return False
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 

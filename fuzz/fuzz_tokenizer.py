@@ -5,7 +5,6 @@ The first byte of an input says which file the rest of it is.
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,14 @@ class Target:
         for metadata in (spm(), bpe()):
             yield bytes([GGUF]) + write_gguf(self.gguf, metadata, {}).read_bytes()
 
-    def execute(self, data: bytes) -> None:
+    def execute(self, data: bytes) -> bool:
+        """Whether it is a tokenizer."""
         code, rest = data[0] if data else GGUF, data[1:]
-        with suppress(FlyweightError):
+        try:
             use(self.load(code, rest))
+            return True
+        except FlyweightError:
+            return False
 
     def load(self, code: int, data: bytes) -> Tokenizer:
         if code in PARTS:

@@ -86,7 +86,7 @@ def fuzz(limit: str, name: str, folder: Path, corpus: Path) -> None:
     atheris.Fuzz()
 
 
-def watched(execute: Callable[[bytes], None], data: bytes) -> None:
+def watched(execute: Callable[[bytes], bool], data: bytes) -> None:
     start = process_time()
     execute(data)
     took = process_time() - start

@@ -59,12 +59,18 @@ def inverse_frequencies(rope: RopeSpec) -> F32:
     setting is missing.
     """
     exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
-    plain = (np.float32(1) / np.float32(rope.base) ** exponents).astype(np.float32)
     scaling = dict(rope.scaling)
     try:
-        return _KINDS[rope.kind](plain, scaling).astype(np.float32)
+        with np.errstate(all="ignore"):
+            plain = (np.float32(1) / np.float32(rope.base) ** exponents).astype(np.float32)
+            found = _KINDS[rope.kind](plain, scaling).astype(np.float32)
     except KeyError as key:
         raise CheckpointError(f"rope_scaling of type {rope.kind!r} lacks {key}") from None
+    if not np.isfinite(found).all():
+        raise CheckpointError(
+            f"rope_scaling of type {rope.kind!r} gives frequencies that are not finite"
+        )
+    return found
 
 
 def _listed(factors: object) -> dict[str, float]:

@@ -90,7 +90,8 @@ class GgufCheckpoint:
                 f"[{pairs}] floats expected"
             )
         scaling = self.config["rope_scaling"] or {"rope_type": "linear", "factor": 1.0}
-        factors = to_f32(rows) * np.float32(scaling["factor"])
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            factors = to_f32(rows) * np.float32(scaling["factor"])
         if scaling["rope_type"] != "linear" or not (
             np.isfinite(factors).all() and (factors > 0).all()
         ):

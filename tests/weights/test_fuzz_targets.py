@@ -1,0 +1,53 @@
+"""The fuzz targets (fuzz/) start from inputs that are right; what they found stays found."""
+
+import importlib
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from filewriters import encode, write_gguf
+from flyweight.errors import CheckpointError
+from flyweight.models.rope import rope_spec
+from flyweight.weights.checkpoint import open_checkpoint
+
+FUZZ = Path(__file__).parents[2] / "fuzz"
+
+
+@pytest.mark.parametrize("name", ["gguf", "safetensors", "tokenizer", "template"])
+def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FUZZ)
+    target = importlib.import_module(f"fuzz_{name}").Target(tmp_path)
+    seeds = list(target.seeds())
+    assert len(seeds) >= 6
+    assert [seed[:200] for seed in seeds if not target.execute(seed)] == []
+    assert not target.execute(b"{{")
+
+
+def test_rope_factors_so_small_that_no_frequency_is_left_are_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointError, match="frequencies that are not finite"):
+            rope_spec({"rope_scaling": {"rope_type": "factors", "factors": [1, 1e-45]}}, 4)
+
+
+def test_rope_factors_that_overflow_are_refused_in_silence(tmp_path: Path) -> None:
+    metadata = {
+        "general.architecture": "llama",
+        "llama.embedding_length": 4,
+        "llama.block_count": 1,
+        "llama.attention.head_count": 1,
+        "llama.feed_forward_length": 4,
+        "llama.context_length": 4,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.vocab_size": 4,
+        "llama.rope.scaling.type": "linear",
+        "llama.rope.scaling.factor": 1e9,
+    }
+    factors = encode(np.array([1, 3e38], np.float32), "f32")
+    path = write_gguf(tmp_path / "m.gguf", metadata, {"rope_freqs.weight": factors})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointError, match="rope_freqs"):
+            open_checkpoint(path)
