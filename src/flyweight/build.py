@@ -155,6 +155,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         blocks=memory.blocks,
         prefix_caching=settings.enable_prefix_caching,
         draft_tokens=settings.draft_tokens,
+        scored=settings.prompt_logprob_rows,
     )
     engine = _engine(settings, limits, model, ops, found)
     found.checkpoint.close()
@@ -183,6 +184,7 @@ def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -
         kv_dtype=settings.kv_cache_dtype,
         threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
+        scored=settings.prompt_logprob_rows,
         blocks=settings.blocks,
     )
     needs = Needs.of(found.spec, slot_kinds(found.checkpoint, found.plan), ops)

@@ -16,6 +16,7 @@ from flyweight.results import (
     EmbeddingOutput,
     EmbeddingRequestOutput,
     PositionLogprobs,
+    PromptLogprobs,
     RequestMetrics,
     RequestOutput,
 )
@@ -25,19 +26,35 @@ from flyweight.types import Event, Finish, Request, TokenLogprobs
 
 
 @dataclass(slots=True)
+class _Scores:
+    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's."""
+
+    best: int
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    values: "array[float]" = field(default_factory=lambda: array("f"))
+    ranks: "array[int]" = field(default_factory=lambda: array("i"))
+
+    def add(self, token: int, scored: TokenLogprobs) -> None:
+        missing = self.best - len(scored.top_ids)
+        self.ids.extend((token, *scored.top_ids, *(-1,) * missing))
+        self.values.extend((scored.chosen, *scored.top, *(0.0,) * missing))
+        self.ranks.append(scored.rank)
+
+    def listed(self, spell: Callable[[int], str]) -> PositionLogprobs:
+        return PositionLogprobs(self.ids, self.values, self.ranks, 1 + self.best, spell)
+
+
+@dataclass(slots=True)
 class _Choice:
     """One choice as it grows; `delta` is the text no output has shown yet."""
 
     detokenizer: Detokenizer
+    scores: _Scores
+    delta: str
     tokens: list[int] = field(default_factory=list)
-    # log-probabilities, `PositionLogprobs`' arrays
-    ids: "array[int]" = field(default_factory=lambda: array("i"))
-    values: "array[float]" = field(default_factory=lambda: array("f"))
-    ranks: "array[int]" = field(default_factory=lambda: array("i"))
     cumulative: float = 0.0
     finish: str | None = None
     reason: int | str | None = None
-    delta: str = ""
 
 
 class Collector:
@@ -54,7 +71,13 @@ class Collector:
         self.clock = clock
         self.cached = 0
         self._scheduled = self._first = self._last = 0.0
-        self.choices = [_Choice(self._detokenizer()) for _ in range(request.params.n)]
+        params = request.params
+        self._echo = self._prompt_text() if params.echo else ""
+        self._prompt = _Scores(params.prompt_logprobs or 0)
+        self.choices = [
+            _Choice(self._detokenizer(), _Scores(params.logprobs or 0), self._echo)
+            for _ in range(params.n)
+        ]
 
     @property
     def finished(self) -> bool:
@@ -74,6 +97,11 @@ class Collector:
         if choice.finish:
             return False
         self._time(event)
+        for known in event.prompt_logprobs:
+            self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
+        if self.request.params.max_tokens == 0:  # the one drawn is not wanted
+            choice.finish = Finish.LENGTH.value if event.finish else None
+            return False
         for i, token in enumerate(event.tokens):
             scored = event.logprobs[i] if event.logprobs else None
             last = i == len(event.tokens) - 1
@@ -95,7 +123,19 @@ class Collector:
             finished=self.finished,
             num_cached_tokens=self.cached,
             metrics=self._metrics(),
+            prompt_logprobs=self._prompt_scores(),
         )
+
+    def _prompt_text(self) -> str:
+        """The prompt as it was given, or as its tokens read."""
+        if self.prompt is not None:
+            return self.prompt
+        return self.tokenizer.decode(self.request.tokens, self.request.params.skip_special_tokens)
+
+    def _prompt_scores(self) -> PromptLogprobs | None:
+        if self.request.params.prompt_logprobs is None:
+            return None
+        return PromptLogprobs(self._prompt.listed(self._spelled))
 
     def _detokenizer(self) -> Detokenizer:
         params = self.request.params
@@ -118,10 +158,7 @@ class Collector:
         choice.tokens.append(token)
         if scored is not None:
             choice.cumulative += scored.chosen
-            missing = (self.request.params.logprobs or 0) - len(scored.top_ids)
-            choice.ids.extend((token, *scored.top_ids, *(-1,) * missing))
-            choice.values.extend((scored.chosen, *scored.top, *(0.0,) * missing))
-            choice.ranks.append(scored.rank)
+            choice.scores.add(token, scored)
         if not hidden:
             choice.delta += choice.detokenizer.push([token])
 
@@ -156,14 +193,11 @@ class Collector:
 
     def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
         best = self.request.params.logprobs
-        scores = None
-        if best is not None:
-            packed = choice.ids, choice.values, choice.ranks
-            scores = PositionLogprobs(*packed, 1 + best, self._spelled)
+        scores = None if best is None else choice.scores.listed(self._spelled)
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
-            text=choice.detokenizer.text,
+            text=self._echo + choice.detokenizer.text,
             token_ids=list(choice.tokens),
             cumulative_logprob=None if best is None else choice.cumulative,
             logprobs=scores,

@@ -42,7 +42,8 @@ class Limits:
     `max_model_len` tokens of prompt and answer together; `max_num_seqs` sequences and
     `max_num_batched_tokens` tokens in a step; `blocks` blocks of `block_size` tokens of K/V;
     `max_chunk` most prompt tokens of one sequence in a step (None: no limit of its own);
-    `draft_tokens` most guesses a step; `hidden_rows` most hidden states handed out in a step.
+    `draft_tokens` most guesses a step; `hidden_rows` most hidden states handed out in a step,
+    `scored` most prompt tokens in one whose log-probabilities are wanted (0: none may be).
     """
 
     max_model_len: int
@@ -54,6 +55,7 @@ class Limits:
     max_chunk: int | None = None
     draft_tokens: int = 4
     hidden_rows: int = 256
+    scored: int = 256
 
     def __post_init__(self) -> None:
         whole("block_size", self.block_size, 1, 1024)
@@ -64,6 +66,7 @@ class Limits:
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
         whole("draft_tokens", self.draft_tokens, 0, 64)
         whole("hidden_rows", self.hidden_rows, 1)
+        whole("scored", self.scored, 0)
         if self.max_chunk is not None:
             whole("max_chunk", self.max_chunk, 1)
 
@@ -95,10 +98,11 @@ class Settings:
     `model` None is the story model inside the package.  `max_model_len` None is the longest context
     that fits, up to the model's own.  `memory_limit` covers everything the process holds, as text
     (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `blocks` 0 is as many K/V blocks
-    as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.  `isa` forces
-    an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests that
-    have none of their own.  `revision` is a branch, a tag or a commit of a model on the Hub;
-    `offline` makes no network call.
+    as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.
+    `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
+    forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
+    requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
+    the Hub; `offline` makes no network call.
     """
 
     model: str | os.PathLike[str] | None = None
@@ -113,6 +117,7 @@ class Settings:
     max_num_batched_tokens: int = 512
     enable_prefix_caching: bool = True
     draft_tokens: int = 0
+    prompt_logprob_rows: int = 256
     seed: int | None = None
     backend: str = "cpu"
     isa: str | None = None
@@ -150,6 +155,7 @@ class Settings:
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
         whole("draft_tokens", self.draft_tokens, 0, 64)
+        whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
         if self.blocks and self.max_model_len:
             least = -(-self.max_model_len // self.block_size)
             if self.blocks < least:

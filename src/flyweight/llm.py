@@ -224,7 +224,7 @@ class LLM:
             tokens=tuple(asked.tokens),
             params=params,
             stop_ids=ends | frozenset(params.stop_token_ids),
-            max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
+            max_tokens=room if params.max_tokens is None else max(1, min(room, params.max_tokens)),
             seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
             arrival=asked.arrival if arrival is None else arrival,
             salt=asked.salt,

@@ -77,6 +77,43 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
         return found
 
 
+class PromptLogprobs(Sequence[dict[int, Logprob] | None]):
+    """One entry a token of the prompt, as vLLM lists them: none for the first, which nothing
+    foretells, then those of `rest`.
+    """
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, rest: PositionLogprobs) -> None:
+        self._rest = rest
+
+    def __len__(self) -> int:
+        return 1 + len(self._rest)
+
+    @overload
+    def __getitem__(self, at: int) -> dict[int, Logprob] | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[dict[int, Logprob] | None, ...]: ...
+    def __getitem__(
+        self, at: int | slice
+    ) -> dict[int, Logprob] | tuple[dict[int, Logprob] | None, ...] | None:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(self[i] for i in places)
+        return self._rest[places - 1] if places else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[dict[int, Logprob] | None, ...]]]:
+        return tuple, (tuple(self),)
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One choice.  `delta` is the text that is new since the last output of a stream.
@@ -108,7 +145,9 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A request's result so far; `finished` when every choice has ended."""
+    """A request's result so far; `finished` when every choice has ended.  `prompt_logprobs`, where
+    asked for, has an entry for each token of the prompt.
+    """
 
     request_id: str
     prompt: str | None
@@ -117,6 +156,7 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    prompt_logprobs: Sequence[dict[int, Logprob] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

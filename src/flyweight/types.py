@@ -34,6 +34,7 @@ RANGES = {  # options that may be any real number between two
     "mirostat_tau": (0, 100),
     "mirostat_eta": (0, 1),
 }
+FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "echo")
 CUTS = {  # what keeps some candidates only, and the values that keep all
     "top_k": 0,
     "top_p": 1.0,
@@ -53,7 +54,9 @@ class SamplingParams:
     `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the
     request.  `logprobs` n asks for the n best raw log-probabilities beside the chosen token's.
     `stop` strings are cut from the text unless `include_stop_str_in_output`.  `max_tokens` None
-    means up to the context's end.
+    means up to the context's end.  `prompt_logprobs` asks the same of every token of the prompt;
+    `echo` puts the prompt before the text, and its log-probabilities where there are `logprobs`.
+    With either, `max_tokens` 0 leaves it at that.
     """
 
     n: int = 1
@@ -89,14 +92,16 @@ class SamplingParams:
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     guidance_scale: float = 1.0
+    prompt_logprobs: int | None = None
+    echo: bool = False
 
     def __post_init__(self) -> None:
         self._check_lists()
         self._check_numbers()
-        self._check_counts()
-        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        for name in FLAGS:
             flag = getattr(self, name)
             require(isinstance(flag, bool), name, flag, "true or false")
+        self._check_counts()
         self._check_company()
 
     def _settle(self, name: str, value: object) -> None:
@@ -157,9 +162,13 @@ class SamplingParams:
         ):
             self._settle_whole(name, low, high)
         self._settle_whole("seed", -(2**63), 2**64 - 1, none=True)
-        self._settle_whole("max_tokens", 1, None, none=True)
-        self._settle_whole("min_tokens", 0, self.max_tokens)
         self._settle_whole("logprobs", 0, MAX_LOGPROBS, none=True)
+        self._settle_whole("prompt_logprobs", 0, MAX_LOGPROBS, none=True)
+        if self.echo and self.prompt_logprobs is None:
+            self._settle("prompt_logprobs", self.logprobs)
+        about_the_prompt = self.echo or self.prompt_logprobs is not None
+        self._settle_whole("max_tokens", 0 if about_the_prompt else 1, None, none=True)
+        self._settle_whole("min_tokens", 0, self.max_tokens)
 
     def _settle_whole(self, name: str, low: int, high: int | None, *, none: bool = False) -> None:
         value = getattr(self, name)
@@ -249,8 +258,9 @@ class TokenLogprobs:
 @dataclass(slots=True)
 class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
-    the last one.  `vector` is the answer of a request that asked for one.  (Not frozen: that would
-    cost 128 sequences 0.2 ms a step.)
+    the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
+    token on; they come before the first token.  `vector` is the answer of a request that asked for
+    one.  (Not frozen: that would cost 128 sequences 0.2 ms a step.)
     """
 
     id: str
@@ -262,3 +272,4 @@ class Event:
     cached: int = 0
     timings: Timings | None = None
     vector: "array[float] | None" = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()

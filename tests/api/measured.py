@@ -82,7 +82,9 @@ def main(model: str, settings: str, prompts: str, tokens: str) -> None:
         return
     length = int(tokens) - ANSWER
     ids = [[(31 * i + j) % 251 for j in range(length)] for i in range(int(prompts))]
-    params = SamplingParams(max_tokens=ANSWER, top_p=0.9, ignore_eos=True, logprobs=20)
+    params = SamplingParams(
+        max_tokens=ANSWER, top_p=0.9, ignore_eos=True, logprobs=20, prompt_logprobs=20
+    )
     llm.generate(ids, params, use_tqdm=False)
     print(json.dumps({"peak": watch.stop(), "high_water": high_water(), "stats": llm.stats(),
                       **parts(llm.loaded.memory)}))  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from flyweight.engine.runner import Ticket
 from flyweight.types import Request
-from flyweight.wire import F32, I32, Batch, Sampled
+from flyweight.wire import I32, Batch, Sampled
 
 VOCAB, HIDDEN = 6, 3
 
@@ -37,6 +37,11 @@ def draw(
     return [t for t in range(VOCAB) if t not in banned][noise % (VOCAB - len(banned))]
 
 
+def score(seen: tuple[int, ...], token: int) -> float:
+    """Stands for the log-probability of a token after a context."""
+    return float(hash((hash(seen), token)) % 2**20)
+
+
 class MockRunner:
     """Stands where a `Runner` does."""
 
@@ -56,14 +61,17 @@ class MockRunner:
             for t in range(first, last):
                 seen[t] = view[: int(batch.contexts[s]) - (last - 1 - t)]
         tokens = [self._row(batch, r, seen[t]) for r, t in enumerate(batch.rows.tolist())]
-        none: F32 = np.zeros(len(tokens), np.float32)
-        ids = np.array(tokens, np.int32)
+        scores = [
+            score(tuple([self.kv[slot] for slot in seen[t]]), token)
+            for t, token in zip(batch.rows.tolist(), tokens, strict=True)
+        ]
+        ids, reals = np.array(tokens, np.int32), np.array(scores, np.float32)
         hidden = None
         if batch.hidden is not None:
             rows = [[self.kv[slot] for slot in seen[t]] for t in batch.hidden.tolist()]
             hidden = np.array([state(row) for row in rows], np.float32).reshape(-1, HIDDEN)
         return Ticket(
-            Sampled(ids, none, ids, ids.reshape(-1, 1), none.reshape(-1, 1), hidden=hidden)
+            Sampled(ids, reals, ids, ids.reshape(-1, 1), reals.reshape(-1, 1), hidden=hidden)
         )
 
     def wait(self, ticket: Ticket) -> Sampled:
@@ -82,6 +90,8 @@ class MockRunner:
 
     def _row(self, batch: Batch, r: int, seen: list[int]) -> int:
         s = batch.sampling
+        if s.given[r] >= 0:
+            return int(s.given[r])
         banned = frozenset(s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]].tolist())
         kv = tuple([self.kv[slot] for slot in seen])
         return draw(kv, int(s.seed[r]), int(s.choice[r]), int(s.position[r]), banned)
@@ -122,3 +132,14 @@ def answer(request: Request, choice: int) -> tuple[int, ...]:
     return _answer(
         request.tokens, request.seed, choice, request.max_tokens, least, request.stop_ids
     )
+
+
+def scores(request: Request) -> list[float]:
+    """What the oracle thinks of a prompt, from its second token on."""
+    seen: list[int] = []
+    found = []
+    for position, token in enumerate(request.tokens):
+        if position:
+            found.append(score(tuple(seen), token))
+        seen.append(content(token, position, seen[-1] if seen else 0))
+    return found

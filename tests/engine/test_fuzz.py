@@ -19,6 +19,7 @@ OFTEN = (
     "accepted draft",
     "copy-on-write",
     "vector",
+    "scored rows",
 )
 
 

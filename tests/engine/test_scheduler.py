@@ -216,7 +216,8 @@ def test_two_plans_may_be_in_flight():
             if len(pending) == 2 or not plan.chunks:
                 done, ticket = pending.popleft()
                 drawn = iter(runner.wait(ticket).tokens.tolist())
-                made = [Produced([next(drawn) for _ in range(c.rows)]) for c in done.chunks]
+                rows = [[next(drawn) for _ in range(c.rows)] for c in done.chunks]
+                made = [Produced(own[c.scored :]) for c, own in zip(done.chunks, rows, strict=True)]
                 for event in s.commit(done, made):
                     texts.setdefault((event.id, event.index), []).extend(event.tokens)
                 s.pool.integrity([seq.table for seq in s.running])

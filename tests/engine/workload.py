@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oracle import VOCAB, MockRunner, answer, vector
+from oracle import VOCAB, MockRunner, answer, scores, vector
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Ask, Draft, Drafter
@@ -65,6 +65,7 @@ def workload(seed: int) -> Workload:
         max_chunk=rng.choice((None, None, 1, 3)),
         draft_tokens=rng.randint(1, 4),
         hidden_rows=rng.choice((256, 1, 3)),
+        scored=rng.randint(1, 5),
     )
     arrivals: dict[int, list[Request]] = {}
     aborts: dict[int, list[tuple[str, int | None]]] = {}
@@ -88,6 +89,7 @@ def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
         n=rng.choice((1, 1, 2, 3)),
         max_tokens=most,
         min_tokens=rng.choice((0, 0, rng.randint(0, most))),
+        prompt_logprobs=rng.choice((None, None, None, 0)),
     )
     pooling = None
     if rng.random() < 0.15:
@@ -156,6 +158,7 @@ class Harness:
         self.finished: dict[tuple[str, int], Finish] = {}
         self.vectors: dict[tuple[str, int], object] = {}
         self.cached: dict[str, int] = {}
+        self.scores: dict[str, list[float]] = {}
         self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
 
     def run(self) -> None:
@@ -191,6 +194,9 @@ class Harness:
         require(used <= limits.max_num_batched_tokens, "too many tokens")
         hidden = sum(c.rows for c in plan.chunks if c.pooled)
         require(hidden == plan.hidden <= limits.hidden_rows, "too many hidden states")
+        scored = sum(c.scored for c in plan.chunks)
+        require(scored == plan.scored <= limits.scored, "too many scored rows")
+        self.counts["scored rows"] += scored
         planned = {id(c.seq) for c in plan.chunks}
         require(len(planned) == len(plan.chunks), "a sequence planned twice")
         for seq in s.running:
@@ -221,6 +227,10 @@ class Harness:
     def _take(self, event: Event) -> None:
         key = (event.id, event.index)
         require(key not in self.finished, "an event after the last")
+        known = self.scores.setdefault(event.id, [])
+        known.extend(x.chosen for x in event.prompt_logprobs)
+        late = event.index or self.texts.get(key)
+        require(not (event.prompt_logprobs and late), "scores come first, and once a request")
         self.texts.setdefault(key, []).extend(event.tokens)
         self.vectors[key] = event.vector
         self.cached[event.id] = event.cached
@@ -236,6 +246,7 @@ class Harness:
         for request in self.work.requests:
             cached = self.cached.get(request.id, 0)
             require(0 <= cached < len(request.tokens), "more cached than can be")
+            self._check_scores(request)
             for i in range(request.params.n):
                 self._check_text(request, i)
         m = self.engine.metrics
@@ -249,6 +260,15 @@ class Harness:
                 "steps": m.steps,
             }
         )
+
+    def _check_scores(self, request: Request) -> None:
+        found = self.scores.get(request.id, [])
+        wanted = scores(request) if request.params.prompt_logprobs is not None else []
+        ended = self.finished.get((request.id, 0))
+        require(found == wanted[: len(found)], f"{request.id}: wrong scores of its prompt")
+        require(len(found) == len(wanted) or ended is Finish.ABORT, f"{request.id}: scores missing")
+        if wanted and ended is not Finish.ABORT:
+            require(not self.cached[request.id], "a scored prompt was found in the cache")
 
     def _check_text(self, request: Request, index: int) -> None:
         finish = self.finished.get((request.id, index))

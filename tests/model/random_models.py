@@ -83,6 +83,7 @@ def engine(model: Decoder, kv: str = "f16", **limits: object) -> Engine:
 class Answer:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
+    prompt: tuple[TokenLogprobs, ...] = ()
 
 
 def request(id: str, tokens: Sequence[int], count: int, **params: object) -> Request:
@@ -102,6 +103,8 @@ def answers(engine: Engine, requests: Sequence[Request]) -> dict[tuple[str, int]
         for event in engine.step():
             old = got.get((event.id, event.index), Answer((), ()))
             got[event.id, event.index] = Answer(
-                old.tokens + event.tokens, old.logprobs + event.logprobs
+                old.tokens + event.tokens,
+                old.logprobs + event.logprobs,
+                old.prompt + event.prompt_logprobs,
             )
     return got

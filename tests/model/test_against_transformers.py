@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import MODELS, decoder, logits
+from random_models import answers, engine, request
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops
@@ -29,6 +30,23 @@ def test_logits(name: str, backend: Ops) -> None:
     assert expected["logits"].std() >= 2
     assert np.abs(error).max() <= TOLERANCE
     assert np.square(error).sum() / np.square(expected["logits"]).sum() <= 1e-6
+
+
+def test_prompt_logprobs(name: str, native: Ops) -> None:
+    """Through the engine, in chunks, at the rows transformers' logits are known of."""
+    expected = np.load(MODELS / name / "expected.npz")
+    prompt, model = expected["prompt"].tolist(), decoder(MODELS / name, native)
+    asked = request("a", prompt, 1, prompt_logprobs=5)
+    found = answers(engine(model, "f32"), [asked])["a", 0].prompt
+    compared = 0
+    for row, theirs in zip(expected["rows"].tolist(), expected["logits"], strict=True):
+        if row + 1 < len(prompt):
+            exact = theirs.astype(np.float64)
+            want = exact - np.logaddexp.reduce(exact)
+            assert found[row].chosen == pytest.approx(want[prompt[row + 1]], abs=2 * TOLERANCE)
+            assert found[row].top == pytest.approx(sorted(want)[:-6:-1], abs=2 * TOLERANCE)
+            compared += 1
+    assert compared > 3
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])

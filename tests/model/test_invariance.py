@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from harness import logits
 from random_models import Answer, answers, engine, random_model, request
 
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.ops.cpu import CpuOps, available_isas
+from flyweight.ops.reference import ReferenceOps
 from flyweight.types import Request, Words
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
@@ -144,6 +146,51 @@ def test_every_way_of_decoding_is_invariant() -> None:
     for answer in wanted.values():
         pairs = zip(answer.tokens, answer.tokens[1:], strict=False)
         assert (3, 4) not in set(pairs), "a bad word"
+
+
+@pytest.mark.parametrize("kind, activations", [("q4_k", "int8"), ("bf16", "bf16"), ("f32", "f32")])
+def test_a_prompts_logprobs_are_invariant(kind: str, activations: str) -> None:
+    """Alone or in a batch, in chunks of any size, preempted; never from the prefix cache, which
+    they fill all the same.
+    """
+    model = random_model(CpuOps(2, None, activations), kind)
+    rng = np.random.default_rng(8)
+    asked = [
+        request(
+            f"p{n}", rng.integers(0, 331, n).tolist(), 5, prompt_logprobs=4, seed=n, n=1 + n % 2
+        )
+        for n in (1, 2, 17, 70, 301, 600)
+    ]
+    wanted: dict[tuple[str, int], Answer] = {}
+    for r in asked:
+        whole = engine(model, max_num_batched_tokens=1024, scored=1024, prefix_caching=False)
+        wanted |= answers(whole, [r])
+    counts = [len(wanted[r.id, 0].prompt) for r in asked]
+    assert counts == [len(r.tokens) - 1 for r in asked]
+    for budget, scored in ((1024, 256), (64, 256), (33, 7), (1024, 1)):
+        shared = engine(model, max_num_batched_tokens=budget, scored=scored)
+        assert answers(shared, asked) == wanted, (budget, scored)
+        assert answers(shared, asked) == wanted, (budget, scored)
+        plain = replace(asked[-1], params=replace(asked[-1].params, prompt_logprobs=None))
+        known = answers(shared, [replace(plain, id="again")])
+        assert known["again", 0].tokens == wanted["p600", 0].tokens
+        assert shared.metrics.cached >= 592
+    tight = engine(model, blocks=42, max_num_batched_tokens=100)
+    assert answers(tight, asked) == wanted
+
+
+def test_a_prompts_logprobs_are_the_dense_ones() -> None:
+    """Against the NumPy backend's logits of the whole prompt at once."""
+    prompt = np.random.default_rng(9).integers(0, 331, 90)
+    native = random_model(CpuOps(2, None, "f32"), "f32")
+    got = answers(engine(native, "f32"), [request("a", prompt.tolist(), 1, prompt_logprobs=3)])
+    dense = logits(random_model(ReferenceOps("f32"), "f32"), prompt, np.arange(89)).astype(float)
+    want = dense - np.logaddexp.reduce(dense, axis=1, keepdims=True)
+    for i, found in enumerate(got["a", 0].prompt):
+        order = np.argsort(-want[i], kind="stable")
+        assert found.chosen == pytest.approx(want[i, prompt[i + 1]], abs=1e-4)
+        assert found.rank == 1 + int(np.flatnonzero(order == prompt[i + 1])[0])
+        assert found.top == pytest.approx(want[i][order[:3]].tolist(), abs=1e-4)
 
 
 def test_choices_share_the_prompt_and_differ() -> None:

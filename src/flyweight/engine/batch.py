@@ -88,12 +88,16 @@ def _rows(counts: list[int], starts: I32) -> I32:
 
 def _sampling(chunks: list[Chunk]) -> list[Row]:
     """For each chunk that wants logits one row for the next token, and one after each guess, as if
-    the guesses before it had been accepted.
+    the guesses before it had been accepted; before these, the rows whose next token is given.
     """
     rows: list[Row] = []
     for chunk in chunks:
         seq, held = chunk.seq, len(chunk.seq.tokens)
-        for i in range(held, held + chunk.rows):
+        if seq.scorer is not None:
+            first = chunk.start + chunk.count - chunk.rows + 1
+            for i in range(first, first + chunk.scored):
+                rows.append(Row(seq.scorer, i, (), given=seq.tokens[i]))
+        for i in range(held, held + chunk.rows - chunk.scored):
             tokens = seq.known(0, i) if i > held else seq.tokens
             rows.append(Row(seq.options, i, tokens, seq.mu))
     return rows

@@ -136,14 +136,17 @@ class Engine:
             if chunk.pooled:
                 produced.append(Produced(()))
                 continue
-            own = drawn[row : row + chunk.rows]
-            if chunk.rows > 1:
-                own = accept(chunk.seq.draft[: chunk.rows - 1], own)
-                self.metrics.proposed += chunk.rows - 1
-                self.metrics.accepted += len(own) - 1
-            logprobs = _logprobs(chunk, sampled, row, len(own))
-            produced.append(Produced(own, logprobs, _state(chunk, sampled, row)))
+            params, first = chunk.seq.request.params, row + chunk.scored
+            scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
             row += chunk.rows
+            own = drawn[first:row]
+            if len(own) > 1:
+                guesses = len(own) - 1
+                own = accept(chunk.seq.draft[:guesses], own)
+                self.metrics.proposed += guesses
+                self.metrics.accepted += len(own) - 1
+            logprobs = _logprobs(params.logprobs, sampled, range(first, first + len(own)))
+            produced.append(Produced(own, logprobs, _state(chunk, sampled, first), scores))
         return produced
 
     def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
@@ -198,14 +201,13 @@ class Engine:
 
 
 def _state(chunk: Chunk, sampled: Sampled, row: int) -> float | None:
-    """Mirostat's state after a row, where the sequence keeps one."""
-    kept = chunk.rows and sampled.mu is not None and chunk.seq.request.params.mirostat
+    """Mirostat's state after a row, where the sequence keeps one and the row was drawn."""
+    kept = chunk.rows > chunk.scored and chunk.seq.request.params.mirostat
     return float(sampled.mu[row]) if kept and sampled.mu is not None else None
 
 
-def _logprobs(chunk: Chunk, sampled: Sampled, row: int, count: int) -> tuple[TokenLogprobs, ...]:
-    """Raw log-probabilities of the rows row:row+count, if the request wants them."""
-    best = chunk.seq.request.params.logprobs
+def _logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
+    """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
     if best is None:
         return ()
     return tuple(
@@ -215,5 +217,5 @@ def _logprobs(chunk: Chunk, sampled: Sampled, row: int, count: int) -> tuple[Tok
             top_ids=tuple(sampled.top_ids[r, :best].tolist()),
             top=tuple(sampled.top_logprobs[r, :best].tolist()),
         )
-        for r in range(row, row + count)
+        for r in rows
     )

@@ -105,6 +105,7 @@ class Scheduler:
             seq.in_flight = False
             seq.draft = []
             finish = None
+            seq.scored += chunk.scored
             if out.tokens:
                 out, finish = _trim(seq, out)
                 seq.mu = seq.mu if out.mu is None else out.mu
@@ -114,6 +115,8 @@ class Scheduler:
                 events.append(_event(seq, out, finish))
             else:
                 seq.computed = chunk.start + chunk.count
+                if chunk.scored:
+                    events.append(_event(seq, out, None))
             if self.limits.prefix_caching:
                 self.pool.publish(seq.table, seq.tokens, seq.computed)
             if finish:
@@ -161,15 +164,18 @@ class Scheduler:
         return self._put(seq, count, plan, copy) if count else 0
 
     def _most(self, seq: Sequence, budget: int, plan: Plan) -> int:
-        """The longest chunk that budget, `max_chunk` and `hidden_rows` allow."""
+        """The longest chunk that budget, `max_chunk` and the limits of rows allow."""
         count = min(len(seq.tokens) - seq.computed, budget, self.limits.max_chunk or budget)
         if seq.request.pooling is not None:
             count -= max(0, plan.hidden + seq.rows(count) - self.limits.hidden_rows)
+        elif seq.unscored:
+            count -= max(0, plan.scored + seq.rows(count) - self.limits.scored)
         return count
 
     def _put(self, seq: Sequence, count: int, plan: Plan, copy: Copy | None) -> int:
-        rows = seq.rows(count)
-        plan.chunks.append(Chunk(seq, seq.computed, count, rows, copy))
+        rows, scored = seq.rows(count), seq.scores(count)
+        plan.chunks.append(Chunk(seq, seq.computed, count, rows, copy, scored))
+        plan.scored += scored
         plan.hidden += rows if seq.request.pooling is not None else 0
         seq.in_flight = True
         return count
@@ -196,13 +202,14 @@ class Scheduler:
 
     def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:
-        cached ones, or its leader's prompt, of which the last token is left to compute.
+        cached ones, as far as nothing is wanted of their logits, or its leader's prompt, of which
+        the last token is left to compute.
         """
         leader, most = seq.leader, seq.prompt - 1
         if leader is not None and not seq.table.hashes:
             seq.table.hashes = leader.table.hashes[: seq.prompt // self.pool.block_size]
-        search = self.limits.prefix_caching and not seq.every_row
-        found = self.pool.match(seq.table, seq.tokens) if search else []
+        found = self.pool.match(seq.table, seq.tokens) if self.limits.prefix_caching else []
+        found = found[: seq.first_row // self.pool.block_size]
         valid = len(found) * self.pool.block_size
         if leader is None:
             if not seq.scheduled:
@@ -257,6 +264,12 @@ class Scheduler:
             raise RequestError(
                 f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
                 "max_tokens",
+            )
+        if request.params.prompt_logprobs is not None and not self.limits.scored:
+            raise RequestError(
+                f"prompt_logprobs = {request.params.prompt_logprobs}, and prompt_logprob_rows = 0 "
+                "leaves no memory for their logits; nearest valid: none",
+                "prompt_logprobs",
             )
         longest, blocks, size = self.limits.max_model_len, self.pool.blocks, self.pool.block_size
         # the last token is never computed, so it needs no slot
@@ -316,5 +329,6 @@ def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
         finish=finish,
         stop_token=out.tokens[-1] if finish is Finish.STOP and out.tokens else None,
         cached=seq.cached,
+        prompt_logprobs=tuple(out.scores),
         timings=seq.timings() if timed else None,
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from flyweight.kv.blocks import Copy, Table
 from flyweight.sampling.options import Options
-from flyweight.types import Request, Timings, TokenLogprobs
+from flyweight.types import Request, SamplingParams, Timings, TokenLogprobs
 
 
 class State(Enum):
@@ -27,8 +27,10 @@ class State(Enum):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One choice of one request.  `rank` orders all: lower goes first.  `leader` is the choice
-    whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache.
-    One whose tokens are all computed is held: it is not planned until it gets a token or is ended.
+    whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache,
+    `scored` those whose successors' log-probabilities are known, where the first choice has a
+    `scorer`.  One whose tokens are all computed is held: it is not planned until it gets a token or
+    is ended.
     """
 
     request: Request
@@ -47,11 +49,16 @@ class Sequence:
     last: float = 0.0
     mu: float = field(init=False)  # mirostat's state, which every token it draws moves
     options: Options = field(init=False)
+    scorer: Options | None = None
+    scored: int = 0
 
     def __post_init__(self) -> None:
         r = self.request
         self.options = Options(r.params, r.seed, self.index, len(r.tokens), r.stop_ids, r.words)
         self.mu = 2 * r.params.mirostat_tau
+        if self.index == 0 and r.params.prompt_logprobs is not None:
+            wanted = SamplingParams(temperature=0, logprobs=r.params.prompt_logprobs)
+            self.scorer = Options(wanted, seed=0, choice=0, prompt=0)
 
     @property
     def prompt(self) -> int:
@@ -62,6 +69,11 @@ class Sequence:
     def generated(self) -> int:
         """Tokens produced so far."""
         return len(self.tokens) - self.options.prompt
+
+    @property
+    def unscored(self) -> int:
+        """Tokens of the prompt whose successors' log-probabilities are still wanted."""
+        return 0 if self.scorer is None else self.prompt - 1 - self.scored
 
     @property
     def room(self) -> int:
@@ -79,10 +91,21 @@ class Sequence:
         pooling = self.request.pooling
         return pooling is not None and pooling.pooling == "mean"
 
+    @property
+    def first_row(self) -> int:
+        """The first token whose row is wanted: a prefix may be taken from elsewhere up to it."""
+        if self.every_row:
+            return 0
+        return self.scored if self.unscored else len(self.tokens) - 1
+
     def rows(self, count: int) -> int:
         """How many of the next `count` tokens, the last ones, have rows that are wanted."""
-        first = 0 if self.every_row else len(self.tokens) - 1
-        return max(0, self.computed + count - max(self.computed, first))
+        return max(0, self.computed + count - max(self.computed, self.first_row))
+
+    def scores(self, count: int) -> int:
+        """How many of these rows are wanted for the prompt's log-probabilities."""
+        end = min(self.computed + count, self.prompt - 1)
+        return max(0, end - max(self.computed, self.scored)) if self.unscored else 0
 
     def known(self, start: int, stop: int) -> "array[int]":
         """Known tokens start:stop, drafts included."""
@@ -99,8 +122,9 @@ class Sequence:
 @dataclass(slots=True)
 class Chunk:
     """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits,
-    or hidden states where the request pools.  `copy` is made before.  (Not frozen: that would cost
-    128 sequences 0.1 ms a step.)
+    the first `scored` of these because the token after them is given and its log-probability
+    wanted; or hidden states where the request pools.  `copy` is made before.  (Not frozen: that
+    would cost 128 sequences 0.1 ms a step.)
     """
 
     seq: Sequence
@@ -108,6 +132,7 @@ class Chunk:
     count: int
     rows: int
     copy: Copy | None
+    scored: int = 0
 
     @property
     def pooled(self) -> bool:
@@ -117,21 +142,24 @@ class Chunk:
 @dataclass(slots=True)
 class Plan:
     """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
-    found in the prefix cache; `hidden` of its rows are hidden states.
+    found in the prefix cache; `hidden` of its rows are hidden states, `scored` for
+    log-probabilities of prompts.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     cached: int = 0
     hidden: int = 0
+    scored: int = 0
 
 
 class Produced(NamedTuple):
-    """What a chunk's rows gave: the accepted tokens, one to `rows` of them, none where no logits
-    were wanted or somebody else decides what follows (the sequence is then held); mirostat's state
-    after them, where it was used.
+    """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
+    else decides what follows (the sequence is then held); mirostat's state after them, where it was
+    used; the scored rows' log-probabilities.
     """
 
     tokens: Seq[int]
     logprobs: Seq[TokenLogprobs] = ()
     mu: float | None = None
+    scores: Seq[TokenLogprobs] = ()

@@ -39,7 +39,9 @@ SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The settings that decide memory.  `blocks` 0 means as many as are useful and fit."""
+    """The settings that decide memory.  `blocks` 0 means as many as are useful and fit.  `scored`
+    rows of a step's logits may be for prompts' log-probabilities.
+    """
 
     max_model_len: int
     max_num_seqs: int
@@ -48,6 +50,7 @@ class Sizing:
     kv_dtype: str
     threads: int = 1
     draft_tokens: int = 0
+    scored: int = 0
     blocks: int = 0
 
 
@@ -160,7 +163,7 @@ def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPla
     """The plan with K/V for one sequence of full length, whether it fits or not."""
     spec, layer = needs.spec, needs.spec.layers[0]
     tokens = sizing.max_num_batched_tokens
-    rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens), tokens)
+    rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
     attention = attend_bytes(layer, tokens, sizing.max_model_len, sizing.threads)
     return MemoryPlan(
         base=bounds[0],

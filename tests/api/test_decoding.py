@@ -1,0 +1,147 @@
+"""The rarer ways to decode, as `LLM`'s callers ask for them, on the story model."""
+
+import math
+import pickle
+
+import pytest
+
+from flyweight import LLM, RequestError, SamplingParams
+
+PROMPT = "Once upon a time there was"
+GREEDY = {"temperature": 0.0, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(threads=2, max_model_len=512)
+
+
+def text(llm: LLM, prompt: str = PROMPT, **options) -> str:
+    return llm.generate(prompt, SamplingParams(**options), use_tqdm=False)[0].outputs[0].text
+
+
+# --- words and ids ---
+
+
+def test_bad_words_do_not_come(llm: LLM) -> None:
+    usual = text(llm, **GREEDY)
+    assert "little girl named" in usual
+    words = ["girl", "boy", "named"]
+    for draft in (0, 3):
+        other = LLM(threads=2, max_model_len=128, draft_tokens=draft) if draft else llm
+        found = text(other, bad_words=words, **GREEDY)
+        assert "little" in found and not any(word in found for word in words)
+    several = text(llm, bad_words=["little girl"], **GREEDY)
+    assert "little" in several and "little girl" not in several
+
+
+def test_allowed_ids_are_the_only_ones(llm: LLM) -> None:
+    ids = llm.tokenizer.encode(" little dog ran and a cat sat.", add_special=False)
+    params = SamplingParams(allowed_token_ids=ids, seed=1, max_tokens=40, temperature=2.0)
+    (out,) = llm.generate(PROMPT, params, use_tqdm=False)
+    assert set(out.outputs[0].token_ids) <= set(ids) and len(set(out.outputs[0].token_ids)) > 5
+    with pytest.raises(RequestError, match="allowed_token_ids: token id 999999 is out of range"):
+        llm.generate(PROMPT, SamplingParams(allowed_token_ids=[999999]))
+
+
+def test_dry_breaks_loops(llm: LLM) -> None:
+    prompt = "a b c d e f g h " * 6
+    ids = llm.tokenizer.encode(prompt)
+    likely = dict.fromkeys(ids, 6.0)
+    loop = llm.generate(prompt, SamplingParams(**GREEDY, logit_bias=likely), use_tqdm=False)[0]
+    dry = SamplingParams(**GREEDY, logit_bias=likely, dry_multiplier=4.0)
+    free = llm.generate(prompt, dry, use_tqdm=False)[0]
+
+    def longest(out) -> int:
+        """How many of the tokens repeat what stands in the text before, at most."""
+        text = list(out.prompt_token_ids) + list(out.outputs[0].token_ids)
+        first, best = len(out.prompt_token_ids), 0
+        for begin in range(first, len(text)):
+            for n in range(1, len(text) - begin + 1):
+                part = text[begin : begin + n]
+                if any(text[i : i + n] == part for i in range(begin - 1)):
+                    best = max(best, n)
+        return best
+
+    assert longest(free) < longest(loop)
+
+
+# --- the prompt's log-probabilities ---
+
+
+def test_prompt_logprobs_are_of_every_token_but_the_first(llm: LLM) -> None:
+    params = SamplingParams(prompt_logprobs=2, **GREEDY)
+    for _ in range(2):  # the second finds nothing in the cache, by choice
+        (out,) = llm.generate(PROMPT, params, use_tqdm=False)
+        assert out.num_cached_tokens == 0 and out.prompt_logprobs is not None
+        assert len(out.prompt_logprobs) == len(out.prompt_token_ids)
+        assert out.prompt_logprobs[0] is None
+        for token, found in zip(out.prompt_token_ids[1:], out.prompt_logprobs[1:], strict=True):
+            assert found is not None and next(iter(found)) == token and 2 <= len(found) <= 3
+            assert found[token].decoded_token == llm.tokenizer.decode([token])
+            assert all(x.logprob <= 0 for x in found.values())
+            assert sorted(x.rank for x in found.values())[:2] == [1, 2]
+    (plain,) = llm.generate(PROMPT, SamplingParams(**GREEDY), use_tqdm=False)
+    assert plain.prompt_logprobs is None and plain.outputs == out.outputs
+    assert tuple(pickle.loads(pickle.dumps(out)).prompt_logprobs) == tuple(out.prompt_logprobs)
+
+
+def test_they_are_what_generating_the_same_tokens_gives(llm: LLM) -> None:
+    (whole,) = llm.generate(PROMPT, SamplingParams(logprobs=3, **GREEDY), use_tqdm=False)
+    ids = [*whole.prompt_token_ids, *whole.outputs[0].token_ids]
+    params = SamplingParams(prompt_logprobs=3, max_tokens=0)
+    (again,) = llm.generate([ids], params, use_tqdm=False)
+    assert again.prompt_logprobs[len(whole.prompt_token_ids) :] == tuple(whole.outputs[0].logprobs)
+
+
+def test_long_prompts_among_others(llm: LLM) -> None:
+    """Equal alone and in company; 256 rows at a time."""
+    prompts = [PROMPT * n for n in (1, 40, 25, 3)]
+    params = [SamplingParams(prompt_logprobs=n % 3, **GREEDY) for n in range(4)]
+    alone = [llm.generate(p, s, use_tqdm=False)[0] for p, s in zip(prompts, params, strict=True)]
+    model, widest = llm.loaded.engine.runner.model, [0]
+    logits = model.logits
+
+    def watched(x):
+        widest.append(len(x))
+        return logits(x)
+
+    model.logits = watched
+    try:
+        together = llm.generate(prompts, params, use_tqdm=False)
+    finally:
+        del model.logits
+    assert 200 < max(widest) <= 256 + 4
+    for one, other in zip(alone, together, strict=True):
+        assert one.prompt_logprobs == other.prompt_logprobs
+        assert one.outputs[0].token_ids == other.outputs[0].token_ids
+
+
+def test_echo_puts_the_prompt_before_the_text(llm: LLM) -> None:
+    plain = text(llm, **GREEDY)
+    assert text(llm, echo=True, **GREEDY) == PROMPT + plain
+    ids = llm.tokenizer.encode(PROMPT)
+    (out,) = llm.generate([ids], SamplingParams(echo=True, logprobs=1, **GREEDY), use_tqdm=False)
+    assert out.outputs[0].text == PROMPT + plain
+    assert out.prompt_logprobs is not None and len(out.prompt_logprobs) == len(ids)
+    parts = [p.outputs[0].delta for p in llm.stream(PROMPT, SamplingParams(echo=True, **GREEDY))]
+    assert "".join(parts) == PROMPT + plain and parts[0].startswith(PROMPT)
+
+
+def test_a_prompt_alone_can_be_scored(llm: LLM) -> None:
+    (out,) = llm.generate(
+        PROMPT, SamplingParams(echo=True, logprobs=0, max_tokens=0), use_tqdm=False
+    )
+    choice = out.outputs[0]
+    assert (choice.text, choice.token_ids, choice.finish_reason) == (PROMPT, [], "length")
+    scores = [next(iter(found.values())).logprob for found in out.prompt_logprobs[1:]]
+    assert len(scores) == 6 and math.fsum(scores) < 0
+    with pytest.raises(RequestError, match="max_tokens = 0"):
+        SamplingParams(max_tokens=0)
+
+
+def test_an_engine_without_rows_for_them_says_so() -> None:
+    small = LLM(threads=1, max_model_len=64, prompt_logprob_rows=0)
+    with pytest.raises(RequestError, match="prompt_logprobs = 1, and prompt_logprob_rows = 0"):
+        small.generate(PROMPT, SamplingParams(prompt_logprobs=1))
+    assert text(small, **GREEDY)
