@@ -154,6 +154,16 @@ def test_torch_stays_in_its_two_rooms() -> None:
     assert strays == []
 
 
+def test_the_hub_client_stays_in_its_room() -> None:
+    strays = [
+        name(path)
+        for path in MODULES
+        if not path.relative_to(SOURCE).as_posix().startswith("weights/hub/")
+        and any(found.split(".")[0] == "huggingface_hub" for found in imports(tree(path)))
+    ]
+    assert strays == []
+
+
 def test_only_config_reads_the_environment() -> None:
     reads = re.compile(r"\bos\.(environ|getenv|putenv)|from os import .*(environ|getenv)")
     strays = [

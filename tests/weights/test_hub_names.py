@@ -94,6 +94,22 @@ def test_safetensors_come_first_where_there_is_a_config() -> None:
     assert choose(HubName("org/m"), both).weights == ("M-Q8_0.gguf",)
 
 
+@pytest.mark.parametrize(
+    "there, wanted",
+    [
+        ("tokenizer.json tokenizer.model vocab.json merges.txt", "tokenizer.json"),
+        ("tokenizer.model vocab.json merges.txt", "tokenizer.model"),
+        ("qwen.tiktoken other.json", "qwen.tiktoken"),
+        ("tokenizer.model.v3 vocab.json", "tokenizer.model.v3"),
+        ("vocab.json merges.txt vocab.txt", "merges.txt vocab.json"),
+        ("vocab.json vocab.txt sub/tokenizer.json", "vocab.txt"),
+        ("additional_chat_templates/t.jinja x.txt", "additional_chat_templates/t.jinja"),
+    ],
+)
+def test_one_vocabulary_is_fetched(there: str, wanted: str) -> None:
+    assert names.beside(there.split()) == tuple(wanted.split())
+
+
 def test_a_wanted_quantisation() -> None:
     files = sizes(Q4_K_M=1, IQ4_K_M=1, BF16=2, F16=2, IQ2_XXS=1)
     for want in ("Q4_K_M", "q4_k_m", "m-q4_k_m.gguf", "M-Q4_K_M.gguf"):

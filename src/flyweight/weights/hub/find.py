@@ -18,7 +18,14 @@ from flyweight.weights.gguf_names import architecture
 from flyweight.weights.hub.cache import cache_folder, snapshot
 from flyweight.weights.hub.download import SHA256, Download, Listener, Remote
 from flyweight.weights.hub.faults import Unreachable, offline, plainly
-from flyweight.weights.hub.names import Choice, HubName, choose, choose_gguf, gguf_groups
+from flyweight.weights.hub.names import (
+    Choice,
+    HubName,
+    choose,
+    choose_gguf,
+    gguf_groups,
+    vocabulary,
+)
 
 COMMIT = re.compile("[0-9a-f]{40}")
 PATIENCE = 10.0  # seconds for the Hub to answer a look-up
@@ -87,9 +94,7 @@ def cached(name: HubName) -> Path | None:
             choice = _with_parts(choice, folder / choice.index)
     except CheckpointError:
         return None
-    lacks_words = choice.weights[0].endswith(".safetensors") and not any(
-        file.startswith("tokenizer") or file == "vocab.json" for file in choice.beside
-    )
+    lacks_words = choice.weights[0].endswith(".safetensors") and not vocabulary(files)
     if lacks_words or any(file not in files for file in choice.weights):
         return None
     return _opened(folder, choice)

@@ -7,6 +7,7 @@ pickles, no other framework's weights.  Knows file names and sizes only, no netw
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from flyweight.errors import CheckpointError, nearest
@@ -23,14 +24,13 @@ NAME = re.compile(
 FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")  # a path to one of these is no Hub name
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 BESIDE = (  # what is read beside safetensors
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
-INSTEAD = ("tokenizer.model", "vocab.json", "merges.txt")  # where there is no tokenizer.json
+    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
+)  # fmt: skip
+VOCABULARIES = (  # the first of them is read
+    "tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model", "*.tiktoken",
+    "spiece.model", "sentencepiece.bpe.model", "*.spm", "*.model.v*", "vocab.json", "vocab.txt",
+)  # fmt: skip
 NOT_MODELS = re.compile(r"mmproj|imatrix|(^|[-_.])vocab([-_.]|$)", re.I)
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.I)
 LABEL = re.compile(
@@ -169,10 +169,22 @@ def readable(one: str) -> bool:
 
 
 def beside(files: Iterable[str]) -> tuple[str, ...]:
-    """Config and tokenizer, as far as they are there."""
-    there = set(files)
-    more = () if "tokenizer.json" in there else INSTEAD
-    return tuple(f for f in (*BESIDE, *more) if f in there)
+    """Config and vocabulary, as far as they are there."""
+    words = vocabulary(files)
+    known = (*BESIDE, *words)
+    return tuple(f for f in sorted(files) if any(fnmatchcase(f, one) for one in known))
+
+
+def vocabulary(files: Iterable[str]) -> tuple[str, ...]:
+    """The files of the vocabulary that the tokenizer will choose."""
+    here = sorted(file for file in files if "/" not in file)
+    for pattern in VOCABULARIES:
+        found = [file for file in here if fnmatchcase(file, pattern)]
+        if pattern == "vocab.json" and "merges.txt" not in here:
+            continue
+        if found:
+            return (found[0], "merges.txt") if pattern == "vocab.json" else (found[0],)
+    return ()
 
 
 def _whole(parts: Sequence[str]) -> bool:
