@@ -11,6 +11,7 @@ from filewriters import encode, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.models.rope import rope_spec
 from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.formats import FORMATS
 
 FUZZ = Path(__file__).parents[2] / "fuzz"
 
@@ -23,6 +24,16 @@ def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert len(seeds) >= 6
     assert [seed[:200] for seed in seeds if not target.execute(seed)] == []
     assert not target.execute(b"{{")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("half", [0x7C01, 0xFFFF, 0x7C00], ids=hex)  # NaNs of both sorts, infinity
+def test_blocks_of_any_bits_are_parsed_in_silence(kind: str, half: int) -> None:
+    form = FORMATS[kind]
+    raw = np.full(form.bytes_for((2, 256)) // 2, half, np.uint16).view(np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert form.parse(raw, (2, 256)).shape == (2, 256)
 
 
 def test_rope_factors_so_small_that_no_frequency_is_left_are_refused() -> None:

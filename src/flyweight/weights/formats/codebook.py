@@ -157,6 +157,8 @@ def _int8(
 ) -> GroupedWeight:
     """The structure all of these share; `scale` is of `parts` parts of a value."""
     n, k = shape
+    with np.errstate(invalid="ignore"):  # a NaN stays one, whichever its bits
+        super_scales = scale.astype(np.float32) / np.float32(parts)
     return GroupedWeight(
         (n, k),
         8,
@@ -164,5 +166,5 @@ def _int8(
         codes.reshape(n, k),
         scales.reshape(n, k // 16).view(np.int8),
         super_group=256,
-        super_scales=scale.astype(np.float32) / np.float32(parts),
+        super_scales=super_scales,
     )
