@@ -17,7 +17,7 @@ from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder, Solo
@@ -25,7 +25,7 @@ from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.plan.memory import MemoryPlan, Needs, Sizing, plan_memory
-from flyweight.spec import ModelSpec, WeightPlan
+from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.hub.find import Search
@@ -117,7 +117,7 @@ def describe(path: Path) -> Described:
     with _named(path):
         kind = family(checkpoint.config)
         spec = _spec(checkpoint, kind)
-        plan = kind.plan(spec)
+        plan = kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
         slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
@@ -143,10 +143,10 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
     memory = memory_plan(settings, found, ops, here)
-    _warn_of_length(settings, found.spec, tell)
+    _judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights = load(found.checkpoint, found.plan, ops, tell.progress)
-    model = Decoder(found.spec, weights, ops, Solo())
+    model = Decoder(found.spec, weights, ops, Solo(), memory.sizing.max_model_len)
     limits = Limits(
         max_model_len=memory.sizing.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -217,13 +217,19 @@ def _spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
     return kind.spec(config)
 
 
-def _warn_of_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
+def _judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     asked = settings.max_model_len
-    if asked is not None and asked > spec.context:
-        tell.warn(
-            f"max_model_len = {asked} is above the {spec.context} tokens the model was made for; "
-            "quality may fall beyond them"
+    if asked is None or asked <= spec.context:
+        return
+    if spec.positions:
+        raise ConfigError(
+            f"max_model_len = {asked} is above the {spec.positions} positions this model has "
+            f"learned; nearest valid: {spec.positions}"
         )
+    tell.warn(
+        f"max_model_len = {asked} is above the {spec.context} tokens the model was made for; "
+        "quality may fall beyond them"
+    )
 
 
 def _engine(

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
     """Rotary position embedding (Su et al., 2021).  `dim` rotated elements of a head; `scaling` is
-    the checkpoint's rope_scaling as sorted (key, value) pairs, `kind` its type ("default",
-    "linear", "llama3", ...).
+    the checkpoint's rope_scaling as sorted (key, value or list of values) pairs, `kind` its type
+    ("default", "linear", "llama3", ...); cos and sin are multiplied by `factor`.
     """
 
     dim: int
     base: float
     kind: str = "default"
-    scaling: tuple[tuple[str, float], ...] = ()
+    scaling: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,41 @@ class RouteSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """A mixture in place of an MLP: experts of `inner` elements, chosen as `route` says, and a
+    shared expert of `shared` elements, 0 for none, behind a gate of its own where `shared_gate`;
+    router and experts are biased where `bias`.
+    """
+
+    route: RouteSpec
+    inner: int
+    shared: int = 0
+    shared_gate: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2): K and V of a position are one latent of `rank`
+    elements and `rope` rotated ones; a head's query has `plain` elements beside the rotated ones
+    and its value `value`.  Queries pass through `q_rank` elements, 0 for none.
+    """
+
+    rank: int
+    rope: int
+    plain: int
+    value: int
+    q_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer: `heads` query heads of `head` elements over `kv`, a gated MLP of `inner`
+    """One decoder layer: `heads` query heads of `head` elements over `kv`, an MLP of `inner`
     elements.
+
+    `qk_norm` is "", "head" (every head by itself) or "whole" (all heads as one vector); `rope` the
+    index of its rotation in `ModelSpec.ropes`, None without positions; `scale` what scores are
+    multiplied by, 0 for head**-0.5; `gated` MLPs have a gate beside the up projection.
     """
 
     heads: int
@@ -67,52 +100,112 @@ class LayerSpec:
     kv: KVGroup
     inner: int
     act: str = "silu"
-    qk_norm: bool = False
+    gated: bool = True
+    qk_norm: str = ""
     attn_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    rope: int | None = 0
+    scale: float = 0.0
+    softcap: float = 0.0
+    sinks: bool = False
+    moe: MoeSpec | None = None
+    latent: LatentSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """How a family norms: `kind` "rms" or "layer" (LayerNorm, with biases where `bias`)."""
+
+    eps: float
+    kind: str = "rms"
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A whole decoder.  `context` is the length it was made for, in tokens; `eps` the norms'
-    epsilon.
+    """A whole decoder.  `context` is the length it was made for, in tokens.
+
+    `positions` learned position rows (0: none) are added to the embedding, which is multiplied by
+    `embed_scale`; what a block adds to the residual by `residual_scale`; logits by `logit_scale`,
+    then capped at `logit_softcap` (0: not).  `parallel` layers compute attention and MLP from the
+    same residual.
     """
 
     family: str
     hidden: int
     vocab: int
     context: int
-    eps: float
-    rope: RopeSpec
+    norm: NormSpec
+    ropes: tuple[RopeSpec, ...]
     layers: tuple[LayerSpec, ...]
     tie: bool = False
+    positions: int = 0
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    parallel: bool = False
+    head_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`rows` rows of a checkpoint tensor of `shape`, from `start` on, leading axes counted as rows.
+
+    `order` says which row of every len(order) rows comes where (GGUF's llama keeps heads in the
+    interleaved rope order); `transposed` takes the rows' columns for rows (GPT-2's matrices);
+    `bias` names the tensor whose elements start..start+rows belong to them, "" for none.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    rows: int
+    start: int = 0
+    order: tuple[int, ...] = ()
+    transposed: bool = False
+    bias: str = ""
+
+    @property
+    def out(self) -> int:
+        """Rows it brings to its slot."""
+        return self.shape[-1] if self.transposed else self.rows
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        return self.shape[-1:] if self.transposed else self.shape[:-1]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """One weight slot of the model: its name, its shape [N, K] (or [H] for a norm) and the
-    checkpoint tensors that fill it, concatenated along N in this order.  `shard` is the axis tensor
-    parallelism slices (0, 1 or None).  `kind` is "linear", "embed" or "vector"; `permute` counts
-    the heads of each source whose rows arrive in the interleaved rope order and must be put in
-    half-split order (GGUF's llama), 0 for none.
+    """One weight slot of the model: its name, its shape [N, K] (or [H] for a vector) and what fills
+    it, concatenated along N in this order.  `shard` is the axis tensor parallelism slices (0, 1 or
+    None).  `kind` is "linear", "embed" or "vector"; `plus` is added to a vector (Gemma's norms).
     """
 
     name: str
     shape: tuple[int, ...]
-    sources: tuple[str, ...]
-    rows: tuple[int, ...] = ()
+    sources: tuple[Source, ...]
     kind: str = "linear"
     shard: int | None = None
-    permute: tuple[int, ...] = ()
-    bias: tuple[str, ...] = ()
+    plus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan:
-    """Every slot of a model, in loading order; `ignored` are tensor names (or prefixes ending in
-    '*') known to be unused.
+    """Every slot of a model, in loading order; `ignored` are tensor names (or patterns with '*')
+    known to be unused.
     """
 
     slots: tuple[SlotPlan, ...]
     ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a weight plan must know of a checkpoint: whether its tensors are as GGUF's converters
+    leave them, or as published, and their names, where one model was published in two ways.
+    """
+
+    converted: bool = False
+    names: frozenset[str] = frozenset()

@@ -18,6 +18,7 @@ from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.registry import family
 from flyweight.ops.reference import ReferenceOps
+from flyweight.spec import Files
 from flyweight.types import Request, SamplingParams
 
 CONFIG = {
@@ -46,10 +47,10 @@ def model():
     spec = kind.spec(CONFIG)
     rng = np.random.default_rng(0)
     weights = {}
-    for slot in kind.plan(spec).slots:
+    for slot in kind.plan(spec, Files()).slots:
         values = rng.normal(0, 0.3, slot.shape).astype(np.float32)
         weights[slot.name] = values if slot.kind == "vector" else ops.pack(slot.shape, [values])
-    return Decoder(spec, weights, ops, Solo()), spec, ops
+    return Decoder(spec, weights, ops, Solo(), spec.context), spec, ops
 
 
 def engine_of(model, limits, drafter=None):

@@ -13,7 +13,7 @@ from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
-from flyweight.spec import ModelSpec
+from flyweight.spec import Files, ModelSpec
 from flyweight.types import SamplingParams
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import load
@@ -24,17 +24,21 @@ Change = Callable[[ModelSpec], ModelSpec]
 
 
 def decoder(
-    path: Path, ops: Ops, config: Mapping[str, Any] | None = None, change: Change | None = None
+    path: Path,
+    ops: Ops,
+    config: Mapping[str, Any] | None = None,
+    change: Change | None = None,
+    length: int = 0,
 ) -> Decoder:
     """Loads a model; `config` overrides keys of its config.json, `change` edits the spec (both to
-    switch features off).
+    switch features off); it runs `length` tokens, by default what its config says.
     """
     checkpoint = open_checkpoint(path)
     kind = family(checkpoint.config)
     spec = kind.spec({**checkpoint.config, **(config or {})})
-    plan = kind.plan(spec)
+    plan = kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
     weights = load(checkpoint, plan, ops, None)
-    return Decoder((change or (lambda s: s))(spec), weights, ops, Solo())
+    return Decoder((change or (lambda s: s))(spec), weights, ops, Solo(), length or spec.context)
 
 
 def sampling(rows: int) -> Any:

@@ -1,6 +1,6 @@
 """Makes the tiny random checkpoints under tests/data/models and what transformers says of them.
 
-    python tests/model/make_fixtures.py OUT_DIR
+    python tests/model/make_fixtures.py OUT_DIR [NAME ...]
 
 Needs torch and transformers.  Weights are drawn so that mistakes show: every norm and bias random,
 attention far from uniform, logits' standard deviation above 2, prompts longer than every rope
@@ -9,127 +9,133 @@ threshold.  Deterministic for one version of numpy; `.ci/run` makes them anew an
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
-PROMPT, GREEDY = 200, 64
+from fixture_models import GREEDY, MODELS, PROMPT, Fixture
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 63, 64, 65, 100, 127, 128, 129, 150, 180, 198, 199)
-BASE = dict(
-    hidden_size=64,
-    intermediate_size=104,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=320,
-    max_position_embeddings=512,
-    rms_norm_eps=1e-5,
-    hidden_act="silu",
-    tie_word_embeddings=False,
-    bos_token_id=1,
-    eos_token_id=2,
-)
-LLAMA3 = dict(
-    rope_type="llama3",
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-    rope_theta=5000.0,
-)
-MODELS = {
-    "llama1": (dict(model_type="llama", num_key_value_heads=4, rope_theta=10000.0), "f32"),
-    "llama2-gqa": (
-        dict(model_type="llama", num_key_value_heads=1, tie_word_embeddings=True),
-        "bf16",
-    ),
-    "llama3": (dict(model_type="llama", head_dim=32, rope_parameters=LLAMA3), "bf16"),
-    "llama-linear": (
-        dict(
-            model_type="llama",
-            rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0),
-        ),
-        "f16",
-    ),
-    "llama-bias": (dict(model_type="llama", attention_bias=True, mlp_bias=True), "f32"),
-    "mistral": (
-        dict(model_type="mistral", head_dim=24, rope_theta=30000.0, sliding_window=None),
-        "bf16",
-    ),
-    "qwen2": (dict(model_type="qwen2", rope_theta=20000.0, tie_word_embeddings=True), "bf16"),
-    "qwen3": (dict(model_type="qwen3", head_dim=48, rope_theta=50000.0, rms_norm_eps=1e-6), "bf16"),
-    "qwen3-bias": (
-        dict(model_type="qwen3", head_dim=32, attention_bias=True, tie_word_embeddings=True),
-        "f32",
-    ),
-}
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
-def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator, of: Fixture) -> torch.Tensor:
     """Values of a tensor by its role; [out, in] matrices keep their input's variance, times a
-    gain.
+    gain.  A tied embedding is small, so that the next token is not the last one again, and the
+    final norm makes up for it.
     """
     x = rng.standard_normal(tuple(tensor.shape)).astype(np.float32)
-    if "norm" in name:
-        return torch.from_numpy(1.0 + 0.4 * x)
+    tied = of.config["tie_word_embeddings"]
     if name.endswith("bias"):
         return torch.from_numpy(0.5 * x)
-    if "embed" in name:
+    if "norm" in name or ".ln_" in name:
+        gain = 3.0 if tied and name in FINAL else 1.0
+        one = 1.0 if of.model_type.startswith("gemma") else 0.0  # which its weights leave out
+        return torch.from_numpy(gain * (0.4 * x + 1.0) - one)
+    if name.endswith("sinks"):
         return torch.from_numpy(x)
-    gain = 2.0 if "q_proj" in name or "k_proj" in name else 3.0 if "lm_head" in name else 1.0
-    return torch.from_numpy(x * gain / np.sqrt(tensor.shape[-1]))
+    if "embed_in" in name or "embed_tokens" in name or "wte" in name:
+        scale = 8.0 if of.model_type.startswith("gemma") else 1.0
+        return torch.from_numpy(x * (0.3 / scale**0.5 if tied else 1.0))
+    if "wpe" in name or "embed_positions" in name:
+        return torch.from_numpy(0.5 * x)
+    strong = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "mlp.gate.", "router")
+    gain = 2.0 if any(s in name for s in strong) else 1.0
+    gain = 3.0 if "lm_head" in name or "embed_out" in name else gain
+    columns = tensor.shape[0 if name.endswith(TURNED) else -1]
+    return torch.from_numpy(x * gain / np.sqrt(columns))
 
 
-def build(name: str) -> tuple[torch.nn.Module, dict]:
+FINAL = ("model.norm.weight", "transformer.ln_f.weight", "model.decoder.final_layer_norm.weight")
+TURNED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # of GPT-2: [in, out]
+
+
+def build(name: str) -> torch.nn.Module:
     """The model in float32 holding values that survive its storage type exactly."""
-    options, dtype = MODELS[name]
-    settings = {**BASE, **options}
-    config = AutoConfig.for_model(**settings)
+    fixture = MODELS[name]
+    config = AutoConfig.for_model(**fixture.config)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     )
     rng = np.random.default_rng(sum(map(ord, name)))
     with torch.no_grad():
         for key, tensor in model.named_parameters():
-            tensor.copy_(draw(key, tensor, rng).to(DTYPES[dtype]).float())
-    return model.eval(), settings
+            turned = key if fixture.model_type == "gpt2" else key.replace("mlp.c_", "mlp.")
+            values = draw(turned, tensor, rng, fixture)
+            tensor.copy_(values.to(DTYPES[fixture.dtype]).float())
+    return model.eval()
 
 
-def expect(model: torch.nn.Module, name: str, vocab: int) -> dict[str, np.ndarray]:
-    """Logits of chosen rows of a prompt, and 64 greedy tokens after it."""
-    rng = np.random.default_rng(7 + sum(map(ord, name)))
-    prompt = torch.from_numpy(rng.integers(3, vocab, (1, PROMPT)))
+def settle_rope(model: torch.nn.Module, length: int) -> None:
+    """Frequencies of a model that runs `length` tokens, whatever it sees of them."""
+    rotary = model.model.rotary_emb
+    kind = model.config.rope_parameters["rope_type"]
+    rotary.inv_freq, rotary.attention_scaling = ROPE_INIT_FUNCTIONS[kind](
+        model.config, None, seq_len=length
+    )
+    rotary.rope_type = "settled"  # nothing changes them any more
+
+
+def expect(model: torch.nn.Module, name: str, length: int) -> dict[str, np.ndarray]:
+    """What the first prompt gives after which no two tokens are as good as equal."""
+    for attempt in range(20):
+        rng = np.random.default_rng(7 + sum(map(ord, name)) + 1000 * attempt)
+        found, margin = answer(model, MODELS[name].config["vocab_size"], length, rng)
+        if margin > 2e-3:
+            print(name, length, f"std {found['logits'].std():.2f}, least margin {margin:.1e}")
+            assert found["logits"].std() >= 2, name
+            return found
+    raise AssertionError(f"{name}: ties would make greedy tokens ambiguous")
+
+
+def answer(
+    model: torch.nn.Module, vocab: int, length: int, rng: np.random.Generator
+) -> tuple[dict[str, np.ndarray], float]:
+    """Logits of chosen rows of a prompt, the greedy tokens after it, 64 if they fit, and the
+    closest any of them came to a tie.
+    """
+    count = min(PROMPT, length * 3 // 4)
+    rows = [row for row in ROWS if row < count]
+    prompt = torch.from_numpy(rng.integers(3, vocab, (1, count)))
     with torch.no_grad():
         logits = model(prompt).logits[0]
         tokens = prompt
         margins = []
-        for _ in range(GREEDY):
+        for _ in range(min(GREEDY, length - count)):
             last = model(tokens).logits[0, -1]
             best = torch.topk(last, 2).values
             margins.append(float(best[0] - best[1]))
             tokens = torch.cat([tokens, last.argmax().reshape(1, 1)], 1)
-    assert logits.std() >= 2, (name, logits.std())
-    assert min(margins) > 2e-3, (name, "a tie would make greedy tokens ambiguous", min(margins))
-    return dict(
+        last = model(tokens[:, :-1]).logits[0, -3:]  # near the context's end
+    found = dict(
         prompt=prompt[0].numpy().astype(np.int32),
-        rows=np.array(ROWS, np.int32),
-        logits=logits[list(ROWS)].numpy(),
-        greedy=tokens[0, PROMPT:].numpy().astype(np.int32),
+        rows=np.array(rows, np.int32),
+        logits=logits[rows].numpy(),
+        greedy=tokens[0, count:].numpy().astype(np.int32),
+        last=last.numpy(),
+        length=np.array(length, np.int32),
     )
+    return found, min(margins)
 
 
-def save(model: torch.nn.Module, settings: dict, dtype: str, out: Path) -> None:
+def published(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors under the names and in the shapes the family is published in."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return dict(load_file(Path(folder) / "model.safetensors"))
+
+
+def save(model: torch.nn.Module, fixture: Fixture, out: Path) -> None:
     """A Hugging Face directory; the sharded one proves the index."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
-    tensors = {k: v.detach().to(DTYPES[dtype]).contiguous() for k, v in model.state_dict().items()}
-    if settings["tie_word_embeddings"]:
-        tensors.pop("lm_head.weight")
-    if settings["model_type"] == "qwen3" and dtype == "bf16":
+    (out / "config.json").write_text(json.dumps(fixture.config, indent=1) + "\n")
+    tensors = {k: v.to(DTYPES[fixture.dtype]).contiguous() for k, v in published(model).items()}
+    if fixture.model_type == "qwen3" and fixture.dtype == "bf16":
         return save_shards(tensors, out)
     save_file(tensors, out / "model.safetensors")
     return None
@@ -149,15 +155,17 @@ def save_shards(tensors: dict[str, torch.Tensor], out: Path) -> None:
     )
 
 
-def main(out: Path) -> None:
-    for name, (_, dtype) in MODELS.items():
-        model, settings = build(name)
-        save(model, settings, dtype, out / name)
-        np.savez_compressed(
-            out / name / "expected.npz", **expect(model, name, settings["vocab_size"])
-        )
-        print(name, sum(p.numel() for p in model.parameters()))
+def main(out: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)  # these models are too small for two
+    for name in names or MODELS:
+        model, fixture = build(name), MODELS[name]
+        save(model, fixture, out / name)
+        for i, length in enumerate(fixture.lengths or (PROMPT + GREEDY,)):
+            if fixture.lengths:
+                settle_rope(model, length)
+            file = f"expected-{length}.npz" if i else "expected.npz"
+            np.savez_compressed(out / name / file, **expect(model, name, length))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

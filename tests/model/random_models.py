@@ -17,6 +17,7 @@ from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.registry import FAMILIES
 from flyweight.ops.base import Ops, bf16_bits
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.spec import Files
 from flyweight.types import Request, SamplingParams, TokenLogprobs
 from grouped_weights import random_grouped, scaled
 
@@ -56,13 +57,13 @@ def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:
     family = FAMILIES[str(CONFIG["model_type"])]
     spec = family.spec(CONFIG)
     weights: dict[str, object] = {}
-    for slot in family.plan(spec).slots:
+    for slot in family.plan(spec, Files()).slots:
         if slot.kind == "vector":
             weights[slot.name] = rng.uniform(0.5, 1.5, slot.shape).astype(np.float32)
         else:
             n, k = slot.shape
             weights[slot.name] = ops.pack((n, k), [random_weight(rng, kind, n, k)])
-    return Decoder(spec, weights, ops, Solo())
+    return Decoder(spec, weights, ops, Solo(), spec.context)
 
 
 def engine(model: Decoder, kv: str = "f16", **limits: object) -> Engine:

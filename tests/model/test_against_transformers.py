@@ -85,7 +85,7 @@ FEATURES = {
     "qk norm": (
         "qwen3",
         {},
-        lambda s: replace(s, layers=tuple(replace(x, qk_norm=False) for x in s.layers)),
+        lambda s: replace(s, layers=tuple(replace(x, qk_norm="") for x in s.layers)),
     ),
     "activation": ("llama1", {"hidden_act": "gelu"}, None),
     "norm epsilon": ("llama1", {"rms_norm_eps": 1.0}, None),
@@ -103,7 +103,7 @@ def test_switching_a_feature_off_is_felt(feature: str, native: Ops) -> None:
 
 
 BIASED = {
-    "llama-bias": ("qkv", "out", "gate_up", "down"),
+    "llama-bias": ("qkv", "out", "up", "down"),
     "qwen2": ("qkv",),
     "qwen3-bias": ("qkv", "out"),
 }

@@ -18,6 +18,7 @@ from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.plan.memory import MIB, Needs, Sizing, block_bytes, plan_memory, smallest
 from flyweight.plan.step import attend_bytes, sample_bytes
+from flyweight.spec import Files
 
 CONFIG = {
     "model_type": "qwen3",
@@ -38,7 +39,7 @@ HELD = 90 * MIB
 
 
 def kinds(matrix: str = "q4_0") -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    slots = KIND.plan(SPEC).slots
+    slots = KIND.plan(SPEC, Files()).slots
     return {s.name: [(s.shape, "f32" if s.kind == "vector" else matrix)] for s in slots}
 
 

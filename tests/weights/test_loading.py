@@ -18,7 +18,7 @@ from filewriters import Tensor, encode, random_tensor, write_folder, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.spec import SlotPlan, WeightPlan
+from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.weights import load as loader
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
@@ -68,15 +68,15 @@ def values_of(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 def qkv_plan(columns: int = 256, bias: bool = False) -> WeightPlan:
     names = tuple(f"model.layers.0.self_attn.{x}_proj" for x in "qkv")
-    slot = SlotPlan(
-        "qkv",
-        (128, columns),
-        tuple(f"{n}.weight" for n in names),
-        (64, 32, 32),
-        permute=(4, 2, 0),
-        bias=tuple(f"{n}.bias" for n in names) if bias else (),
-    )
-    return WeightPlan((slot,))
+    turned = (*range(0, 16, 2), *range(1, 16, 2))
+    sources = tuple(
+        Source(
+            f"{n}.weight", (rows, columns), rows,
+            order=order, bias=f"{n}.bias" if bias else "",
+        )
+        for n, rows, order in zip(names, (64, 32, 32), (turned, turned, ()), strict=True)
+    )  # fmt: skip
+    return WeightPlan((SlotPlan("qkv", (128, columns), sources),))
 
 
 def qkv_gguf(path: Path, kinds: tuple[str, str, str], bias: bool = False) -> dict[str, Tensor]:
@@ -136,10 +136,10 @@ def test_a_slot_of_several_kinds_is_cut_where_they_change(
 
 
 def pair_plan(bias: tuple[str, ...] = ()) -> WeightPlan:
-    pair = SlotPlan("pair", (10, 4), ("a", "b"), (6, 4), bias=bias)
-    return WeightPlan(
-        (pair, SlotPlan("norm", (4,), ("n",), kind="vector")), ("old.*.table", "unused")
-    )
+    a, b = bias or ("", "")
+    sources = Source("a", (6, 4), 6, bias=a), Source("b", (4, 4), 4, bias=b)
+    norm = SlotPlan("norm", (4,), (Source("n", (4,), 4),), "vector")
+    return WeightPlan((SlotPlan("pair", (10, 4), sources), norm), ("old.*.table", "unused"))
 
 
 def pair_tensors() -> dict[str, Tensor]:
@@ -214,7 +214,9 @@ def test_every_tensor_is_used_and_every_slot_filled(fault: str, tmp_path: Path) 
 def test_a_quantised_vector_is_refused(tmp_path: Path) -> None:
     tensors = {"output_norm.weight": random_tensor(RNG, "q8_0", (32,))}
     write_gguf(tmp_path / "m.gguf", META | {"llama.vocab_size": 10}, tensors)
-    plan = WeightPlan((SlotPlan("norm", (32,), ("model.norm.weight",), kind="vector"),))
+    plan = WeightPlan(
+        (SlotPlan("norm", (32,), (Source("model.norm.weight", (32,), 32),), "vector"),)
+    )
     with pytest.raises(CheckpointError, match=r"vector 'model\.norm\.weight' is q8_0"):
         run(tmp_path / "m.gguf", plan)
 
@@ -236,7 +238,9 @@ def test_parts_start_at_tiles_and_memory_in_flight_is_small(
     shape = (1500, 4096)
     write_gguf(tmp_path / "m.gguf", META, {"token_embd.weight": random_tensor(RNG, kind, shape)})
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
-    plan = WeightPlan((SlotPlan("embed", shape, ("model.embed_tokens.weight",), kind="embed"),))
+    plan = WeightPlan(
+        (SlotPlan("embed", shape, (Source("model.embed_tokens.weight", shape, shape[0]),), "embed"),)
+    )
     recorder = Recorder(keep=False)
     before = resident()
     tracemalloc.start()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
     from flyweight.build import Described
     from flyweight.plan.memory import MemoryPlan, SlotKinds
+    from flyweight.spec import ModelSpec
 
 
 def inspect(
@@ -72,7 +73,7 @@ def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, 
         slot.name: {
             "shape": slot.shape,
             "kinds": [kind for _, kind in kinds[slot.name]],
-            "sources": slot.sources,
+            "sources": [source.tensor for source in slot.sources],
         }
         for slot in found.plan.slots
     }
@@ -100,7 +101,7 @@ def facts(found: Described) -> Table:
         "heads": f"{layer.heads} query, {layer.kv.heads} K/V, {layer.head} wide"
         + (", norms on q and k" if layer.qk_norm else ""),
         "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
-        "context": f"{spec.context} tokens, rope {spec.rope.kind}, base {spec.rope.base:g}",
+        "context": f"{spec.context} tokens, {positions(spec)}",
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
         "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
     }
@@ -108,6 +109,14 @@ def facts(found: Described) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def positions(spec: ModelSpec) -> str:
+    """How the model knows where a token stands."""
+    if spec.positions:
+        return "learned positions"
+    ropes = (f"rope {rope.kind}, base {rope.base:g}" for rope in spec.ropes)
+    return "; ".join(dict.fromkeys(ropes))
 
 
 def weight_table(found: Described, kinds: SlotKinds) -> Table:
@@ -118,7 +127,7 @@ def weight_table(found: Described, kinds: SlotKinds) -> Table:
     alike: dict[tuple[str, str, str, str], int] = {}
     for slot in found.plan.slots:
         kind = "+".join(dict.fromkeys(kind for _, kind in kinds[slot.name]))
-        sources = " ".join(source.split(".")[-2] for source in slot.sources)
+        sources = " ".join(source.tensor.split(".")[-2] for source in slot.sources)
         row = (slot.name.split(".")[-1], "×".join(map(str, slot.shape)), kind, sources)
         alike[row] = alike.get(row, 0) + 1
     for (name, shape, kind, sources), many in alike.items():

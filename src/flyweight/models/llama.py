@@ -2,17 +2,31 @@
 queries, llama3 rope.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from flyweight.models.plans import Traits, gated_decoder
-from flyweight.spec import ModelSpec
+from flyweight.models.config import Config, flag
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split
+from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
 
 
-def spec(config: Mapping[str, Any]) -> ModelSpec:
+def spec(config: Config) -> ModelSpec:
     """A `LlamaForCausalLM` config.json; `attention_bias` biases q, k, v and o, `mlp_bias` the three
     MLP matrices.
     """
-    bias = bool(config.get("attention_bias", False))
-    traits = Traits(attn_bias=bias, out_bias=bias, mlp_bias=bool(config.get("mlp_bias", False)))
-    return gated_decoder(config, "llama", traits)
+    return biased(gated_decoder(config, "llama"), config)
+
+
+def biased(found: ModelSpec, config: Config) -> ModelSpec:
+    """The spec with the biases its config asks for."""
+    bias, mlp = flag(config, "attention_bias"), flag(config, "mlp_bias")
+
+    def change(_: int, layer: LayerSpec) -> LayerSpec:
+        return replace(layer, attn_bias=bias, out_bias=bias, mlp_bias=mlp)
+
+    return each(found, change)
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    """GGUF's converters put the rows of q's and k's heads into the interleaved rope order."""
+    turn = half_split(spec.layers[0].head) if files.converted else ()
+    return decoder_plan(spec, Names(), files, turn)

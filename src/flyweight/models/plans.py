@@ -1,59 +1,79 @@
 """What most decoders share, as data: reading a config.json into a `ModelSpec`, and the weight plan
-of a gated decoder.
+of a decoder under a family's tensor names.
 
 Invariant: a plan names every tensor the model reads and the shape each slot must have; nothing is
 read here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from flyweight.errors import CheckpointError
-from flyweight.models.rope import real, rope_spec
-from flyweight.spec import KVGroup, LayerSpec, ModelSpec, SlotPlan, WeightPlan
-from flyweight.untrusted import shown
+from flyweight.models.config import (
+    ACTS,
+    MAX_LAYERS,
+    MOST_POSITIONS,
+    Config,
+    chosen_layers,
+    flag,
+    integer,
+    known,
+    real,
+)
+from flyweight.models.rope import rope_spec
+from flyweight.spec import (
+    Files,
+    KVGroup,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    SlotPlan,
+    Source,
+    WeightPlan,
+)
 
-ACTS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-}
-LIMIT = 1 << 20  # no dimension of a real model is larger; a lying config must not size memory
-MOST_POSITIONS = 1 << 24  # published contexts pass 2^20
-MAX_LAYERS = 1024  # a plan has slots for each
+TOP = ("embed", "positions", "norm", "layer")
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
-    """What sets a family apart from a plain Llama; the names are `LayerSpec`'s."""
+class Names:
+    """Where a family keeps what; every name but the top ones lies under `layer` and a number.
 
-    qk_norm: bool = False
-    attn_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
+    `qkv` is one fused matrix or three; `up` gate and up, one fused matrix of both, or the up
+    projection alone.  Empty names are not there; `base` is a prefix some checkpoints leave out.
+    """
+
+    embed: str = "model.embed_tokens"
+    positions: str = ""
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    layer: str = "model.layers."
+    attn_norm: str = "input_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    out: str = "self_attn.o_proj"
+    head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    sinks: str = "self_attn.sinks"
+    attn_post: str = ""
+    mlp_norm: str = "post_attention_layernorm"
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    mlp_post: str = ""
+    base: str = ""
+
+    def bare(self) -> "Names":
+        """The names in a checkpoint that leaves out `base`."""
+        top = {k: getattr(self, k).removeprefix(self.base) for k in TOP}
+        return replace(self, **top)
 
 
-def integer(
-    config: Mapping[str, Any], key: str, default: int | None = None, most: int = LIMIT
-) -> int:
-    """A positive whole number of the config, or `CheckpointError` naming the key and the value."""
-    value = config.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-        found = "is missing" if value is None else f"= {shown(value)}"
-        raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {most}")
-    return value
-
-
-def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> ModelSpec:
-    """The spec of a pre-norm decoder with rotary positions, grouped queries and a gated MLP."""
+def gated_decoder(config: Config, family: str) -> ModelSpec:
+    """The spec of a plain Llama: pre-norm, rotary positions, grouped queries, a gated MLP.  The
+    family changes what it does otherwise.
+    """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
     head = integer(config, "head_dim", hidden // heads or None)
-    act = str(config.get("hidden_act", "silu"))
     if heads % kv_heads:
         raise CheckpointError(
             f"config: {heads} heads do not divide over num_key_value_heads = {kv_heads}"
@@ -62,83 +82,170 @@ def gated_decoder(config: Mapping[str, Any], family: str, traits: Traits) -> Mod
         raise CheckpointError(
             f"config: head_dim = {head} is odd; rotary positions need an even one"
         )
-    if act not in ACTS:
-        raise CheckpointError(
-            f"config: hidden_act = {shown(act)} is not supported; known: {', '.join(ACTS)}"
-        )
     layer = LayerSpec(
         heads=heads,
         head=head,
         kv=KVGroup(kv_heads, head, head),
         inner=integer(config, "intermediate_size"),
-        act=ACTS[act],
-        qk_norm=traits.qk_norm,
-        attn_bias=traits.attn_bias,
-        out_bias=traits.out_bias,
-        mlp_bias=traits.mlp_bias,
+        act=known(config, "hidden_act", ACTS, "silu"),
     )
     return ModelSpec(
         family=family,
         hidden=hidden,
         vocab=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", 2048, MOST_POSITIONS),
-        eps=real(config, "rms_norm_eps", 1e-6),
-        rope=rope_spec(config, head),
+        norm=NormSpec(real(config, "rms_norm_eps", 1e-6)),
+        ropes=(rope_spec(config, head),),
         layers=(layer,) * integer(config, "num_hidden_layers", most=MAX_LAYERS),
-        tie=bool(config.get("tie_word_embeddings", False)),
+        tie=flag(config, "tie_word_embeddings"),
     )
 
 
-def decoder_plan(spec: ModelSpec) -> WeightPlan:
-    """The slots of a gated decoder under the tensor names Hugging Face publishes."""
-    slots = [
-        _slot("embed", (spec.vocab, spec.hidden), ("model.embed_tokens",), kind="embed", shard=0)
-    ]
+def each(spec: ModelSpec, change: Callable[[int, LayerSpec], LayerSpec]) -> ModelSpec:
+    """The spec with every layer changed, by its number."""
+    return replace(spec, layers=tuple(change(i, layer) for i, layer in enumerate(spec.layers)))
+
+
+def windowed(layer: LayerSpec, window: int, context: int) -> LayerSpec:
+    """The layer seeing only the last `window` positions; 0, or as many as there are, is all."""
+    window = window if window < context else 0
+    return replace(layer, kv=replace(layer.kv, window=window))
+
+
+def sliding(spec: ModelSpec, config: Config, usual: Callable[[int], bool]) -> ModelSpec:
+    """The spec with sliding_window on the layers that layer_types names, or else `usual` ones."""
+    if config.get("sliding_window") is None:
+        return spec
+    window = integer(config, "sliding_window", most=MOST_POSITIONS)
+    count = len(spec.layers)
+    kinds = ["sliding_attention" if usual(i) else "full_attention" for i in range(count)]
+    kinds = chosen_layers(config, "layer_types", kinds)
+    wide = {i: windowed(x, window, spec.context) for i, x in enumerate(spec.layers)}
+    return each(spec, lambda i, x: wide[i] if kinds[i] == "sliding_attention" else x)
+
+
+def half_split(head: int, turned: int = 0) -> tuple[int, ...]:
+    """Which row of an interleaved head goes where, so that element i pairs with i + turned/2; the
+    first `turned` rows of a head turn, all of them by default.
+    """
+    turned = turned or head
+    return (*range(0, turned, 2), *range(1, turned, 2), *range(turned, head))
+
+
+def decoder_plan(
+    spec: ModelSpec,
+    names: Names,
+    files: Files,
+    turn: tuple[int, ...] = (),
+    plus: float = 0.0,
+    blocks: "Blocks | None" = None,
+) -> WeightPlan:
+    """The slots of a decoder.  `turn` is the order of the rows of q's and k's heads, `plus` is
+    added to norms' weights; `blocks` makes the slots of blocks that are not the usual ones.
+    """
+    if names.base and files.names and not any(n.startswith(names.base) for n in files.names):
+        names = names.bare()
+    plan = _Plan(spec, names, turn, plus)
+    slots = [plan.table("embed", names.embed, spec.vocab)]
+    if spec.positions:
+        slots.append(plan.table("positions", names.positions, spec.positions))
     for i, layer in enumerate(spec.layers):
-        slots += _layer_slots(i, layer, spec.hidden)
-    slots.append(_slot("norm", (spec.hidden,), ("model.norm",), kind="vector"))
+        at, src = f"layers.{i}.", f"{names.layer}{i}."
+        attention = blocks.attention if blocks and layer.latent else plan.attention
+        mlp = blocks.mixture if blocks and layer.moe else plan.mlp
+        slots += [*plan.norms(at, src), *attention(at, src, layer), *mlp(at, src, layer)]
+    slots += plan.norm("norm", names.norm)
     if not spec.tie:
-        slots.append(_slot("head", (spec.vocab, spec.hidden), ("lm_head",), shard=0))
-    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", "rope_freqs.weight")
-    return WeightPlan(tuple(slots), ignored + (("lm_head.weight",) if spec.tie else ()))
+        head = ((names.head, spec.vocab),)
+        slots.append(linear("head", spec.hidden, head, biased=spec.head_bias, shard=0))
+    ignored = ("*rotary_emb.inv_freq", "rope_freqs.weight")
+    return WeightPlan(tuple(slots), ignored + ((f"{names.head}.weight",) if spec.tie else ()))
 
 
-def _layer_slots(i: int, layer: LayerSpec, hidden: int) -> list[SlotPlan]:
-    at, src = f"layers.{i}.", f"model.layers.{i}."
-    q, kv, inner = layer.heads * layer.head, layer.kv.heads * layer.head, layer.inner
-    attn = tuple(f"{src}self_attn.{x}_proj" for x in "qkv")
-    mlp = (f"{src}mlp.gate_proj", f"{src}mlp.up_proj")
-    turn = (layer.heads, layer.kv.heads, 0)
-    slots = [
-        _slot(at + "attn_norm", (hidden,), (src + "input_layernorm",), kind="vector"),
-        _slot(
-            at + "qkv", (q + 2 * kv, hidden), attn, (q, kv, kv), 0, layer.attn_bias, permute=turn
-        ),
-        _slot(at + "out", (hidden, q), (src + "self_attn.o_proj",), shard=1, biased=layer.out_bias),
-        _slot(at + "mlp_norm", (hidden,), (src + "post_attention_layernorm",), kind="vector"),
-        _slot(at + "gate_up", (2 * inner, hidden), mlp, (inner, inner), 0, layer.mlp_bias),
-        _slot(
-            at + "down", (hidden, inner), (src + "mlp.down_proj",), shard=1, biased=layer.mlp_bias
-        ),
-    ]
-    if layer.qk_norm:
-        for name in ("q_norm", "k_norm"):
-            slots.append(
-                _slot(at + name, (layer.head,), (f"{src}self_attn.{name}",), kind="vector")
-            )
-    return slots
+class Blocks(Protocol):
+    """Slots of blocks that only some families have, given the slots' prefix, the tensors' prefix
+    and the layer.
+    """
+
+    def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]: ...
+    def mixture(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]: ...
 
 
-def _slot(
-    name: str,
-    shape: tuple[int, ...],
-    modules: tuple[str, ...],
-    rows: tuple[int, ...] = (),
-    shard: int | None = None,
-    biased: bool = False,
-    kind: str = "linear",
-    permute: tuple[int, ...] = (),
-) -> SlotPlan:
-    sources = tuple(m + ".weight" for m in modules)
-    bias = tuple(m + ".bias" for m in modules) if biased else ()
-    return SlotPlan(name, shape, sources, rows or shape[:1], kind, shard, permute, bias)
+def linear(
+    name: str, columns: int, parts: tuple[tuple[str, int], ...], *, biased: bool = False,
+    shard: int | None = None, order: tuple[int, ...] = (),
+) -> SlotPlan:  # fmt: skip
+    """A matrix of whole tensors, (module, rows) each, side by side along N."""
+    sources = tuple(
+        Source(
+            f"{module}.weight", (rows, columns), rows,
+            order=order, bias=f"{module}.bias" if biased else "",
+        )
+        for module, rows in parts
+    )  # fmt: skip
+    return SlotPlan(name, (sum(rows for _, rows in parts), columns), sources, shard=shard)
+
+
+def vector(name: str, tensor: str, size: int, plus: float = 0.0) -> SlotPlan:
+    return SlotPlan(name, (size,), (Source(tensor, (size,), size),), "vector", plus=plus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the slots of one model have in common."""
+
+    spec: ModelSpec
+    names: Names
+    turn: tuple[int, ...]
+    plus: float
+
+    def table(self, name: str, module: str, rows: int) -> SlotPlan:
+        slot = linear(name, self.spec.hidden, ((module, rows),), shard=0)
+        return replace(slot, kind="embed")
+
+    def norm(self, name: str, module: str) -> list[SlotPlan]:
+        """A norm's weights, and its biases."""
+        if not module:
+            return []
+        slots = [vector(name, f"{module}.weight", self.spec.hidden, self.plus)]
+        if self.spec.norm.bias:
+            slots.append(vector(f"{name}_bias", f"{module}.bias", self.spec.hidden))
+        return slots
+
+    def norms(self, at: str, src: str) -> list[SlotPlan]:
+        n = self.names
+        places = {"attn_norm": n.attn_norm, "attn_post": n.attn_post}
+        places |= {"mlp_norm": n.mlp_norm, "mlp_post": n.mlp_post}
+        return [slot for k, m in places.items() if m for slot in self.norm(at + k, src + m)]
+
+    def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+        n, hidden = self.names, self.spec.hidden
+        q, kv = layer.heads * layer.head, layer.kv.heads * layer.head
+        parts = ((n.qkv[0], q + 2 * kv),)
+        if len(n.qkv) == 3:
+            parts = tuple(zip(n.qkv, (q, kv, kv), strict=True))  # type: ignore[assignment]
+        full = tuple((src + module, rows) for module, rows in parts)
+        qkv = linear(at + "qkv", hidden, full, biased=layer.attn_bias, shard=0)
+        if self.turn:
+            turned = [replace(s, order=self.turn) for s in qkv.sources[:2]]
+            qkv = replace(qkv, sources=(*turned, *qkv.sources[2:]))
+        out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias, shard=1)
+        slots = [qkv, out]
+        if layer.qk_norm:
+            whole = layer.qk_norm == "whole"
+            for name, module, size in zip(("q_norm", "k_norm"), n.head_norms, (q, kv), strict=True):
+                wide = size if whole else layer.head
+                slots.append(vector(at + name, f"{src}{module}.weight", wide, self.plus))
+        if layer.sinks:
+            slots.append(vector(at + "sinks", src + n.sinks, layer.heads))
+        return slots
+
+    def mlp(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+        n, inner = self.names, layer.inner
+        rows = 2 * inner if layer.gated and len(n.up) == 1 else inner
+        up = tuple((src + module, rows) for module in n.up)
+        down = ((src + n.down, self.spec.hidden),)
+        return [
+            linear(at + "up", self.spec.hidden, up, biased=layer.mlp_bias, shard=0),
+            linear(at + "down", inner, down, biased=layer.mlp_bias, shard=1),
+        ]

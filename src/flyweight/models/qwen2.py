@@ -1,15 +1,25 @@
 """Qwen2 and Qwen2.5 (Yang et al., 2024): a Llama whose queries, keys and values are biased."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from flyweight.errors import CheckpointError
-from flyweight.models.plans import Traits, gated_decoder
-from flyweight.spec import ModelSpec
+from flyweight.models.config import Config, flag, integer
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
+from flyweight.spec import Files, ModelSpec, WeightPlan
 
 
-def spec(config: Mapping[str, Any]) -> ModelSpec:
+def spec(config: Config) -> ModelSpec:
     """A `Qwen2ForCausalLM` config.json; the biases are always there, and the output has none."""
-    if config.get("use_sliding_window"):
-        raise CheckpointError("config: use_sliding_window = true is not supported for qwen2 yet")
-    return gated_decoder(config, "qwen2", Traits(attn_bias=True))
+    found = each(gated_decoder(config, "qwen2"), lambda _, layer: replace(layer, attn_bias=True))
+    return windows(found, config)
+
+
+def windows(found: ModelSpec, config: Config) -> ModelSpec:
+    """With use_sliding_window, the layers from max_window_layers on see a window."""
+    if not flag(config, "use_sliding_window"):
+        return found
+    first = integer(config, "max_window_layers", 28)
+    return sliding(found, config, lambda i: i >= first)
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    return decoder_plan(spec, Names(), files)

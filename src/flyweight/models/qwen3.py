@@ -2,18 +2,22 @@
 hidden / heads.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from flyweight.errors import CheckpointError
-from flyweight.models.plans import Traits, gated_decoder
+from flyweight.models import qwen2
+from flyweight.models.config import Config, flag
+from flyweight.models.plans import each, gated_decoder
 from flyweight.spec import ModelSpec
 
+plan = qwen2.plan
 
-def spec(config: Mapping[str, Any]) -> ModelSpec:
+
+def spec(config: Config, family: str = "qwen3") -> ModelSpec:
     """A `Qwen3ForCausalLM` config.json; a head_dim left out is 128, as published."""
-    if config.get("use_sliding_window"):
-        raise CheckpointError("config: use_sliding_window = true is not supported for qwen3 yet")
-    bias = bool(config.get("attention_bias", False))
+    bias = flag(config, "attention_bias")
     filled = {"head_dim": 128, **{k: v for k, v in config.items() if v is not None}}
-    return gated_decoder(filled, "qwen3", Traits(qk_norm=True, attn_bias=bias, out_bias=bias))
+    found = each(
+        gated_decoder(filled, family),
+        lambda _, layer: replace(layer, qk_norm="head", attn_bias=bias, out_bias=bias),
+    )
+    return qwen2.windows(found, config)

@@ -8,9 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.models import llama, mistral, qwen2, qwen3
-from flyweight.models.plans import decoder_plan
-from flyweight.spec import ModelSpec, WeightPlan
+from flyweight.models import (
+    gemma2,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    opt,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
+from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.untrusted import shown
 
 
@@ -19,14 +34,25 @@ class Family:
     """How to read a config.json of this `model_type`, and which tensors the model takes."""
 
     spec: Callable[[Mapping[str, Any]], ModelSpec]
-    plan: Callable[[ModelSpec], WeightPlan]
+    plan: Callable[[ModelSpec, Files], WeightPlan]
 
 
 FAMILIES = {
-    "llama": Family(llama.spec, decoder_plan),
-    "mistral": Family(mistral.spec, decoder_plan),
-    "qwen2": Family(qwen2.spec, decoder_plan),
-    "qwen3": Family(qwen3.spec, decoder_plan),
+    "gemma2": Family(gemma2.spec, gemma2.plan),
+    "gemma3_text": Family(gemma3.spec, gemma3.plan),
+    "gpt2": Family(gpt2.spec, gpt2.plan),
+    "gpt_neox": Family(gpt_neox.spec, gpt_neox.plan),
+    "granite": Family(granite.spec, granite.plan),
+    "llama": Family(llama.spec, llama.plan),
+    "mistral": Family(mistral.spec, mistral.plan),
+    "olmo2": Family(olmo2.spec, olmo2.plan),
+    "opt": Family(opt.spec, opt.plan),
+    "phi3": Family(phi3.spec, phi3.plan),
+    "qwen2": Family(qwen2.spec, qwen2.plan),
+    "qwen3": Family(qwen3.spec, qwen3.plan),
+    "smollm3": Family(smollm3.spec, smollm3.plan),
+    "stablelm": Family(stablelm.spec, stablelm.plan),
+    "starcoder2": Family(starcoder2.spec, starcoder2.plan),
 }
 
 

@@ -1,7 +1,8 @@
 """Rotary frequencies: a checkpoint's rope settings to the inverse frequencies the ops rotate with.
 
 Invariant: frequencies are fixed at load and never depend on a running length, so a token's rotation
-depends on its position alone.  This module does not rotate anything.
+depends on its position alone; where a published method lets the length decide (dynamic, longrope),
+it is the longest the engine will run.  This module does not rotate anything.
 """
 
 import math
@@ -11,59 +12,66 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError, nearest
+from flyweight.models.config import MOST_POSITIONS, Config, integer, real
 from flyweight.spec import RopeSpec
 from flyweight.untrusted import shown
 from flyweight.wire import F32
 
 ORIGINAL = "original_max_position_embeddings"
-READ = ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL)
-LARGEST = 1e30
+# What is read of a rope_scaling, where it is there
+NUMBERS = (
+    "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", ORIGINAL,
+)  # fmt: skip
+LISTS = ("factors", "short_factor", "long_factor")
+Scaling = Mapping[str, Any]
 
 
-def real(config: Mapping[str, Any], key: str, default: float) -> float:
-    """A finite number above 0 of the config, or `CheckpointError` naming the key and the value."""
-    value = config.get(key)
-    value = default if value is None else value
-    if not _is_number(value) or not 0 < value < LARGEST:
-        raise CheckpointError(f"config: {key} = {str(value)[:80]}; it must be a number above 0")
-    return float(value)
-
-
-def rope_spec(config: Mapping[str, Any], dim: int) -> RopeSpec:
-    """Reads rope_theta and rope_scaling (or transformers 5's rope_parameters) of a config.json, and
-    refuses settings that give no frequencies.
+def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
+    """Reads rope_theta and rope_scaling (or transformers 5's rope_parameters, or the `section` of
+    it that some layers have) of a config.json, and refuses settings that give no frequencies.
+    `head` elements a head has; partial_rotary_factor says how many of them turn.
     """
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if section and isinstance(nested, Mapping):
+        nested = nested.get(section) or {}
     if not isinstance(nested, Mapping):
         raise CheckpointError(f"rope_scaling = {shown(nested)} is not an object with a rope_type")
     kind = str(nested.get("rope_type", nested.get("type", "default")))
+    kind = {"su": "longrope"}.get(kind, kind)  # Phi-3's first name for it
     if kind not in _KINDS:
         known = ", ".join(sorted(_KINDS))
         raise CheckpointError(
             f"rope_type = {shown(kind)} is not supported; known: {known}"
             f"{nearest(kind[:80], _KINDS)}"
         )
+    part = real(nested, "partial_rotary_factor", real(config, "partial_rotary_factor", 1.0))
+    dim = int(head * min(part, 1.0))
+    if dim % 2 or dim < 2:
+        raise CheckpointError(
+            f"config: {dim} of {head} elements of a head turn; an even number is needed"
+        )
     base = real(nested, "rope_theta", real(config, "rope_theta", 10000.0))
-    scaling = {key: real(nested, key, 1.0) for key in READ if nested.get(key) is not None}
-    if kind == "factors":
-        scaling |= _listed(nested.get("factors"))
-    if kind == "llama3" and ORIGINAL not in scaling:
-        scaling[ORIGINAL] = real(config, "max_position_embeddings", 2048.0)
-    rope = RopeSpec(dim, base, kind, tuple(sorted(scaling.items())))
-    inverse_frequencies(rope)  # what is missing is missed now, not after the weights are read
+    scaling = _scaling(config, nested, kind)
+    try:
+        factor = _factor(nested, kind, scaling)
+        rope = RopeSpec(dim, base, kind, tuple(sorted(scaling.items())), factor)
+        inverse_frequencies(rope, 1)  # what is missing is missed now, not after the weights
+    except (ArithmeticError, ValueError):
+        raise CheckpointError(
+            f"rope_scaling of type {kind!r} gives no frequencies: base {base:g}, "
+            f"{', '.join(f'{k} = {shown(v)}' for k, v in scaling.items())}"
+        ) from None
     return rope
 
 
-def inverse_frequencies(rope: RopeSpec) -> F32:
-    """float32 [dim/2]: radians a position turns each pair by.  Raises `CheckpointError` when a
-    setting is missing.
+def inverse_frequencies(rope: RopeSpec, length: int) -> F32:
+    """float32 [dim/2]: radians a position turns each pair by, in a model that runs `length` tokens
+    at most.  Raises `CheckpointError` when a setting is missing.
     """
-    exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
     scaling = dict(rope.scaling)
     try:
         with np.errstate(all="ignore"):
-            plain = (np.float32(1) / np.float32(rope.base) ** exponents).astype(np.float32)
-            found = _KINDS[rope.kind](plain, scaling).astype(np.float32)
+            found = _KINDS[rope.kind](rope, scaling, length).astype(np.float32)
     except KeyError as key:
         raise CheckpointError(f"rope_scaling of type {rope.kind!r} lacks {key}") from None
     if not np.isfinite(found).all():
@@ -73,28 +81,79 @@ def inverse_frequencies(rope: RopeSpec) -> F32:
     return found
 
 
-def _listed(factors: object) -> dict[str, float]:
-    if not isinstance(factors, list):
-        raise CheckpointError(f"rope_scaling: factors = {str(factors)[:80]}; a list is needed")
-    return {f"factor_{i:04d}": real({"factors": f}, "factors", 0) for i, f in enumerate(factors)}
+def _scaling(config: Config, nested: Config, kind: str) -> dict[str, Any]:
+    """What frequencies are made of, as numbers and tuples of numbers."""
+    found: dict[str, Any] = {k: real(nested, k, 1) for k in NUMBERS if nested.get(k) is not None}
+    found |= {k: _listed(k, nested[k]) for k in LISTS if nested.get(k) is not None}
+    positions = integer(config, "max_position_embeddings", 2048, MOST_POSITIONS)
+    if kind in ("llama3", "yarn", "longrope") and ORIGINAL not in found:
+        found[ORIGINAL] = real(config, ORIGINAL, float(positions))
+    if kind in ("yarn", "longrope") and "factor" not in found:
+        found["factor"] = positions / found[ORIGINAL]
+    if kind == "yarn":
+        found["truncate"] = float(bool(nested.get("truncate", True)))
+    if kind == "dynamic":
+        found["positions"] = float(positions)
+    return found
 
 
-def _is_number(v: object) -> bool:
-    return isinstance(v, int | float) and not isinstance(v, bool)
+def _factor(nested: Config, kind: str, scaling: Scaling) -> float:
+    """What cos and sin are multiplied by."""
+    if kind not in ("yarn", "longrope"):
+        return 1.0
+    stretch = scaling["factor"]
+    implied = 1.0
+    if kind == "longrope" and stretch > 1:
+        implied = math.sqrt(1 + math.log(stretch) / math.log(scaling[ORIGINAL]))
+    elif kind == "yarn":
+        above, below = (nested.get(key) for key in ("mscale", "mscale_all_dim"))
+        if above and below:
+            whole = real(nested, "mscale", 1), real(nested, "mscale_all_dim", 1)
+            implied = yarn_mscale(stretch, whole[0]) / yarn_mscale(stretch, whole[1])
+        else:
+            implied = yarn_mscale(stretch, 1.0)
+    return real(nested, "attention_factor", implied)
 
 
-def _default(inv: F32, _: Mapping[str, float]) -> F32:
-    return inv
+def yarn_mscale(stretch: float, scale: float) -> float:
+    """How much YaRN (Peng et al., 2023) raises attention for a context `stretch` times longer."""
+    return 1.0 if stretch <= 1 else 0.1 * scale * math.log(stretch) + 1.0
 
 
-def _linear(inv: F32, scaling: Mapping[str, float]) -> F32:
-    return inv / np.float32(scaling["factor"])
+def _listed(key: str, values: object) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple):
+        raise CheckpointError(f"rope_scaling: {key} = {str(values)[:80]}; a list is needed")
+    return tuple(real({key: v}, key, 0) for v in values)
 
 
-def _llama3(inv: F32, scaling: Mapping[str, float]) -> F32:
+def _powers(rope: RopeSpec) -> F32:
+    """base ** (2i/dim), float32 [dim/2]."""
+    exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
+    return (np.float32(rope.base) ** exponents).astype(np.float32)
+
+
+def _default(rope: RopeSpec, _: Scaling, __: int) -> F32:
+    return (np.float32(1) / _powers(rope)).astype(np.float32)
+
+
+def _linear(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+    stretched: F32 = _default(rope, scaling, length) / np.float32(scaling["factor"])
+    return stretched
+
+
+def _dynamic(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+    """NTK-aware: the base grows with the length, when it passes what the model was made for."""
+    factor, positions = scaling["factor"], scaling["positions"]
+    stretch = factor * max(length, positions) / positions - (factor - 1)
+    base = rope.base * stretch ** (rope.dim / (rope.dim - 2))
+    return _default(RopeSpec(rope.dim, base), {}, length)
+
+
+def _llama3(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """Llama 3.1's scaling: long wavelengths stretched by `factor`, short ones kept, a blend
     between.
     """
+    inv = _default(rope, scaling, length)
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling[ORIGINAL]
     if not low < high:
@@ -108,19 +167,55 @@ def _llama3(inv: F32, scaling: Mapping[str, float]) -> F32:
     return np.where(wavelength < original / high, inv, out).astype(np.float32)
 
 
-def _factors(inv: F32, scaling: Mapping[str, float]) -> F32:
+def _yarn(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+    """Pairs that turn often keep their frequency, those that turn rarely are stretched by `factor`,
+    with a ramp between (Peng et al., 2023).
+    """
+    powers, original = _powers(rope), scaling[ORIGINAL]
+
+    def pair(turns: float) -> float:
+        """The pair that turns this many times over the original context."""
+        return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    low, high = pair(scaling.get("beta_fast", 32.0)), pair(scaling.get("beta_slow", 1.0))
+    if scaling["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    high += 0.001 if low == high else 0
+    ramp = (np.arange(rope.dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    kept = 1 - np.clip(ramp, 0, 1)
+    stretched = 1 / (np.float32(scaling["factor"]) * powers)
+    return (stretched * (1 - kept) + 1 / powers * kept).astype(np.float32)
+
+
+def _longrope(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+    """A divisor for every frequency, from the long list when the length passes the original."""
+    which = "long_factor" if length > scaling[ORIGINAL] else "short_factor"
+    return (1 / (_divisors(rope, which, scaling[which]) * _powers(rope))).astype(np.float32)
+
+
+def _factors(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """GGUF's rope_freqs tensor: one divisor per frequency, Llama 3.x's scaling already worked
     out.
     """
-    factors = [v for k, v in sorted(scaling.items()) if k.startswith("factor_")]
-    if len(factors) != len(inv):
-        raise CheckpointError(f"rope_freqs has {len(factors)} factors, the head needs {len(inv)}")
-    return (inv / np.array(factors, np.float32)).astype(np.float32)
+    divided: F32 = _default(rope, {}, length) / _divisors(rope, "factors", scaling["factors"])
+    return divided
 
 
-_KINDS: dict[str, Callable[[F32, Mapping[str, float]], F32]] = {
+def _divisors(rope: RopeSpec, key: str, values: tuple[float, ...]) -> F32:
+    if len(values) != rope.dim // 2:
+        raise CheckpointError(
+            f"rope_scaling: {key} has {len(values)} numbers, the head needs {rope.dim // 2}"
+        )
+    return np.array(values, np.float32)
+
+
+_KINDS: dict[str, Callable[[RopeSpec, Scaling, int], F32]] = {
     "default": _default,
     "linear": _linear,
+    "dynamic": _dynamic,
     "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
     "factors": _factors,
 }

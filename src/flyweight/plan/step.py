@@ -29,7 +29,8 @@ def layer_bytes(
     q, kv = layer.heads * layer.head, layer.kv.heads * (layer.kv.k_dim + layer.kv.v_dim)
     attention = 2 * spec.hidden + (q + kv) + q  # x, residual, qkv, q
     mlp = 3 * spec.hidden + q + 3 * layer.inner  # two x, residual, q, gate_up, act
-    rotation = 6 * spec.rope.dim  # cos and sin, and the float64 angles they come from
+    # cos and sin, and the float64 angles they come from
+    rotation = 6 * sum(rope.dim for rope in spec.ropes)
     panels = max(_rounded(parts, activations) for parts in kinds.values())
     return tokens * (FLOAT * (max(attention, mlp) + rotation) + panels)
 

@@ -28,8 +28,8 @@ LOOKED_FOR = (
 
 class Checkpoint(Protocol):
     """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
-    `tokenizer_source` is the folder, or GGUF's metadata. `interleaved_rope`: rows of q and k are in
-    the interleaved rope order.
+    `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
+    converters leave them, not as published.
     """
 
     @property
@@ -41,7 +41,7 @@ class Checkpoint(Protocol):
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
     @property
-    def interleaved_rope(self) -> bool: ...
+    def converted(self) -> bool: ...
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
     @property

@@ -23,7 +23,7 @@ MOST_FILES = 4096
 class FolderCheckpoint:
     """A `Checkpoint` of `files`, or of what the folder's index or single file says."""
 
-    interleaved_rope = False
+    converted = False
 
     def __init__(self, path: Path, files: tuple[str, ...] = ()) -> None:
         self.path = path

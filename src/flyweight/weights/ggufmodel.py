@@ -25,6 +25,8 @@ from flyweight.weights.tensorinfo import Span, TensorInfo
 class GgufCheckpoint:
     """A `Checkpoint` over one file; files split by gguf-split must be merged first."""
 
+    converted = True
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._gguf = read_gguf(path)
@@ -42,7 +44,6 @@ class GgufCheckpoint:
                 "join them with gguf-split --merge"
             )
         arch = gguf_names.architecture(gguf.metadata, where)
-        self.interleaved_rope = arch.interleaved
         self.config = gguf_names.hf_config(gguf.metadata, gguf.spans, where)
         self.generation: dict[str, Any] = {}
         ends = gguf_names.end_ids(gguf.metadata, where)

@@ -14,7 +14,7 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops, Weight, Weights
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.spec import SlotPlan, WeightPlan
+from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
@@ -29,15 +29,16 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """One tensor of a slot.  `heads` is not 0 where rows must leave the interleaved rope order."""
+class _Run:
+    """Neighbouring sources of a slot that are of one kind: one packed weight."""
 
-    name: str
-    rows: int
-    columns: int
+    sources: list[Source]
     kind: str
-    heads: int
-    bias: str
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(source.out for source in self.sources), self.columns
 
 
 def load(
@@ -52,8 +53,7 @@ def load(
     loaded: dict[str, Weights | F32] = {}
     for slot in plan.slots:
         if slot.kind == "vector":
-            loaded[slot.name] = _vector(checkpoint, slot.sources[0])
-            meter.add(FORMATS[checkpoint.tensors[slot.sources[0]].kind].bytes_for(slot.shape))
+            loaded[slot.name] = _vector(checkpoint, slot, meter)
             continue
         runs = [_pack(checkpoint, run, ops, meter) for run in _runs(checkpoint, slot)]
         loaded[slot.name] = runs[0] if len(runs) == 1 else tuple(runs)
@@ -72,9 +72,8 @@ def slot_kinds(
         if slot.kind == "vector":
             found[slot.name] = [(slot.shape, "f32")]
         else:
-            runs = _runs(checkpoint, slot)
             found[slot.name] = [
-                ((_total(run), run[0].columns), FORMATS[run[0].kind].packed) for run in runs
+                (run.shape, FORMATS[run.kind].packed) for run in _runs(checkpoint, slot)
             ]
     return found
 
@@ -94,6 +93,7 @@ def check(checkpoint: Checkpoint, plan: WeightPlan) -> None:
     ]
     if extra:
         raise CheckpointError(f"{checkpoint.path}: {_list(extra)} not used by this model")
+    floats = _floats(plan)
     for name, shape in expected.items():
         info = checkpoint.tensors[name]
         if info.shape != shape:
@@ -101,7 +101,7 @@ def check(checkpoint: Checkpoint, plan: WeightPlan) -> None:
                 f"{checkpoint.path}: tensor {shown(name)} has shape {list(info.shape)}, "
                 f"expected {list(shape)}"
             )
-        if len(shape) == 1 and FORMATS[info.kind].quantised:
+        if name in floats and FORMATS[info.kind].quantised:
             raise CheckpointError(
                 f"{checkpoint.path}: vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
             )
@@ -111,12 +111,17 @@ def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
     """Every tensor the plan reads, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
     for slot in plan.slots:
-        for i, source in enumerate(slot.sources):
-            found[source] = (slot.rows[i] if slot.rows else slot.shape[0], *slot.shape[1:])
-        for i, bias in enumerate(slot.bias):
-            if bias:
-                found[bias] = (slot.rows[i] if slot.rows else slot.shape[0],)
+        for source in slot.sources:
+            found[source.tensor] = source.shape
+            if source.bias:
+                found[source.bias] = source.bias_shape
     return found
+
+
+def _floats(plan: WeightPlan) -> set[str]:
+    """Tensors that must not be quantised: vectors and biases."""
+    found = {source.bias for slot in plan.slots for source in slot.sources}
+    return found | {slot.sources[0].tensor for slot in plan.slots if slot.kind == "vector"}
 
 
 def _list(names: Sequence[str]) -> str:
@@ -125,80 +130,96 @@ def _list(names: Sequence[str]) -> str:
     return f"{len(names)} tensor{'s are' if len(names) > 1 else ' is'} ({some}{more})"
 
 
-def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[list[_Source]]:
+def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
     """A slot's sources, cut where the kind changes: a packed weight is of one kind."""
-    runs: list[list[_Source]] = []
-    for i, name in enumerate(slot.sources):
-        heads = slot.permute[i] if slot.permute and checkpoint.interleaved_rope else 0
-        rows = slot.rows[i] if slot.rows else slot.shape[0]
-        bias = slot.bias[i] if slot.bias else ""
-        source = _Source(name, rows, slot.shape[1], checkpoint.tensors[name].kind, heads, bias)
-        if runs and runs[-1][0].kind == source.kind:
-            runs[-1].append(source)
+    runs: list[_Run] = []
+    for source in slot.sources:
+        kind = checkpoint.tensors[source.tensor].kind
+        if source.transposed and FORMATS[kind].quantised:
+            kind = "f32"  # what a quantised matrix is once its columns are its rows
+        if runs and runs[-1].kind == kind:
+            runs[-1].sources.append(source)
         else:
-            runs.append([source])
+            runs.append(_Run([source], kind, slot.shape[1]))
     return runs
 
 
-def _pack(checkpoint: Checkpoint, run: list[_Source], ops: Ops, meter: "_Meter") -> Weight:
-    shape = (_total(run), run[0].columns)
-    return ops.pack(shape, _parts(checkpoint, run, meter), _bias(checkpoint, run))
+def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter") -> Weight:
+    return ops.pack(run.shape, _parts(checkpoint, run, meter), _bias(checkpoint, run))
 
 
-def _parts(checkpoint: Checkpoint, run: list[_Source], meter: "_Meter") -> Iterator[Rows]:
+def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter") -> Iterator[Rows]:
     """Canonical row ranges of about PART_BYTES, in order along N."""
-    for source in run:
-        form = FORMATS[source.kind]
-        head = source.rows // source.heads if source.heads else 1
-        whole = np.lcm(head, TILE)
-        count = int(PART_BYTES / (source.columns / form.block * form.canonical)) // whole * whole
-        count = int(max(count, whole))
+    for source in run.sources:
+        form = FORMATS[checkpoint.tensors[source.tensor].kind]
+        whole = int(np.lcm(len(source.order) or 1, TILE))
+        count = int(PART_BYTES / (source.shape[-1] / form.block * form.canonical))
+        count = source.rows if source.transposed else max(count // whole * whole, whole)
         for start in range(0, source.rows, count):
             stop = min(start + count, source.rows)
-            rows = checkpoint.read(source.name, start, stop)
-            yield _turned(rows, _half_split(stop - start, head)) if source.heads else rows
-            meter.add(form.bytes_for((stop - start, source.columns)))
+            rows = checkpoint.read(source.tensor, source.start + start, source.start + stop)
+            if source.transposed:
+                rows = _columns(rows)
+            count_out = source.out if source.transposed else stop - start
+            yield _turned(rows, _ordered(count_out, source.order)) if source.order else rows
+            meter.add(form.bytes_for((stop - start, source.shape[-1])))
 
 
-def _half_split(rows: int, head: int) -> I64:
-    """Where each row of the half-split order lies in the interleaved one: element i + j * head/2 of
-    a head is the interleaved row 2 i + j.
-    """
-    return np.arange(rows).reshape(-1, head // 2, 2).swapaxes(1, 2).reshape(-1)
+def _columns(rows: Rows) -> Rows:
+    dense = rows.dequantize() if isinstance(rows, GroupedWeight) else rows
+    return np.ascontiguousarray(dense.T)
+
+
+def _ordered(rows: int, order: tuple[int, ...]) -> I64:
+    """Which row goes where when every len(order) rows are put in that order."""
+    first = np.arange(0, rows, len(order), dtype=np.int64)[:, None]
+    found: I64 = (first + np.array(order)).reshape(-1)
+    return found
 
 
 def _turned(rows: Rows, order: I64) -> Rows:
     return rows.take(order) if isinstance(rows, GroupedWeight) else rows[order]
 
 
-def _bias(checkpoint: Checkpoint, run: list[_Source]) -> F32 | None:
+def _bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
     """The biases side by side [N]; zeros for a source without one; none when no source has one."""
-    if not any(source.bias for source in run):
+    if not any(source.bias for source in run.sources):
         return None
     parts = []
-    for source in run:
-        values = (
-            _vector(checkpoint, source.bias) if source.bias else np.zeros(source.rows, np.float32)
-        )
-        if source.bias and source.heads:
-            values = values[_half_split(source.rows, source.rows // source.heads)]
-        parts.append(values)
+    for source in run.sources:
+        if not source.bias:
+            parts.append(np.zeros(source.out, np.float32))
+            continue
+        first = source.start // source.rows * source.out
+        values = _elements(checkpoint, source.bias, first, source.out)
+        parts.append(values[_ordered(len(values), source.order)] if source.order else values)
     return np.concatenate(parts)
 
 
-def _vector(checkpoint: Checkpoint, name: str) -> F32:
-    values = checkpoint.read(name, 0, checkpoint.tensors[name].shape[0])
+def _vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32:
+    name, count = slot.sources[0].tensor, slot.shape[0]
+    values = _elements(checkpoint, name, slot.sources[0].start, count)
+    meter.add(FORMATS[checkpoint.tensors[name].kind].bytes_for((count,)))
+    return values + np.float32(slot.plus) if slot.plus else values
+
+
+def _elements(checkpoint: Checkpoint, name: str, start: int, count: int) -> F32:
+    """Elements [start, start+count) of a tensor that is not a matrix of weights."""
+    shape = checkpoint.tensors[name].shape
+    row = shape[-1] if len(shape) > 1 else 1
+    values = checkpoint.read(name, start // row, -(-(start + count) // row))
     assert not isinstance(values, GroupedWeight), name  # `check` refused it
-    return to_f32(values)
-
-
-def _total(run: list[_Source]) -> int:
-    return sum(source.rows for source in run)
+    return to_f32(values).reshape(-1)[start % row :][:count]
 
 
 def _file_bytes(checkpoint: Checkpoint, plan: WeightPlan) -> int:
-    infos = [checkpoint.tensors[name] for slot in plan.slots for name in slot.sources]
-    return sum(FORMATS[info.kind].bytes_for(info.shape) for info in infos)
+    sources = [source for slot in plan.slots for source in slot.sources]
+    return sum(
+        FORMATS[checkpoint.tensors[source.tensor].kind].bytes_for(
+            (source.rows, source.shape[-1]) if len(source.shape) > 1 else (source.rows,)
+        )
+        for source in sources
+    )
 
 
 class _Meter:

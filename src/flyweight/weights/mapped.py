@@ -5,6 +5,7 @@ Invariant: no byte outside the file is ever asked for, and what is returned is a
 format.
 """
 
+import math
 import mmap
 import os
 import stat
@@ -54,8 +55,12 @@ class MappedFile:
         return self._map
 
     def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
-        """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis."""
+        """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis, and
+        leading axes count as rows when it has more than two.
+        """
         shape = span.shape or (1,)
+        if len(shape) > 2:
+            shape = (math.prod(shape[:-1]), shape[-1])
         form = FORMATS[span.kind]
         if form.quantised and len(shape) != 2:
             raise CheckpointError(

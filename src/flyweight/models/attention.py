@@ -1,0 +1,116 @@
+"""Attention over the paged cache: with queries, keys and values of their own (`Attention`), or one
+latent a position (`LatentAttention`).
+
+Invariant: reads K/V only through `ops.attend`; a row's output depends on that row's tokens alone.
+T tokens, Hq query heads, D head size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
+from flyweight.spec import LayerSpec
+from flyweight.wire import F32, Batch
+
+
+class Mixer(Protocol):
+    """What mixes a layer's positions: [T,H] -> [T,H], writing K/V of the batch's tokens."""
+
+    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention (Ainslie et al., 2023).  q, k and v are one matrix: one pass over the
+    input.
+    """
+
+    ops: Ops
+    comm: Comm
+    layer: LayerSpec
+    qkv: Weights
+    out: Weights
+    norms: HeadNorm | None
+    sinks: F32 | None
+    scale: float
+
+    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+        ops, layer = self.ops, self.layer
+        q = ops.rope_store(ops.linear(x, self.qkv), kv, batch, rope, self.norms)  # [T, Hq, D]
+        mixed = ops.attend(
+            q, kv, batch, self.scale, layer.kv.window, layer.softcap, self.sinks
+        )  # [T, Hq*D]
+        return self.comm.all_reduce(ops.linear(mixed, self.out))
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2024), with the matrices that make keys and values
+    of a latent absorbed into the query and the output: the cache holds latents only.
+
+    A head's rows are [rotated | plain].  `k_up` turns a head's plain query [plain] into what meets
+    the latent [rank]; `v_up` a mixed latent [rank] into the head's value [value].
+    """
+
+    ops: Ops
+    comm: Comm
+    layer: LayerSpec
+    q_down: Weights | None
+    q_norm: F32 | None
+    q: Weights
+    kv_down: Weights
+    kv_norm: F32
+    k_up: Sequence[Weights]
+    v_up: Sequence[Weights]
+    out: Weights
+    scale: float
+    eps: float
+
+    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+        ops, heads, latent = self.ops, self.layer.heads, self.layer.latent
+        assert latent is not None
+        queries = ops.linear(self._down(x), self.q).reshape(len(x), heads, -1)
+        plain = ops.linear_heads(queries[:, :, latent.rope :], self.k_up)  # [T, Hq, rank]
+        both = ops.concat((queries[:, :, : latent.rope], plain)).reshape(len(x), -1)
+        stored = ops.linear(x, self.kv_down)  # [T, rope+rank]
+        normed = ops.norm(ops.concat((stored[:, latent.rope :],)), self.kv_norm, self.eps)
+        qk = ops.concat((both, stored[:, : latent.rope], normed))
+        q = ops.rope_store(qk, kv, batch, rope, None)  # [T, Hq, rope+rank]
+        mixed = ops.attend(q, kv, batch, self.scale).reshape(len(x), heads, latent.rank)
+        values = ops.linear_heads(mixed, self.v_up).reshape(len(x), -1)  # [T, Hq*value]
+        return self.comm.all_reduce(ops.linear(values, self.out))
+
+    def _down(self, x: F32) -> F32:
+        if self.q_down is None or self.q_norm is None:
+            return x
+        return self.ops.norm(self.ops.linear(x, self.q_down), self.q_norm, self.eps)
+
+
+def made(
+    ops: Ops, comm: Comm, layer: LayerSpec, weights: Mapping[str, Any], at: str, eps: float
+) -> Mixer:
+    """The attention block whose slots begin with `at`."""
+    scale = layer.scale or layer.head**-0.5
+    if layer.latent is not None:
+        heads = range(layer.heads)
+        return LatentAttention(
+            ops,
+            comm,
+            layer,
+            weights.get(at + "q_down"),
+            weights.get(at + "q_down_norm"),
+            weights[at + "q"],
+            weights[at + "kv_down"],
+            weights[at + "kv_norm"],
+            [weights[f"{at}k_up.{h}"] for h in heads],
+            [weights[f"{at}v_up.{h}"] for h in heads],
+            weights[at + "out"],
+            scale,
+            eps,
+        )
+    norms = None
+    if layer.qk_norm:
+        norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
+    qkv, out, sinks = weights[at + "qkv"], weights[at + "out"], weights.get(at + "sinks")
+    return Attention(ops, comm, layer, qkv, out, norms, sinks, scale)

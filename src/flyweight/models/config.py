@@ -1,0 +1,85 @@
+"""Typed access to a config.json: numbers, whole numbers, words, each refused by name and value.
+
+Invariant: what comes out is in range for any real model; a lying config must not size memory.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flyweight.errors import CheckpointError, nearest
+from flyweight.untrusted import shown
+
+ACTS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+}
+LIMIT = 1 << 20  # no dimension of a real model is larger
+MOST_POSITIONS = 1 << 24  # published contexts pass 2^20
+MAX_LAYERS = 1024  # a plan has slots for each
+LARGEST = 1e30
+Config = Mapping[str, Any]
+
+
+def real(config: Config, key: str, default: float) -> float:
+    """A number above 0, or `CheckpointError` naming key and value."""
+    value = config.get(key)
+    value = default if value is None else value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < LARGEST:
+        raise CheckpointError(f"config: {key} = {str(value)[:80]}; it must be a number above 0")
+    return float(value)
+
+
+def integer(config: Config, key: str, default: int | None = None, most: int = LIMIT) -> int:
+    """A positive whole number of the config, or `CheckpointError` naming the key and the value."""
+    value = config.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+        found = "is missing" if value is None else f"= {shown(value)}"
+        raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {most}")
+    return value
+
+
+def known(config: Config, key: str, allowed: Mapping[str, str], default: str) -> str:
+    """What a word of the config stands for, or `CheckpointError` listing those there are."""
+    value = config.get(key)
+    word = default if value is None else str(value)
+    if word not in allowed:
+        raise CheckpointError(
+            f"config: {key} = {shown(word)} is not supported; known: {', '.join(allowed)}"
+            f"{nearest(word[:80], allowed)}"
+        )
+    return allowed[word]
+
+
+def flag(config: Config, key: str, default: bool = False) -> bool:
+    """True or false."""
+    value = config.get(key)
+    return default if value is None else bool(value)
+
+
+def refuse(config: Config, key: str, *usual: object) -> None:
+    """`CheckpointError` when the key says anything but what is usual (or nothing)."""
+    value = config.get(key)
+    if value is not None and value not in usual:
+        allowed = ", ".join(str(u).lower() for u in usual)
+        raise CheckpointError(
+            f"config: {key} = {shown(value)} is not supported; allowed: {allowed}"
+        )
+
+
+def chosen_layers(config: Config, key: str, usual: list[str]) -> list[str]:
+    """A word for every layer, such as layer_types: full_attention or sliding_attention."""
+    value = config.get(key)
+    words = usual if value is None else value
+    allowed = ("full_attention", "sliding_attention")
+    if not isinstance(words, list) or not all(word in allowed for word in words):
+        raise CheckpointError(f"config: {key} = {shown(words)}; allowed: {' or '.join(allowed)}")
+    if len(words) != len(usual):
+        raise CheckpointError(f"config: {key} has {len(words)} entries for {len(usual)} layers")
+    return words

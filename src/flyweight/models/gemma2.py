@@ -1,0 +1,45 @@
+"""Gemma 2 (2024): norms of 1+w on both sides of each block, a scaled embedding, soft-capped scores
+and logits, and a window on every other layer.
+"""
+
+from dataclasses import replace
+
+from flyweight.models.config import Config, real
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
+from flyweight.spec import Files, ModelSpec, WeightPlan
+
+NAMES = Names(
+    attn_post="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post="post_feedforward_layernorm",
+)
+
+
+def spec(config: Config) -> ModelSpec:
+    """A `Gemma2ForCausalLM` config.json."""
+    found = gemma(config, "gemma2")
+    cap = _cap(config, "attn_logit_softcapping", 50.0)
+    found = each(found, lambda _, layer: replace(layer, softcap=cap))
+    found = replace(found, logit_softcap=_cap(config, "final_logit_softcapping", 30.0))
+    return sliding(found, {"sliding_window": 4096, **config}, lambda i: i % 2 == 0)
+
+
+def gemma(config: Config, family: str) -> ModelSpec:
+    """What Gemma 2 and 3 share."""
+    usual = {"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+    filled = usual | {k: v for k, v in config.items() if v is not None}
+    filled["hidden_act"] = filled["hidden_activation"]
+    found = gated_decoder(filled, family)
+    scale = real(config, "query_pre_attn_scalar", 256.0) ** -0.5
+    found = each(found, lambda _, layer: replace(layer, scale=scale))
+    return replace(found, embed_scale=found.hidden**0.5)
+
+
+def _cap(config: Config, key: str, usual: float) -> float:
+    """A cap; null says there is none."""
+    return 0.0 if key in config and config[key] is None else real(config, key, usual)
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    """GGUF's converters add the 1 to the norms' weights."""
+    return decoder_plan(spec, NAMES, files, plus=0.0 if files.converted else 1.0)

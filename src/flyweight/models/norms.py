@@ -1,0 +1,87 @@
+"""The norms a decoder is put together from: one way to call them, whatever they compute.
+
+Invariant: `norm(x)` leaves x as it is; `norm.add(x, residual)` adds x to the residual in place and
+returns the norm of the sum.  A place without a norm has `Plain`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flyweight.ops.base import Ops
+from flyweight.spec import NormSpec
+from flyweight.wire import F32
+
+
+class Norm(Protocol):
+    """[T,H] -> [T,H], every row by itself."""
+
+    def __call__(self, x: F32) -> F32: ...
+    def add(self, x: F32, residual: F32) -> F32: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """Zhang and Sennrich, 2019; Gemma's 1+w is added to the weights at load."""
+
+    ops: Ops
+    w: F32
+    eps: float
+
+    def __call__(self, x: F32) -> F32:
+        return self.ops.norm(x, self.w, self.eps)
+
+    def add(self, x: F32, residual: F32) -> F32:
+        return self.ops.add_norm(x, residual, self.w, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Ba et al., 2016; `b` None where a family has no biases."""
+
+    ops: Ops
+    w: F32
+    b: F32 | None
+    eps: float
+
+    def __call__(self, x: F32) -> F32:
+        return self.ops.layer_norm(x, self.w, self.b, self.eps)
+
+    def add(self, x: F32, residual: F32) -> F32:
+        self.ops.add(x, residual)
+        return self(residual)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """No norm: the rows themselves."""
+
+    ops: Ops
+
+    def __call__(self, x: F32) -> F32:
+        return x
+
+    def add(self, x: F32, residual: F32) -> F32:
+        self.ops.add(x, residual)
+        return residual
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What a block adds to the residual, multiplied (Granite)."""
+
+    ops: Ops
+    by: float
+
+    def __call__(self, x: F32) -> F32:
+        self.ops.scale(x, self.by)
+        return x
+
+
+def made(ops: Ops, spec: NormSpec, weights: Mapping[str, Any], name: str) -> Norm:
+    """The norm in slot `name`; `Plain` where the model has none there."""
+    if name not in weights:
+        return Plain(ops)
+    if spec.kind == "layer":
+        return LayerNorm(ops, weights[name], weights.get(f"{name}_bias"), spec.eps)
+    return RmsNorm(ops, weights[name], spec.eps)

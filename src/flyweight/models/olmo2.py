@@ -1,0 +1,27 @@
+"""OLMo 2 (2025): norms only after each block, and of all heads of q and k as one vector."""
+
+from dataclasses import replace
+
+from flyweight.models.config import Config, flag
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.spec import Files, ModelSpec, WeightPlan
+
+NAMES = Names(
+    attn_norm="",
+    attn_post="post_attention_layernorm",
+    mlp_norm="",
+    mlp_post="post_feedforward_layernorm",
+)
+
+
+def spec(config: Config) -> ModelSpec:
+    """An `Olmo2ForCausalLM` config.json."""
+    bias = flag(config, "attention_bias")
+    return each(
+        gated_decoder(config, "olmo2"),
+        lambda _, layer: replace(layer, qk_norm="whole", attn_bias=bias, out_bias=bias),
+    )
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    return decoder_plan(spec, NAMES, files)
