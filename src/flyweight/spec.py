@@ -173,7 +173,7 @@ class Source:
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        return self.shape[-1:] if self.transposed else self.shape[:-1]
+        return (*self.shape[:-2], self.shape[-1]) if self.transposed else self.shape[:-1]
 
 
 @dataclass(frozen=True, slots=True)

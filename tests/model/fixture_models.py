@@ -33,9 +33,7 @@ LLAMA3 = dict(
     original_max_position_embeddings=64,
     rope_theta=5000.0,
 )
-YARN = dict(
-    rope_type="yarn", factor=4.0, original_max_position_embeddings=66, rope_theta=10000.0
-)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=66, rope_theta=10000.0)
 DYNAMIC = dict(rope_type="dynamic", factor=4.0, rope_theta=10000.0)
 ORIGINAL = 96  # the context Phi was trained on, before longrope stretches it
 LONGROPE = dict(
@@ -49,6 +47,9 @@ LONGROPE = dict(
 GEMMA3_ROPE = dict(
     full_attention=dict(rope_type="linear", factor=8.0, rope_theta=50000.0),
     sliding_attention=dict(rope_type="default", rope_theta=1000.0),
+)
+LATENT = dict(
+    q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=20
 )
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -233,6 +234,74 @@ MODELS = {
             intermediate_size=ABSENT,
             rms_norm_eps=ABSENT,
             num_key_value_heads=ABSENT,
+        ),
+    ),
+    "mixtral": Fixture("mixtral", "bf16", dict(num_local_experts=5, num_experts_per_tok=2)),
+    "qwen2-moe": Fixture(
+        "qwen2_moe",
+        "bf16",
+        dict(
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=40,
+            shared_expert_intermediate_size=56,
+        ),
+    ),
+    "qwen3-moe": Fixture(
+        "qwen3_moe",
+        "bf16",
+        dict(
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=40,
+            norm_topk_prob=True,
+            head_dim=24,
+            mlp_only_layers=[1],
+        ),
+    ),
+    "gpt-oss": Fixture(
+        "gpt_oss",
+        "bf16",
+        dict(
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            intermediate_size=64,
+            head_dim=24,
+            sliding_window=41,
+            layer_types=[SLIDING, FULL, SLIDING],
+            rope_parameters={**YARN, "truncate": False},
+        ),
+    ),
+    "deepseek-v2-lite": Fixture(
+        "deepseek_v2",
+        "bf16",
+        dict(
+            **LATENT,
+            num_key_value_heads=4,
+            n_routed_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=40,
+            n_shared_experts=2,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.5,
+            rope_parameters={**YARN, "mscale": 0.8, "mscale_all_dim": 0.9},
+        ),
+    ),
+    "deepseek-v2": Fixture(
+        "deepseek_v2",
+        "f32",
+        dict(
+            **{**LATENT, "q_lora_rank": 40},
+            num_key_value_heads=4,
+            n_routed_experts=8,
+            num_experts_per_tok=2,
+            moe_intermediate_size=40,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            routed_scaling_factor=2.0,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
         ),
     ),
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
 from fixture_models import GREEDY, MODELS, PROMPT, Fixture
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -31,7 +30,7 @@ def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator, of: Fixture)
     """
     x = rng.standard_normal(tuple(tensor.shape)).astype(np.float32)
     tied = of.config["tie_word_embeddings"]
-    if name.endswith("bias"):
+    if name.endswith(("bias", "proj_bias")):
         return torch.from_numpy(0.5 * x)
     if "norm" in name or ".ln_" in name:
         gain = 3.0 if tied and name in FINAL else 1.0
@@ -47,7 +46,8 @@ def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator, of: Fixture)
     strong = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "mlp.gate.", "router")
     gain = 2.0 if any(s in name for s in strong) else 1.0
     gain = 3.0 if "lm_head" in name or "embed_out" in name else gain
-    columns = tensor.shape[0 if name.endswith(TURNED) else -1]
+    turned = name.endswith(TURNED) or (of.model_type == "gpt_oss" and ".experts." in name)
+    columns = tensor.shape[-2 if turned else -1]
     return torch.from_numpy(x * gain / np.sqrt(columns))
 
 

@@ -239,7 +239,11 @@ def test_parts_start_at_tiles_and_memory_in_flight_is_small(
     write_gguf(tmp_path / "m.gguf", META, {"token_embd.weight": random_tensor(RNG, kind, shape)})
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     plan = WeightPlan(
-        (SlotPlan("embed", shape, (Source("model.embed_tokens.weight", shape, shape[0]),), "embed"),)
+        (
+            SlotPlan(
+                "embed", shape, (Source("model.embed_tokens.weight", shape, shape[0]),), "embed"
+            ),
+        )
     )
     recorder = Recorder(keep=False)
     before = resident()

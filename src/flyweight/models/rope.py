@@ -185,7 +185,8 @@ def _yarn(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     ramp = (np.arange(rope.dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     kept = 1 - np.clip(ramp, 0, 1)
     stretched = 1 / (np.float32(scaling["factor"]) * powers)
-    return (stretched * (1 - kept) + 1 / powers * kept).astype(np.float32)
+    found: F32 = (stretched * (1 - kept) + 1 / powers * kept).astype(np.float32)
+    return found
 
 
 def _longrope(rope: RopeSpec, scaling: Scaling, length: int) -> F32:

@@ -1,0 +1,136 @@
+"""DeepSeek-V2 and V2-Lite (2024): multi-head latent attention, shared and routed experts after the
+first layers.
+"""
+
+from dataclasses import dataclass, replace
+
+from flyweight.errors import CheckpointError
+from flyweight.models.config import Config, flag, integer, known, real
+from flyweight.models.mixture import Experts, MoeNames
+from flyweight.models.plans import (
+    Names,
+    decoder_plan,
+    each,
+    gated_decoder,
+    half_split,
+    linear,
+    vector,
+)
+from flyweight.models.rope import rope_spec, yarn_mscale
+from flyweight.spec import (
+    Files,
+    KVGroup,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    RouteSpec,
+    SlotPlan,
+    Source,
+    WeightPlan,
+)
+
+NAMES = MoeNames(shared="mlp.shared_experts")
+CHOOSING = {"greedy": "", "group_limited_greedy": "groups"}
+
+
+def spec(config: Config) -> ModelSpec:
+    """A `DeepseekV2ForCausalLM` config.json."""
+    latent = LatentSpec(
+        rank=integer(config, "kv_lora_rank", 512),
+        rope=integer(config, "qk_rope_head_dim", 64),
+        plain=integer(config, "qk_nope_head_dim", 128),
+        value=integer(config, "v_head_dim", 128),
+        q_rank=integer(config, "q_lora_rank") if config.get("q_lora_rank") else 0,
+    )
+    head = latent.rope + latent.plain
+    found = gated_decoder({**config, "head_dim": head}, "deepseek_v2")
+    rope = rope_spec(config, latent.rope)
+    moe, first = _mixture(config), integer(config, "first_k_dense_replace", 1)
+    width = latent.rank + latent.rope
+
+    def change(i: int, layer: LayerSpec) -> LayerSpec:
+        layer = replace(layer, kv=KVGroup(1, width, latent.rank, v_in_k=True), latent=latent)
+        return replace(layer, scale=_scale(config, head), moe=moe if i >= first else None)
+
+    return replace(each(found, change), ropes=(rope,))
+
+
+def _scale(config: Config, head: int) -> float:
+    """YaRN's correction of the scores is here, where both mscales are given."""
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scale = float(head**-0.5)
+    if nested.get("mscale_all_dim"):
+        stretch, all_dim = real(nested, "factor", 1.0), real(nested, "mscale_all_dim", 1.0)
+        scale *= yarn_mscale(stretch, all_dim) ** 2
+    return scale
+
+
+def _mixture(config: Config) -> MoeSpec:
+    count, top = integer(config, "n_routed_experts", 64), integer(config, "num_experts_per_tok", 6)
+    inner = integer(config, "moe_intermediate_size", 1408)
+    grouped = known(config, "topk_method", CHOOSING, "greedy")
+    groups = integer(config, "n_group", 1) if grouped else 1
+    kept = integer(config, "topk_group", 1) if grouped else 1
+    if top > count // groups * kept or count % groups or kept > groups:
+        raise CheckpointError(
+            f"config: {top} of {count} experts cannot be chosen from {kept} of {groups} groups"
+        )
+    scale = real(config, "routed_scaling_factor", 1.0)
+    route = RouteSpec(count, top, "softmax", flag(config, "norm_topk_prob"), scale, groups, kept)
+    return MoeSpec(route, inner, inner * integer(config, "n_shared_experts", 2))
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    return decoder_plan(spec, Names(), files, blocks=Latent(spec.hidden, NAMES, files))
+
+
+@dataclass(frozen=True, slots=True)
+class Latent(Experts):
+    """Slots of latent attention.  The rotated rows, published last of each head and interleaved, go
+    first; kv_b's rows are each head's way into the latent, transposed, and out of it.
+    """
+
+    def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+        latent, heads, n = layer.latent, layer.heads, src + "self_attn."
+        assert latent is not None
+        slots, columns, module = [], self.hidden, "q_proj"
+        if latent.q_rank:
+            down = ((n + "q_a_proj", latent.q_rank),)
+            slots += [
+                linear(at + "q_down", self.hidden, down),
+                vector(at + "q_down_norm", n + "q_a_layernorm.weight", latent.q_rank),
+            ]
+            columns, module = latent.q_rank, "q_b_proj"
+        query = ((n + module, heads * (latent.rope + latent.plain)),)
+        width = ((n + "kv_a_proj_with_mqa", latent.rank + latent.rope),)
+        slots += [
+            linear(at + "q", columns, query, order=_first(latent.plain, latent.rope), shard=0),
+            linear(at + "kv_down", self.hidden, width, order=_first(latent.rank, latent.rope)),
+            vector(at + "kv_norm", n + "kv_a_layernorm.weight", latent.rank),
+            *self._heads(at, n, layer),
+            linear(at + "out", heads * latent.value, ((n + "o_proj", self.hidden),), shard=1),
+        ]
+        return slots
+
+    def _heads(self, at: str, n: str, layer: LayerSpec) -> list[SlotPlan]:
+        latent, heads = layer.latent, layer.heads
+        assert latent is not None
+        plain, value, rank = latent.plain, latent.value, latent.rank
+        slots = []
+        for h in range(heads):
+            if f"{n}k_b_proj.weight" in self.files.names:  # converters part and transpose kv_b
+                k = Source(f"{n}k_b_proj.weight", (heads, rank, plain), rank, h * rank)
+                v = Source(f"{n}v_b_proj.weight", (heads, value, rank), value, h * value)
+            else:
+                shape, start = (heads * (plain + value), rank), h * (plain + value)
+                k = Source(f"{n}kv_b_proj.weight", shape, plain, start, transposed=True)
+                v = Source(f"{n}kv_b_proj.weight", shape, value, start + plain)
+            slots.append(SlotPlan(f"{at}k_up.{h}", (rank, plain), (k,)))
+            slots.append(SlotPlan(f"{at}v_up.{h}", (value, rank), (v,)))
+        return slots
+
+
+def _first(plain: int, turned: int) -> tuple[int, ...]:
+    """The order that puts the last `turned` rows first, and half-split."""
+    return (*(plain + i for i in half_split(turned)), *range(plain))

@@ -1,0 +1,61 @@
+"""gpt-oss (OpenAI, 2025): sinks in every head's softmax, a window on every other layer, biased
+experts with a clamped activation, published as MXFP4 or as [in, out] matrices.
+"""
+
+from dataclasses import dataclass, replace
+
+from flyweight.models.config import Config, flag, integer, refuse
+from flyweight.models.mixture import STACKED, Experts, MoeNames
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split, sliding
+from flyweight.spec import Files, LayerSpec, ModelSpec, MoeSpec, RouteSpec, Source, WeightPlan
+
+ROUTER = MoeNames(router="mlp.router")
+BLOCKS = "_blocks"  # ends the names of MXFP4 tensors; their rows are the matrix's rows
+
+
+def spec(config: Config) -> ModelSpec:
+    """A `GptOssForCausalLM` config.json."""
+    refuse(config, "swiglu_limit", 7.0)
+    refuse(config, "swiglu_alpha", 1.702)
+    filled = {"head_dim": 64, **{k: v for k, v in config.items() if v is not None}}
+    found = gated_decoder(filled, "gpt_oss")
+    count, top = (
+        integer(config, "num_local_experts", 128),
+        integer(config, "num_experts_per_tok", 4),
+    )
+    moe = MoeSpec(RouteSpec(count, min(top, count), "chosen"), found.layers[0].inner, bias=True)
+    bias = flag(config, "attention_bias", True)
+
+    def change(_: int, layer: LayerSpec) -> LayerSpec:
+        layer = replace(layer, act="swiglu_clamped", moe=moe, sinks=True)
+        return replace(layer, attn_bias=bias, out_bias=bias)
+
+    return sliding(each(found, change), {"sliding_window": 128, **config}, lambda i: i % 2 == 0)
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    """As published, gate and up of all experts are one tensor, their elements taking turns."""
+    names = STACKED if files.converted else ROUTER
+    blocks = Experts if files.converted else Published
+    return decoder_plan(spec, Names(), files, blocks=blocks(spec.hidden, names, files))
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Experts):
+    """Experts in tensors of all of them, [E, in, out] or, in MXFP4, [E, out, in]."""
+
+    def _expert(
+        self, src: str, e: int, modules: tuple[str, ...], shape: tuple[int, int], layer: LayerSpec
+    ) -> tuple[Source, ...]:
+        assert layer.moe is not None
+        count, columns = layer.moe.route.experts, shape[1]
+        both = len(modules) == 2
+        rows = shape[0] * len(modules)
+        order = half_split(rows) if both else ()
+        name = f"{src}{self.names.experts}.{'gate_up_proj' if both else 'down_proj'}"
+        if name + BLOCKS in self.files.names:
+            tensor, size, start, turned = name + BLOCKS, (count, rows, columns), e * rows, False
+        else:
+            tensor, size, start, turned = name, (count, columns, rows), e * columns, True
+        taken = columns if turned else rows
+        return (Source(tensor, size, taken, start, order, turned, f"{name}_bias"),)
