@@ -5,6 +5,7 @@ prompt: windows and rope thresholds far shorter than the 200 tokens of it, caps 
 scores, multipliers away from 1.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +70,8 @@ class Fixture:
     @property
     def config(self) -> dict[str, Any]:
         whole = {"model_type": self.model_type, **BASE, "num_hidden_layers": self.layers}
-        return {k: v for k, v in {**whole, **self.settings}.items() if v is not ABSENT}
+        kept = {k: v for k, v in {**whole, **self.settings}.items() if v is not ABSENT}
+        return deepcopy(kept)  # transformers fills in what it is given
 
 
 ABSENT = object()  # a setting of BASE this family does not have
@@ -112,7 +114,11 @@ MODELS = {
     "phi4-longrope": Fixture(
         "phi3",
         "bf16",
-        dict(rope_parameters=LONGROPE, tie_word_embeddings=True),
+        dict(
+            rope_parameters=LONGROPE,
+            original_max_position_embeddings=ORIGINAL,
+            tie_word_embeddings=True,
+        ),
         lengths=(CONTEXT, ORIGINAL),
     ),
     "gemma2": Fixture(
@@ -120,7 +126,7 @@ MODELS = {
         "bf16",
         dict(
             head_dim=24,
-            query_pre_attn_scalar=12,
+            query_pre_attn_scalar=24,
             attn_logit_softcapping=6.0,
             final_logit_softcapping=9.0,
             sliding_window=45,
@@ -129,12 +135,26 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    "gemma2-scalar": Fixture(
+        "gemma2",
+        "bf16",
+        dict(
+            head_dim=24,
+            query_pre_attn_scalar=9,
+            attn_logit_softcapping=None,
+            final_logit_softcapping=None,
+            sliding_window=45,
+            hidden_act=ABSENT,
+            tie_word_embeddings=True,
+        ),
+        layers=2,
+    ),
     "gemma3": Fixture(
         "gemma3_text",
         "bf16",
         dict(
             head_dim=24,
-            query_pre_attn_scalar=12,
+            query_pre_attn_scalar=24,
             sliding_window=33,
             layer_types=[SLIDING, FULL, SLIDING],
             rope_parameters=GEMMA3_ROPE,
@@ -256,7 +276,17 @@ MODELS = {
             moe_intermediate_size=40,
             norm_topk_prob=True,
             head_dim=24,
-            mlp_only_layers=[1],
+        ),
+    ),
+    "qwen3-moe-step": Fixture(
+        "qwen3_moe",
+        "bf16",
+        dict(
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=40,
+            head_dim=24,
+            decoder_sparse_step=2,
         ),
     ),
     "gpt-oss": Fixture(
@@ -284,7 +314,7 @@ MODELS = {
             n_shared_experts=2,
             first_k_dense_replace=1,
             routed_scaling_factor=1.5,
-            rope_parameters={**YARN, "mscale": 0.8, "mscale_all_dim": 0.9},
+            rope_parameters={**YARN, "mscale": 0.8, "mscale_all_dim": 0.8},
         ),
     ),
     "deepseek-v2": Fixture(

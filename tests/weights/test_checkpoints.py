@@ -226,7 +226,7 @@ def test_gguf_speaks_the_config_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", gguf_names.ARCHITECTURES)
 def test_names_translate_to_distinct_names(arch: str) -> None:
-    names = gguf_names.ARCHITECTURES[arch].names
+    names = gguf_names.ARCHITECTURES[arch]
     assert len(set(names.values())) == len(names)
     assert (
         gguf_names.translate(names, "blk.12.attn_q.weight")

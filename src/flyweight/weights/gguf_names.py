@@ -1,56 +1,149 @@
-"""GGUF's vocabulary to Hugging Face's: tensor names per architecture, and the metadata as a
-config.json would say it.
+"""GGUF's tensor names to Hugging Face's, per architecture.
 
-Invariant: what a family reads from the translated config is all the file says about its shape; what
-we cannot honour is refused by name. Key names: ggml's docs/gguf.md.
+Invariant: a name not in an architecture's table stays as it is, so that no tensor is lost.  Key
+names: ggml's docs/gguf.md.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from flyweight.errors import CheckpointError, nearest
-from flyweight.untrusted import END_KEYS, shown, token_id
-from flyweight.weights.tensorinfo import Span
+from flyweight.untrusted import shown
 
-GATED = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "blk.*.attn_norm": "model.layers.*.input_layernorm",
-    "blk.*.attn_q": "model.layers.*.self_attn.q_proj",
-    "blk.*.attn_k": "model.layers.*.self_attn.k_proj",
-    "blk.*.attn_v": "model.layers.*.self_attn.v_proj",
-    "blk.*.attn_output": "model.layers.*.self_attn.o_proj",
-    "blk.*.ffn_norm": "model.layers.*.post_attention_layernorm",
-    "blk.*.ffn_gate": "model.layers.*.mlp.gate_proj",
-    "blk.*.ffn_up": "model.layers.*.mlp.up_proj",
-    "blk.*.ffn_down": "model.layers.*.mlp.down_proj",
+TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
 }
-HEAD_NORMS = {
-    "blk.*.attn_q_norm": "model.layers.*.self_attn.q_norm",
-    "blk.*.attn_k_norm": "model.layers.*.self_attn.k_norm",
+GATED = ATTENTION | {
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+EXPERTS = {  # models/mixture.py's STACKED
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+AROUND = GATED | {  # norms before and after each block
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
 }
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
-ROPE_FACTORS = "rope_freqs.weight"
+BARE = ("attn_sinks",)  # published without ".weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`interleaved`: rows of q and k are stored in the interleaved rope order."""
+    """`layer` maps the names under blk.N to those under `prefix` and N; `fixed` are config entries
+    the architecture stands for, `renamed` config keys the family calls otherwise.
+    """
 
     model_type: str
-    names: Mapping[str, str]
-    interleaved: bool = False
+    layer: Mapping[str, str] = field(default_factory=lambda: GATED)
+    top: Mapping[str, str] = field(default_factory=lambda: TOP)
+    prefix: str = "model.layers."
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 ARCHITECTURES = {
-    "llama": Architecture("llama", GATED, interleaved=True),
-    "qwen2": Architecture("qwen2", GATED),
-    "qwen3": Architecture("qwen3", GATED | HEAD_NORMS),
+    "llama": Architecture("llama", GATED | EXPERTS),
+    "qwen2": Architecture("qwen2"),
+    "qwen2moe": Architecture("qwen2_moe", GATED | EXPERTS),
+    "qwen3": Architecture("qwen3"),
+    "qwen3moe": Architecture("qwen3_moe", GATED | EXPERTS, fixed={"norm_topk_prob": True}),
+    "phi3": Architecture(
+        "phi3", GATED | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+    ),
+    "gemma2": Architecture("gemma2", AROUND),
+    "gemma3": Architecture("gemma3_text", AROUND),
+    "granite": Architecture("granite"),
+    "smollm3": Architecture("smollm3"),
+    "olmo2": Architecture("olmo2", AROUND),
+    "stablelm": Architecture("stablelm"),
+    "starcoder2": Architecture(
+        "starcoder2",
+        ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        fixed={"hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "gptneox": Architecture(
+        "gpt_neox",
+        {
+            "attn_norm": "input_layernorm",
+            "attn_qkv": "attention.query_key_value",
+            "attn_output": "attention.dense",
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_up": "mlp.dense_h_to_4h",
+            "ffn_down": "mlp.dense_4h_to_h",
+        },
+        {
+            "token_embd": "gpt_neox.embed_in",
+            "output_norm": "gpt_neox.final_layer_norm",
+            "output": "embed_out",
+        },
+        "gpt_neox.layers.",
+        {"hidden_act": "gelu"},
+    ),
+    "gpt2": Architecture(
+        "gpt2",
+        {
+            "attn_norm": "ln_1",
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_norm": "ln_2",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+        {
+            "token_embd": "transformer.wte",
+            "position_embd": "transformer.wpe",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        "transformer.h.",
+        renamed={
+            "hidden_size": "n_embd",
+            "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer",
+            "intermediate_size": "n_inner",
+            "max_position_embeddings": "n_positions",
+        },
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        GATED
+        | EXPERTS
+        | {
+            "post_attention_norm": "post_attention_layernorm",
+            "attn_sinks": "self_attn.sinks",
+        },
+    ),
+    "deepseek2": Architecture("deepseek_v2", GATED | EXPERTS | LATENT),
 }
 
 
@@ -65,126 +158,15 @@ def architecture(metadata: Mapping[str, object], where: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def translate(names: Mapping[str, str], name: str) -> str:
+def translate(arch: Architecture, name: str) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; a name not in the table
     stays as it is.
     """
     stem, _, part = name.rpartition(".")
-    numbered = BLOCK.fullmatch(stem)
-    layer, pattern = (numbered[1], f"blk.*.{numbered[2]}") if numbered else ("", stem)
-    if part not in ("weight", "bias") or pattern not in names or "*" in stem:
+    if part not in ("weight", "bias"):
         return name
-    return f"{names[pattern].replace('*', layer)}.{part}"
-
-
-def hf_config(
-    metadata: Mapping[str, object], spans: Mapping[str, Span], where: str
-) -> dict[str, Any]:
-    """The config.json this file amounts to.  `spans` are the file's tensors under its own names."""
-    arch = architecture(metadata, where)
-    keys = _Keys(metadata, str(metadata["general.architecture"]), where)
-    keys.refuse("expert_count", lambda v: v > 0, "mixtures of experts are not read yet")
-    hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
-    head = keys.whole("attention.key_length", hidden // heads)
-    keys.refuse("attention.value_length", lambda v: v != head, f"it must equal key_length {head}")
-    keys.refuse(
-        "rope.dimension_count", lambda v: v != head, f"only whole heads of {head} are rotated"
-    )
-    config: dict[str, Any] = {
-        "model_type": arch.model_type,
-        "hidden_size": hidden,
-        "num_hidden_layers": keys.whole("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
-        "head_dim": head,
-        "intermediate_size": keys.whole("feed_forward_length"),
-        "vocab_size": _vocabulary(metadata, keys, spans),
-        "max_position_embeddings": keys.whole("context_length"),
-        "rms_norm_eps": keys.real("attention.layer_norm_rms_epsilon"),
-        "rope_theta": keys.real("rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(keys),
-        "hidden_act": "silu",
-        "tie_word_embeddings": "output.weight" not in spans,
-        "attention_bias": "blk.0.attn_q.bias" in spans,
-        "mlp_bias": "blk.0.ffn_down.bias" in spans,
-    }
-    context = config["max_position_embeddings"]
-    keys.refuse(
-        "attention.sliding_window", lambda v: 0 < v < context, "sliding windows are not read yet"
-    )
-    return config
-
-
-def end_ids(metadata: Mapping[str, object], where: str) -> list[int]:
-    """Ids that end a text: end of sequence, of turn, of message."""
-    found = (token_id(metadata, key, f"{where}: ") for key in END_KEYS)
-    return [i for i in found if i is not None]
-
-
-class _Keys:
-    """Typed access to the keys of one architecture; a wrong type is an error naming the key."""
-
-    def __init__(self, metadata: Mapping[str, object], arch: str, where: str) -> None:
-        self.metadata, self.arch, self.where = metadata, arch, where
-
-    def get(self, key: str) -> object:
-        """The value; an array with one entry per layer counts as that entry when all are equal."""
-        value = self.metadata.get(f"{self.arch}.{key}")
-        if value is None or isinstance(value, int | float | str):
-            return value
-        entries = {x.item() if hasattr(x, "item") else x for x in value}  # type: ignore[attr-defined]
-        if len(entries) != 1:
-            raise self._fail(key, f"{len(entries)} different values", "the same for every layer")
-        return entries.pop()
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self.get(key)
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._fail(key, value, "a whole number, 1 or more")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-            raise self._fail(key, value, "a finite number above 0")
-        short = float(str(np.float32(value)))  # 1e-05, not 9.999999747378752e-06
-        return short if np.float32(short) == value else float(value)
-
-    def refuse(self, key: str, bad: Any, reason: str) -> None:
-        """`CheckpointError` when the key is there and `bad(value)`."""
-        value = self.get(key)
-        if value is None:
-            return
-        if not isinstance(value, int) or isinstance(value, bool) or bad(value):
-            raise self._fail(key, value, reason)
-
-    def _fail(self, key: str, value: object, allowed: str) -> CheckpointError:
-        found = "is missing" if value is None else f"= {shown(value)}"
-        return CheckpointError(f"{self.where}: {self.arch}.{key} {found}; {allowed}")
-
-
-def _vocabulary(metadata: Mapping[str, object], keys: _Keys, spans: Mapping[str, Span]) -> int:
-    """The embedding's rows decide; a file without it (vocabulary only) says it in metadata or by
-    its tokens.
-    """
-    if "token_embd.weight" in spans:
-        return spans["token_embd.weight"].shape[0]
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    return keys.whole("vocab_size", len(tokens) if isinstance(tokens, list) else None)
-
-
-def _rope_scaling(keys: _Keys) -> dict[str, Any] | None:
-    kind = keys.get("rope.scaling.type")
-    linear = keys.get("rope.scale_linear")  # what files before 2024 said
-    if kind is None and linear is not None:
-        factor = keys.real("rope.scale_linear")
-        return None if factor == 1 else {"rope_type": "linear", "factor": factor}
-    if kind is None or kind == "none":
-        return None
-    scaling: dict[str, Any] = {"rope_type": kind, "factor": keys.real("rope.scaling.factor")}
-    if keys.get("rope.scaling.original_context_length") is not None:
-        original = keys.whole("rope.scaling.original_context_length")
-        scaling["original_max_position_embeddings"] = original
-    return scaling
+    numbered = BLOCK.fullmatch(stem)
+    if numbered and numbered[2] in arch.layer:
+        full = f"{arch.prefix}{numbered[1]}.{arch.layer[numbered[2]]}"
+        return full if numbered[2] in BARE else f"{full}.{part}"
+    return f"{arch.top[stem]}.{part}" if stem in arch.top else name

@@ -6,6 +6,7 @@ none), so that none is ignored silently; rope_freqs alone becomes part of the co
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,16 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.untrusted import shown
-from flyweight.weights import gguf_names
+from flyweight.weights import gguf_config, gguf_names
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.dense import to_f32
 from flyweight.weights.gguf import GgufFile, read_gguf
 from flyweight.weights.tensorinfo import Span, TensorInfo
+from flyweight.wire import F32
+
+LONGROPE = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
+ROPE_TENSORS = ("rope_freqs.weight", *LONGROPE)
+ROW = "shared_expert_gate.weight"  # a matrix of one row, which converters write as a vector
 
 
 class GgufCheckpoint:
@@ -44,17 +50,19 @@ class GgufCheckpoint:
                 "join them with gguf-split --merge"
             )
         arch = gguf_names.architecture(gguf.metadata, where)
-        self.config = gguf_names.hf_config(gguf.metadata, gguf.spans, where)
+        self.config = gguf_config.hf_config(gguf.metadata, gguf.spans, where)
         self.generation: dict[str, Any] = {}
-        ends = gguf_names.end_ids(gguf.metadata, where)
+        ends = gguf_config.end_ids(gguf.metadata, where)
         self.eos_ids = tuple(sorted(set(ends)))
         self._spans: dict[str, Span] = {}
         for name, span in gguf.spans.items():
-            known = gguf_names.translate(arch.names, name)
+            known = gguf_names.translate(arch, name)
             if known in self._spans:
                 raise CheckpointError(
                     f"{where}: two tensors mean {shown(known)}, one of them {shown(name)}"
                 )
+            if known.endswith(ROW) and len(span.shape) == 1:
+                span = replace(span, shape=(1, *span.shape))
             self._spans[known] = span
         self._read_rope_factors(where)
         self.tensors = {n: TensorInfo(n, s.shape, s.kind) for n, s in self._spans.items()}
@@ -77,27 +85,40 @@ class GgufCheckpoint:
         self._gguf.file.close()
 
     def _read_rope_factors(self, where: str) -> None:
-        """Llama 3.x's rope scaling, worked out by the converter: one divisor for each frequency."""
-        span = self._spans.pop(gguf_names.ROPE_FACTORS, None)
-        if span is None:
-            return
-        pairs = self.config["head_dim"] // 2
+        """Rope scaling worked out by the converter, one divisor for each frequency: Llama 3.x's,
+        and the two lists of longrope.
+        """
+        found = {name: self._divisors(name, where) for name in ROPE_TENSORS if name in self._spans}
+        scaling = self.config.get("rope_scaling")
+        if "rope_freqs.weight" in found:
+            scaling = scaling or {"rope_type": "linear", "factor": 1.0}
+            if scaling["rope_type"] != "linear":
+                raise CheckpointError(
+                    f"{where}: rope_freqs.weight with rope scaling of type "
+                    f"{shown(scaling['rope_type'])} beside it; only linear can be"
+                )
+            with np.errstate(over="ignore"):  # a family refuses what overflows
+                factors = found["rope_freqs.weight"] * np.float32(scaling["factor"])
+            self.config["rope_scaling"] = {"rope_type": "factors", "factors": factors.tolist()}
+        elif found:
+            if len(found) != 2:
+                raise CheckpointError(f"{where}: {next(iter(found))} without its other half")
+            lists = {known: found[name].tolist() for name, known in LONGROPE.items()}
+            self.config["rope_scaling"] = {**(scaling or {}), "rope_type": "longrope", **lists}
+        elif scaling and scaling["rope_type"] in (None, "none"):
+            self.config["rope_scaling"] = None  # only what goes with longrope's lists
+
+    def _divisors(self, name: str, where: str) -> F32:
+        """The tensor's values, taken out of the model's tensors."""
+        span = self._spans.pop(name)
         rows = None
-        if span.shape == (pairs,):
-            rows = self._gguf.file.rows(gguf_names.ROPE_FACTORS, span, 0, pairs)
+        if len(span.shape) == 1:
+            rows = self._gguf.file.rows(name, span, 0, span.shape[0])
         if rows is None or isinstance(rows, GroupedWeight):
             raise CheckpointError(
-                f"{where}: {gguf_names.ROPE_FACTORS} is {span.kind} {list(span.shape)}; "
-                f"[{pairs}] floats expected"
+                f"{where}: {name} is {span.kind} {list(span.shape)}; a list of floats expected"
             )
-        scaling = self.config["rope_scaling"] or {"rope_type": "linear", "factor": 1.0}
-        with np.errstate(over="ignore"):  # what overflows is refused below
-            factors = to_f32(rows) * np.float32(scaling["factor"])
-        if scaling["rope_type"] != "linear" or not (
-            np.isfinite(factors).all() and (factors > 0).all()
-        ):
-            raise CheckpointError(
-                f"{where}: {gguf_names.ROPE_FACTORS} must be positive, "
-                "with no rope scaling but linear beside it"
-            )
-        self.config["rope_scaling"] = {"rope_type": "factors", "factors": factors.tolist()}
+        values = to_f32(rows)
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise CheckpointError(f"{where}: {name} must be positive")
+        return values
