@@ -15,6 +15,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="twenty-five times the random workloads")
+    parser.addoption(
+        "--models-table", action="store_true", help="write the table of docs/models.md"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ machine has.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from flyweight.ops.reference import ReferenceOps
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from families import Report
+
 
 @pytest.fixture(params=["reference", *available_isas()])
 def backend(request: pytest.FixtureRequest) -> Ops:
@@ -22,3 +25,12 @@ def backend(request: pytest.FixtureRequest) -> Ops:
 @pytest.fixture
 def native() -> Ops:
     return CpuOps(2, None, "f32")
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Iterator[Report]:
+    """Collects what the families' tests measured; `--models-table` writes it to docs/models.md."""
+    found = Report()
+    yield found
+    if request.config.getoption("--models-table"):
+        found.write()

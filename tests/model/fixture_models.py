@@ -324,7 +324,7 @@ MODELS = {
             **{**LATENT, "q_lora_rank": 40},
             num_key_value_heads=4,
             n_routed_experts=8,
-            num_experts_per_tok=2,
+            num_experts_per_tok=4,
             moe_intermediate_size=40,
             n_shared_experts=1,
             first_k_dense_replace=1,

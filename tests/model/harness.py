@@ -1,8 +1,8 @@
-"""Small models for tests: a fixture directory to a `Decoder`, whole-prompt logits, and an engine
-around it.
+"""Small models for tests: a fixture directory to a `Decoder`, whole-prompt logits, and batches of
+any mix of sequences.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,42 @@ from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
-from flyweight.spec import Files, ModelSpec
+from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.types import SamplingParams
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import load
 from flyweight.wire import F32, Batch
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
-Change = Callable[[ModelSpec], ModelSpec]
+BLOCK = 16
+SpecChange = Callable[[ModelSpec], ModelSpec]
+PlanChange = Callable[[WeightPlan], WeightPlan]
+Weights = dict[str, Any]
 
 
 def decoder(
     path: Path,
     ops: Ops,
     config: Mapping[str, Any] | None = None,
-    change: Change | None = None,
+    change: SpecChange | None = None,
+    plan: PlanChange | None = None,
+    weights: Callable[[Weights], None] | None = None,
     length: int = 0,
 ) -> Decoder:
-    """Loads a model; `config` overrides keys of its config.json, `change` edits the spec (both to
-    switch features off); it runs `length` tokens, by default what its config says.
+    """Loads a model that runs `length` tokens, by default what its config says.
+
+    To switch features off, `config` overrides keys of its config.json, `change` edits the spec once
+    weights are planned, `plan` the weight plan, and `weights` what was loaded.
     """
     checkpoint = open_checkpoint(path)
     kind = family(checkpoint.config)
     spec = kind.spec({**checkpoint.config, **(config or {})})
-    plan = kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
-    weights = load(checkpoint, plan, ops, None)
-    return Decoder((change or (lambda s: s))(spec), weights, ops, Solo(), length or spec.context)
+    files = Files(checkpoint.converted, frozenset(checkpoint.tensors))
+    planned = kind.plan(spec, files)
+    loaded: Weights = dict(load(checkpoint, (plan or (lambda p: p))(planned), ops, None))
+    if weights:
+        weights(loaded)
+    return Decoder((change or (lambda s: s))(spec), loaded, ops, Solo(), length or spec.context)
 
 
 def sampling(rows: int) -> Any:
@@ -47,37 +57,69 @@ def sampling(rows: int) -> Any:
     return columns([row] * rows)
 
 
-def batch(tokens: np.ndarray, start: int, total: int, rows: np.ndarray, block: int = 16) -> Batch:
-    """One sequence's chunk: `tokens` at positions start.., blocks numbered backwards so that order
-    is never luck.
+def batch(parts: Sequence[tuple[np.ndarray, int]], total: int, rows: np.ndarray) -> Batch:
+    """Chunks (tokens, first position) of sequences of up to `total` tokens; blocks are numbered
+    backwards so that order is never luck.  `rows` count through all chunks' tokens.
     """
-    count = len(tokens)
-    blocks = -(-total // block)
-    table = np.arange(blocks, 0, -1, dtype=np.int32)[None]
-    positions = np.arange(start, start + count, dtype=np.int32)
-    slots = table[0, positions // block] * block + positions % block
+    blocks = -(-total // BLOCK)
+    tables = np.arange(blocks * len(parts), 0, -1, dtype=np.int32).reshape(len(parts), blocks)
+    counts = [len(tokens) for tokens, _ in parts]
+    begins = [at for _, at in parts]
+    positions = np.concatenate([at + np.arange(n) for at, n in zip(begins, counts, strict=True)])
+    owner = np.repeat(np.arange(len(parts)), counts)
+    slots = tables[owner, positions // BLOCK] * BLOCK + positions % BLOCK
     return Batch(
-        tokens=tokens.astype(np.int32),
-        positions=positions,
+        tokens=np.concatenate([tokens for tokens, _ in parts]).astype(np.int32),
+        positions=positions.astype(np.int32),
         slots=slots.astype(np.int32),
-        starts=np.array([0, count], np.int32),
-        contexts=np.array([start + count], np.int32),
-        tables=table,
+        starts=np.cumsum([0, *counts], dtype=np.int32),
+        contexts=np.add(begins, counts, dtype=np.int32),
+        tables=tables,
         rows=rows.astype(np.int32),
         sampling=sampling(len(rows)),
     )
+
+
+def memory(model: Decoder, total: int, sequences: int = 1, kv: str = "f32") -> list[Any]:
+    blocks = -(-total // BLOCK) * sequences + 1
+    return [model.ops.kv_layer(x.kv, blocks, BLOCK, kv) for x in model.spec.layers]
 
 
 def logits(
     model: Decoder, tokens: np.ndarray, rows: np.ndarray, kv: str = "f32", chunk: int = 10**6
 ) -> F32:
     """Logits [rows, V] of a prompt computed in chunks."""
-    total, block = len(tokens), 16
-    layers = [model.ops.kv_layer(x.kv, total // block + 2, block, kv) for x in model.spec.layers]
+    layers = memory(model, len(tokens), 1, kv)
     out = []
-    for start in range(0, total, chunk):
+    for start in range(0, len(tokens), chunk):
         part = tokens[start : start + chunk]
         wanted = rows[(rows >= start) & (rows < start + chunk)] - start
-        got = model.forward(batch(part, start, total, wanted, block), layers)
-        out.append(got)
+        out.append(model.forward(batch([(part, start)], len(tokens), wanted), layers))
     return np.concatenate(out)
+
+
+def decoded(model: Decoder, tokens: np.ndarray, first: int) -> F32:
+    """Logits of the tokens from `first` on, computed one at a time after the others: [n, V]."""
+    layers = memory(model, len(tokens))
+    model.forward(batch([(tokens[:first], 0)], len(tokens), np.zeros(0)), layers)
+    last = np.zeros(1)
+    steps = range(first, len(tokens))
+    return np.concatenate(
+        [model.forward(batch([(tokens[i : i + 1], i)], len(tokens), last), layers) for i in steps]
+    )
+
+
+def mixed(model: Decoder, tokens: np.ndarray, rows: np.ndarray) -> tuple[F32, np.ndarray]:
+    """Logits of the last token of each part of one batch that has everything in it: a whole
+    prompt, chunks after others, decodes.  With them, the index in `rows` of each.
+    """
+    total, last = len(tokens), len(rows) - 1
+    which = np.array([last - 1, last, last, last // 2, 4])
+    upto = rows[which] + 1
+    done = np.array([0, total // 2, upto[2] - 1, upto[3] - 1, 3])  # known before the step
+    layers = memory(model, total, len(done))
+    nothing = [(tokens[:at] if at else tokens[:1], 0) for at in done]
+    model.forward(batch(nothing, total, np.zeros(0)), layers)
+    parts = [(tokens[at:end], int(at)) for at, end in zip(done, upto, strict=True)]
+    ends = np.cumsum(upto - done) - 1
+    return model.forward(batch(parts, total, ends), layers), which

@@ -1,41 +1,76 @@
-"""Every family equals transformers on tiny random checkpoints, and every feature that sets it apart
-is felt.
+"""Every family equals transformers on tiny random checkpoints, from safetensors and from GGUF:
+whole prompts, chunks, single tokens, mixed batches, 64 greedy tokens, to the context's end.
 
 The expected logits and greedy tokens were written by make_fixtures.py; nothing here needs torch.
 """
 
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import MODELS, decoder, logits
+from families import Report
+from harness import MODELS, decoded, decoder, logits, mixed
 from random_models import answers, engine, request
 
-from flyweight.errors import CheckpointError
+from flyweight.models.decoder import Decoder
 from flyweight.ops.base import Ops
+from flyweight.types import Request
 
-TOLERANCE = 1e-3
-NAMES = sorted(p.name for p in MODELS.iterdir())
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+TOLERANCE, GREEDY = 1e-3, 64
+CASES = [(p.parent.name, p.name) for p in sorted(MODELS.glob("*/expected*.npz"))]
+NAMES = sorted({name for name, _ in CASES})
 
 
-def test_logits(name: str, backend: Ops) -> None:
-    expected = np.load(MODELS / name / "expected.npz")
-    got = logits(decoder(MODELS / name, backend), expected["prompt"], expected["rows"])
-    error = got - expected["logits"]
+def judge(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error, held to the tolerance."""
+    error = got.astype(np.float64) - expected
+    assert np.square(error).sum() / np.square(expected).sum() <= 1e-6
+    worst = float(np.abs(error).max())
+    assert worst <= TOLERANCE
+    return worst
+
+
+@pytest.mark.parametrize(("name", "file"), CASES)
+def test_logits_on_every_target(name: str, file: str, backend: Ops) -> None:
+    expected = np.load(MODELS / name / file)
+    model = decoder(MODELS / name, backend, length=int(expected["length"]))
+    whole = logits(model, expected["prompt"], expected["rows"])
     assert expected["logits"].std() >= 2
-    assert np.abs(error).max() <= TOLERANCE
-    assert np.square(error).sum() / np.square(expected["logits"]).sum() <= 1e-6
+    judge(whole, expected["logits"])
+    for chunk in (7, 64):
+        assert (whole == logits(model, expected["prompt"], expected["rows"], chunk=chunk)).all()
 
 
-def test_prompt_logprobs(name: str, native: Ops) -> None:
+@pytest.mark.parametrize("container", ["safetensors", "gguf"])
+@pytest.mark.parametrize(("name", "file"), CASES)
+def test_every_way_of_computing(
+    name: str, file: str, container: str, native: Ops, tmp_path: Path, report: Report
+) -> None:
+    expected = np.load(MODELS / name / file)
+    model = opened(name, container, native, tmp_path, int(expected["length"]))
+    prompt, rows, true = expected["prompt"], expected["rows"], expected["logits"]
+    errors = {
+        "logits": judge(logits(model, prompt, rows), true),
+        "chunked": judge(logits(model, prompt, rows, chunk=16), true),
+    }
+    first = len(prompt) - 40
+    late = rows >= first
+    errors["decode"] = judge(decoded(model, prompt, first)[rows[late] - first], true[late])
+    got, which = mixed(model, prompt, rows)
+    errors["batched"] = judge(got, true[which])
+    everything = np.concatenate([prompt, expected["greedy"]])[:-1]
+    near = np.arange(len(everything) - 3, len(everything))
+    errors["context's end"] = judge(logits(model, everything, near), expected["last"])
+    greedy(model, expected)
+    report.add(name, file, container, errors)
+
+
+@pytest.mark.parametrize(("name", "file"), CASES)
+def test_prompt_logprobs(name: str, file: str, native: Ops) -> None:
     """Through the engine, in chunks, at the rows transformers' logits are known of."""
-    expected = np.load(MODELS / name / "expected.npz")
-    prompt, model = expected["prompt"].tolist(), decoder(MODELS / name, native)
+    expected = np.load(MODELS / name / file)
+    prompt = expected["prompt"].tolist()
+    model = decoder(MODELS / name, native, length=int(expected["length"]))
     asked = request("a", prompt, 1, prompt_logprobs=5)
     found = answers(engine(model, "f32"), [asked])["a", 0].prompt
     compared = 0
@@ -49,107 +84,44 @@ def test_prompt_logprobs(name: str, native: Ops) -> None:
     assert compared > 3
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 64])
-def test_chunks_do_not_change_a_bit(name: str, backend: Ops, chunk: int) -> None:
-    if chunk == 1 and name not in ("llama3", "qwen3"):
-        pytest.skip("one token at a time is slow; two families prove it")
-    expected = np.load(MODELS / name / "expected.npz")
-    model = decoder(MODELS / name, backend)
-    whole = logits(model, expected["prompt"], expected["rows"])
-    parts = logits(model, expected["prompt"], expected["rows"], chunk=chunk)
-    assert (whole == parts).all()
+def opened(name: str, container: str, ops: Ops, folder: Path, length: int) -> Decoder:
+    """The fixture's model, or its GGUF twin's."""
+    if container == "safetensors":
+        return decoder(MODELS / name, ops, length=length)
+    pytest.importorskip("gguf")
+    from gguf_twins import NO_TWIN, twin
+
+    if name in NO_TWIN:
+        pytest.skip(f"no GGUF of it: {NO_TWIN[name]}")
+    return decoder(twin(name, folder / "m.gguf"), ops, length=length)
 
 
-FEATURES = {
-    "llama3 rope": (
-        "llama3",
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
-        None,
-    ),
-    "llama3 thresholds": (
-        "llama3",
-        {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0}},
-        None,
-    ),
-    "rope base": (
-        "llama3",
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-        None,
-    ),
-    "linear rope": (
-        "llama-linear",
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-        None,
-    ),
-    "qwen3 rope base": ("qwen3", {"rope_theta": 10000.0, "rope_parameters": None}, None),
-    "qk norm": (
-        "qwen3",
-        {},
-        lambda s: replace(s, layers=tuple(replace(x, qk_norm="") for x in s.layers)),
-    ),
-    "activation": ("llama1", {"hidden_act": "gelu"}, None),
-    "norm epsilon": ("llama1", {"rms_norm_eps": 1.0}, None),
-}
+def greedy(model: Decoder, expected: dict[str, np.ndarray]) -> None:
+    """The greedy tokens, with chunks, company, prefix hits and tight memory."""
+    tokens = expected["greedy"].tolist()
+    run = engine(model, "f32", max_num_batched_tokens=37, block_size=16, blocks=24)
+    for _ in range(2):
+        for r, answer in answers(run, beginnings(expected["prompt"].tolist(), tokens)).items():
+            assert list(answer.tokens) == tokens[-len(answer.tokens) :], r
+    assert run.metrics.cached > 0
+    assert run.metrics.preempted > 0 or len(tokens) < GREEDY
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_switching_a_feature_off_is_felt(feature: str, native: Ops) -> None:
-    name, config, change = FEATURES[feature]
-    expected = np.load(MODELS / name / "expected.npz")
-    got = logits(
-        decoder(MODELS / name, native, config, change), expected["prompt"], expected["rows"]
-    )
-    assert np.abs(got - expected["logits"]).max() > 100 * TOLERANCE
-
-
-BIASED = {
-    "llama-bias": ("qkv", "out", "up", "down"),
-    "qwen2": ("qkv",),
-    "qwen3-bias": ("qkv", "out"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "which"), [(name, which) for name, parts in BIASED.items() for which in parts]
-)
-def test_every_bias_is_felt(name: str, which: str, native: Ops) -> None:
-    expected = np.load(MODELS / name / "expected.npz")
-    model = decoder(MODELS / name, native)
-    layers = tuple(replace(x, **{which: Unbiased(getattr(x, which))}) for x in model.layers)
-    model.layers, model.ops = layers, _Unbiasing(native)  # type: ignore[assignment]
-    got = logits(model, expected["prompt"], expected["rows"])
-    assert np.abs(got - expected["logits"]).max() > 100 * TOLERANCE
-
-
-def test_a_window_as_wide_as_the_context_is_none(native: Ops) -> None:
-    expected = np.load(MODELS / "mistral" / "expected.npz")
-    model = decoder(MODELS / "mistral", native, {"sliding_window": 512})
-    got = logits(model, expected["prompt"], expected["rows"])
-    assert np.abs(got - expected["logits"]).max() <= TOLERANCE
-    with pytest.raises(CheckpointError, match="sliding_window = 64 is not supported"):
-        decoder(MODELS / "mistral", native, {"sliding_window": 64})
-
-
-class Unbiased:
-    """Marks a weight whose bias is to be taken off again."""
-
-    def __init__(self, weight: object) -> None:
-        self.weight = weight
-
-
-class _Unbiasing:
-    """The backend, but for marked weights: subtracts what an all-zero input gives, which is the
-    bias.
+def beginnings(prompt: list[int], greedy: list[int]) -> list[Request]:
+    """The prompt with more and more of its answer already there: each must go on alike, and they
+    share a prefix.
     """
+    known = [k for k in (0, 1, 15, 16, 17, 40, 63) if k < len(greedy)]
+    return [
+        request(f"after {k}", prompt + greedy[:k], len(greedy) - k, temperature=0) for k in known
+    ]
 
-    def __init__(self, ops: Ops) -> None:
-        self.ops = ops
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.ops, name)
+@pytest.mark.parametrize("name", ["llama3", "qwen3", "gemma2"])
+def test_greedy_tokens_of_the_reference(name: str) -> None:
+    from flyweight.ops.reference import ReferenceOps
 
-    def linear(self, x: np.ndarray, w: object) -> np.ndarray:
-        if not isinstance(w, Unbiased):
-            return self.ops.linear(x, w)  # type: ignore[arg-type]
-        out = self.ops.linear(x, w.weight)  # type: ignore[arg-type]
-        return out - self.ops.linear(np.zeros_like(x[:1]), w.weight)  # type: ignore[arg-type]
+    expected = np.load(MODELS / name / "expected.npz")
+    run = engine(decoder(MODELS / name, ReferenceOps("f32")), "f32", max_num_batched_tokens=64)
+    got = answers(run, [request("a", expected["prompt"].tolist(), GREEDY, temperature=0)])
+    assert list(got["a", 0].tokens) == expected["greedy"].tolist()

@@ -100,18 +100,6 @@ def test_rope_rows_leave_the_interleaved_order(kind: str, tmp_path: Path) -> Non
     assert np.array_equal(found.bias, np.concatenate(turned)[:, 0])
 
 
-def test_folders_are_in_half_split_order_already(tmp_path: Path) -> None:
-    shapes = {"q": 64, "k": 32, "v": 32}
-    tensors = {
-        f"model.layers.0.self_attn.{x}_proj.weight": random_tensor(RNG, "f32", (n, 256))
-        for x, n in shapes.items()
-    }
-    write_folder(tmp_path, {"model_type": "llama"}, tensors)
-    found = run(tmp_path, qkv_plan())["qkv"]
-    assert np.array_equal(found.values, np.concatenate([values_of(t) for t in tensors.values()]))
-    assert found.bias is None
-
-
 MIXTURES = {
     ("q4_k", "q4_k", "q6_k"): [96, 32],
     ("q4_k", "q6_k", "q4_k"): [64, 32, 32],

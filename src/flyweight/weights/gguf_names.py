@@ -136,7 +136,7 @@ ARCHITECTURES = {
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
-        GATED
+        {k: v for k, v in GATED.items() if k != "ffn_norm"}
         | EXPERTS
         | {
             "post_attention_norm": "post_attention_layernorm",
