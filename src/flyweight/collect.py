@@ -9,7 +9,7 @@ by `feed`'s return value.
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flyweight.results import (
     CompletionOutput,
@@ -22,7 +22,14 @@ from flyweight.results import (
 )
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, TokenLogprobs
+from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
+
+
+def drawn(asked: SamplingParams) -> SamplingParams:
+    """What the engine is to draw for `asked`: `best_of` choices, and what ranks them."""
+    if asked.best_of in (None, asked.n):
+        return asked
+    return replace(asked, n=asked.best_of, best_of=None, logprobs=asked.logprobs or 0)
 
 
 @dataclass(slots=True)
@@ -58,7 +65,9 @@ class _Choice:
 
 
 class Collector:
-    """Gathers one request's events.  `prompt` is the text it came from, if it came as text."""
+    """Gathers one request's events.  `prompt` is the text it came from, if it came as text; `asked`
+    are the caller's options, where the request's own draw more choices to take the best of.
+    """
 
     def __init__(
         self,
@@ -66,8 +75,10 @@ class Collector:
         tokenizer: Tokenizer,
         prompt: str | None,
         clock: Callable[[], float] = time.monotonic,
+        asked: SamplingParams | None = None,
     ) -> None:
         self.request, self.tokenizer, self.prompt = request, tokenizer, prompt
+        self.asked = asked or request.params
         self.clock = clock
         self.cached = 0
         self._scheduled = self._first = self._last = 0.0
@@ -119,12 +130,19 @@ class Collector:
             request_id=self.request.id,
             prompt=self.prompt,
             prompt_token_ids=list(self.request.tokens),
-            outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self.choices)),
+            outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self._best())),
             finished=self.finished,
             num_cached_tokens=self.cached,
             metrics=self._metrics(),
             prompt_logprobs=self._prompt_scores(),
         )
+
+    def _best(self) -> list[_Choice]:
+        """The choices to show: the likeliest first where more were drawn."""
+        if self.asked.n == len(self.choices):
+            return self.choices
+        ranked = sorted(self.choices, key=lambda c: (c.finish == "error", -c.cumulative))
+        return ranked[: self.asked.n]
 
     def _prompt_text(self) -> str:
         """The prompt as it was given, or as its tokens read."""
@@ -167,6 +185,8 @@ class Collector:
         choice.finish = finish.value
         if choice.detokenizer.stopped is not None:
             choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
+        elif event.error:
+            choice.reason = event.error
         elif event.stop_token in self.request.params.stop_token_ids:
             choice.reason = event.stop_token
 
@@ -192,14 +212,15 @@ class Collector:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
-        best = self.request.params.logprobs
-        scores = None if best is None else choice.scores.listed(self._spelled)
+        shown = self.asked.logprobs is not None
+        scores = choice.scores.listed(self._spelled) if shown else None
+        summed = self.request.params.logprobs is not None
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
             text=self._echo + choice.detokenizer.text,
             token_ids=list(choice.tokens),
-            cumulative_logprob=None if best is None else choice.cumulative,
+            cumulative_logprob=choice.cumulative if summed else None,
             logprobs=scores,
             finish_reason=choice.finish,
             stop_reason=choice.reason,

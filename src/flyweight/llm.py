@@ -13,7 +13,7 @@ from random import Random, SystemRandom
 from typing import Any, Protocol, TypeVar
 
 from flyweight.build import Loaded, Notify, build
-from flyweight.collect import Collector, VectorCollector
+from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.loop import Gathers, Loop
@@ -180,6 +180,12 @@ class LLM:
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
         """
         (params,) = self._params(sampling_params, 1)
+        if params.best_of not in (None, params.n):
+            raise RequestError(
+                f"best_of = {params.best_of}: which choices are the best is known when all have "
+                f"ended; nearest valid: best_of = {params.n}, or generate",
+                "best_of",
+            )
         asked = self._reader.read(prompt, params, salt, priority)
         id = f"request-{next(self._ids)}"
         runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
@@ -222,7 +228,7 @@ class LLM:
         request = Request(
             id=id,
             tokens=tuple(asked.tokens),
-            params=params,
+            params=drawn(params),
             stop_ids=ends | frozenset(params.stop_token_ids),
             max_tokens=room if params.max_tokens is None else max(1, min(room, params.max_tokens)),
             seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
@@ -231,7 +237,7 @@ class LLM:
             priority=asked.priority,
             words=asked.words,
         )
-        return Collector(request, self.tokenizer, asked.text)
+        return Collector(request, self.tokenizer, asked.text, asked=params)
 
     def _vector(self, asked: Asked, id: str) -> VectorCollector:
         pooling = asked.pooling

@@ -6,14 +6,16 @@ module does not know models, arrays, or tokenizers.
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
 from flyweight.tasks import PoolingParams
 
+Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS, LONGEST_STOP = 64, 1024  # stop strings, and characters of one
@@ -56,7 +58,9 @@ class SamplingParams:
     `stop` strings are cut from the text unless `include_stop_str_in_output`.  `max_tokens` None
     means up to the context's end.  `prompt_logprobs` asks the same of every token of the prompt;
     `echo` puts the prompt before the text, and its log-probabilities where there are `logprobs`.
-    With either, `max_tokens` 0 leaves it at that.
+    With either, `max_tokens` 0 leaves it at that.  `best_of` draws so many choices and returns the
+    `n` likeliest.  `logits_processors` are functions f(generated ids, row) or f(prompt ids,
+    generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
     """
 
     n: int = 1
@@ -94,6 +98,8 @@ class SamplingParams:
     guidance_scale: float = 1.0
     prompt_logprobs: int | None = None
     echo: bool = False
+    best_of: int | None = None
+    logits_processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -124,6 +130,10 @@ class SamplingParams:
             given = {whole(name, i, 0, None) for i in listed(name, self.allowed_token_ids)}
             require(bool(given), name, [], "one id or more, or none for all")
             self._settle(name, tuple(sorted(given)))
+        functions = listed("logits_processors", self.logits_processors)
+        for f in functions:
+            require(callable(f), "logits_processors", f, "functions")
+        self._settle("logits_processors", functions)
         bias = self.logit_bias or {}
         require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
         for i, b in bias.items():
@@ -161,6 +171,7 @@ class SamplingParams:
             ("mirostat", 0, 2),
         ):
             self._settle_whole(name, low, high)
+        self._settle_whole("best_of", 1, MAX_CHOICES, none=True)
         self._settle_whole("seed", -(2**63), 2**64 - 1, none=True)
         self._settle_whole("logprobs", 0, MAX_LOGPROBS, none=True)
         self._settle_whole("prompt_logprobs", 0, MAX_LOGPROBS, none=True)
@@ -177,6 +188,12 @@ class SamplingParams:
 
     def _check_company(self) -> None:
         """Options that exclude each other."""
+        if self.best_of is not None and self.best_of < self.n:
+            raise RequestError(
+                f"best_of = {self.best_of} is less than n = {self.n}, the choices to return; "
+                f"nearest valid: {self.n}",
+                "best_of",
+            )
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(
@@ -192,6 +209,7 @@ class Finish(Enum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +278,8 @@ class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
-    one.  (Not frozen: that would cost 128 sequences 0.2 ms a step.)
+    one, `error` says what a function of the caller's raised.  (Not frozen: that would cost 128
+    sequences 0.2 ms a step.)
     """
 
     id: str
@@ -273,3 +292,4 @@ class Event:
     timings: Timings | None = None
     vector: "array[float] | None" = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    error: str = ""

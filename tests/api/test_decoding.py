@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 
 from flyweight import LLM, RequestError, SamplingParams
@@ -145,3 +146,120 @@ def test_an_engine_without_rows_for_them_says_so() -> None:
     with pytest.raises(RequestError, match="prompt_logprobs = 1, and prompt_logprob_rows = 0"):
         small.generate(PROMPT, SamplingParams(prompt_logprobs=1))
     assert text(small, **GREEDY)
+
+
+# --- the best of several ---
+
+
+def test_best_of_returns_the_likeliest(llm: LLM) -> None:
+    common = {"temperature": 1.2, "seed": 3, "max_tokens": 12}
+    (drawn,) = llm.generate(PROMPT, SamplingParams(n=6, logprobs=1, **common), use_tqdm=False)
+    ranked = sorted(drawn.outputs, key=lambda o: -o.cumulative_logprob)
+    (best,) = llm.generate(PROMPT, SamplingParams(n=2, best_of=6, **common), use_tqdm=False)
+    assert [o.index for o in best.outputs] == [0, 1]
+    assert [o.token_ids for o in best.outputs] == [o.token_ids for o in ranked[:2]]
+    assert [o.cumulative_logprob for o in best.outputs] == [
+        o.cumulative_logprob for o in ranked[:2]
+    ]
+    assert ranked[0].token_ids != drawn.outputs[0].token_ids, "or it proves nothing"
+    assert all(o.logprobs is None for o in best.outputs), "they were not asked for"
+    shown = SamplingParams(n=2, best_of=6, logprobs=1, **common)
+    (with_logprobs,) = llm.generate(PROMPT, shown, use_tqdm=False)
+    assert with_logprobs.outputs[0].logprobs == ranked[0].logprobs
+    (same,) = llm.generate(PROMPT, SamplingParams(n=2, best_of=2, **common), use_tqdm=False)
+    assert [o.token_ids for o in same.outputs] == [o.token_ids for o in drawn.outputs[:2]]
+
+
+def test_best_of_where_there_is_no_best(llm: LLM) -> None:
+    text = r"best_of = 2 is less than n = 3, the choices to return; nearest valid: 3"
+    with pytest.raises(RequestError, match=text):
+        SamplingParams(n=3, best_of=2)
+    with pytest.raises(RequestError, match="best_of = 4: which choices are the best is known when"):
+        llm.stream(PROMPT, SamplingParams(best_of=4))
+    assert len(list(llm.stream(PROMPT, SamplingParams(n=2, best_of=2, max_tokens=3)))) >= 3
+
+
+# --- callers' own functions ---
+
+
+def test_a_processor_sees_the_tokens_and_says_what_to_draw_from(llm: LLM) -> None:
+    ids = llm.tokenizer.encode(PROMPT)
+    wanted = llm.tokenizer.encode(" The dog ran.", add_special=False)
+    seen = []
+
+    def dictate(generated, row):
+        seen.append(list(generated))
+        assert row.dtype == np.float32 and row.shape == (llm.loaded.spec.vocab,)
+        row[:] = -np.inf
+        row[wanted[len(generated)]] = 0.0
+        return row
+
+    def last_id(prompt, generated, row):
+        assert list(prompt) == list(ids)
+        return row + 0.0
+
+    params = SamplingParams(max_tokens=len(wanted), logits_processors=[last_id, dictate])
+    (out,) = llm.generate(PROMPT, params, use_tqdm=False)
+    assert out.outputs[0].token_ids == list(wanted)
+    assert seen == [list(wanted[:n]) for n in range(len(wanted))]
+
+
+def test_a_processor_is_its_requests_alone(llm: LLM) -> None:
+    """Beside others, with drafts on and the prompt scored: each text is what it is alone."""
+
+    def no_little(generated, row):
+        row[llm.tokenizer.encode(" little", add_special=False)[0]] = -np.inf
+        return row
+
+    guessing = LLM(threads=2, max_model_len=256, draft_tokens=3)
+    params = [
+        SamplingParams(**GREEDY, prompt_logprobs=1),
+        SamplingParams(**GREEDY, logits_processors=[no_little], prompt_logprobs=0, logprobs=2),
+        SamplingParams(temperature=0.9, seed=4, n=2, logits_processors=[no_little]),
+    ]
+    for model in (llm, guessing):
+        alone = [model.generate(PROMPT, one, use_tqdm=False)[0] for one in params]
+        together = model.generate([PROMPT] * 3, params, use_tqdm=False)
+        for one, other in zip(alone, together, strict=True):
+            assert one.outputs == other.outputs
+        assert "little" in alone[0].outputs[0].text
+        assert not any("little" in o.text for out in alone[1:] for o in out.outputs)
+
+
+@pytest.mark.parametrize(
+    "processor, words",
+    [
+        (lambda ids, row: 1 / 0, "logits_processors[1] raised ZeroDivisionError: division by zero"),
+        (lambda ids, row: None, "logits_processors[1] raised TypeError: it returned None"),
+        (lambda ids, row: row[:5], "of shape (5,); needed: ("),
+        (lambda ids, row: "abc", "logits_processors[1] raised ValueError: could not convert"),
+        (lambda ids: ids, "logits_processors[1] raised TypeError"),
+    ],
+)
+def test_what_a_processor_raises_ends_its_request_only(llm: LLM, processor, words: str) -> None:
+    def later(generated, row):
+        return row if len(generated) < 3 else processor(generated, row)
+
+    plain = text(llm, **GREEDY)
+    params = [SamplingParams(**GREEDY)] * 3
+    failing = later if processor.__code__.co_argcount == 2 else processor
+    params[1] = SamplingParams(**GREEDY, logits_processors=[lambda ids, row: row, failing])
+    outs = llm.generate([PROMPT] * 3, params, use_tqdm=False)
+    assert [o.outputs[0].finish_reason for o in outs] == ["length", "error", "length"]
+    assert words in outs[1].outputs[0].stop_reason and "\n" not in outs[1].outputs[0].stop_reason
+    assert len(outs[1].outputs[0].token_ids) == (3 if failing is later else 0)
+    assert outs[0].outputs[0].text == outs[2].outputs[0].text == plain
+    last = list(llm.stream(PROMPT, params[1]))[-1]
+    assert last.outputs[0].finish_reason == "error" and last.finished
+    assert not llm.loaded.engine.busy and not llm.loaded.engine.scheduler.by_id
+
+
+def test_numbers_that_are_none_are_banned(llm: LLM) -> None:
+    def holes(generated, row):
+        row[::2], row[1] = np.nan, np.inf
+        return row
+
+    for options in ({}, {"typical_p": 0.9}, {"temperature": 0.0}):
+        params = SamplingParams(max_tokens=3, logits_processors=[holes], **options)
+        (out,) = llm.generate(PROMPT, params, use_tqdm=False)
+        assert out.outputs[0].token_ids == [1] * len(out.outputs[0].token_ids)

@@ -49,7 +49,9 @@ class MockRunner:
         self.block_size = block_size
         self.kv = [-1] * (blocks * block_size)
 
-    def submit(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> Ticket:
+    def submit(
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: object = ()
+    ) -> Ticket:
         if moves is not None:
             src, dst = (slots.tolist() for slots in moves)
             for slot, value in zip(dst, [self.kv[s] for s in src], strict=True):

@@ -5,6 +5,7 @@ never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text
 protocol, never a concrete one.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
@@ -13,6 +14,7 @@ from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.pooling import Pooling
+from flyweight.engine.processors import Edit, edits
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
@@ -25,7 +27,9 @@ from flyweight.wire import I32, Batch, Sampled
 class Runs(Protocol):
     """What the engine needs of a runner."""
 
-    def submit(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> Ticket: ...
+    def submit(
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Seq[Edit] = ()
+    ) -> Ticket: ...
     def wait(self, ticket: Ticket) -> Sampled: ...
 
 
@@ -79,8 +83,10 @@ class Engine:
         batch, events = None, []
         if plan.chunks:
             batch = build(plan, self.scheduler.limits.block_size)
-            sampled = self._run(plan, batch)
-            events = self.scheduler.commit(plan, self._verify(plan, sampled))
+            own = edits(plan)
+            sampled = self._run(plan, batch, own)
+            errors = {edit.row: edit.error for edit in own if edit.error}
+            events = self.scheduler.commit(plan, self._verify(plan, sampled, errors))
             events += self._pool(plan, sampled)
         self._sound = True
         if batch is None:
@@ -120,16 +126,18 @@ class Engine:
         self._sound = True
         self._forget([(seq.request.id, seq.index) for seq in self.scheduler.waiting])
 
-    def _run(self, plan: Plan, batch: Batch) -> Sampled:
+    def _run(self, plan: Plan, batch: Batch, own: Seq[Edit]) -> Sampled:
         self.computing = True
         try:
             copies = moves(plan, self.scheduler.limits.block_size)
-            return self.runner.wait(self.runner.submit(batch, copies))
+            return self.runner.wait(self.runner.submit(batch, copies, own))
         finally:
             self.computing = False
 
-    def _verify(self, plan: Plan, sampled: Sampled) -> list[Produced]:
-        """The tokens each chunk's rows drew, up to the first that no guess foresaw."""
+    def _verify(self, plan: Plan, sampled: Sampled, errors: Mapping[int, str]) -> list[Produced]:
+        """The tokens each chunk's rows drew, up to the first that no guess foresaw; none where a
+        row has an error.
+        """
         drawn: list[int] = sampled.tokens.tolist()
         produced, row = [], 0
         for chunk in plan.chunks:
@@ -139,6 +147,9 @@ class Engine:
             params, first = chunk.seq.request.params, row + chunk.scored
             scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
             row += chunk.rows
+            if first in errors:
+                produced.append(Produced((), scores=scores, error=errors[first]))
+                continue
             own = drawn[first:row]
             if len(own) > 1:
                 guesses = len(own) - 1

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from flyweight.engine.processors import Edit, apply
 from flyweight.ops.base import KVLayer, Ops
 from flyweight.wire import F32, I32, Batch, Sampled
 
@@ -40,9 +41,11 @@ class Runner:
     def __init__(self, model: Model, ops: Ops, kv: Sequence[KVLayer]) -> None:
         self.model, self.ops, self.kv = model, ops, kv
 
-    def submit(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> Ticket:
+    def submit(
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[Edit] = ()
+    ) -> Ticket:
         """Starts a step.  `moves` are the slots to copy from and to (copy-on-write) before it
-        writes.
+        writes; `edits` are the callers' own, to rows of logits before they are sampled.
         """
         if moves is not None:
             for layer in self.kv:
@@ -53,7 +56,9 @@ class Runner:
         x = self.model.hidden(batch, self.kv, rows)  # [R + E, H]
         sampled = _nothing()
         if wanted:
-            sampled = self.ops.sample(self.model.logits(x[:wanted]), batch.sampling)
+            logits = self.model.logits(x[:wanted])
+            apply(logits, edits)
+            sampled = self.ops.sample(logits, batch.sampling)
         if batch.hidden is not None:
             sampled = replace(sampled, hidden=x[wanted:])
         return Ticket(sampled)

@@ -115,8 +115,9 @@ class Scheduler:
                 events.append(_event(seq, out, finish))
             else:
                 seq.computed = chunk.start + chunk.count
-                if chunk.scored:
-                    events.append(_event(seq, out, None))
+                finish = Finish.ERROR if out.error else None
+                if chunk.scored or finish:
+                    events.append(_event(seq, out, finish))
             if self.limits.prefix_caching:
                 self.pool.publish(seq.table, seq.tokens, seq.computed)
             if finish:
@@ -330,5 +331,6 @@ def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
         stop_token=out.tokens[-1] if finish is Finish.STOP and out.tokens else None,
         cached=seq.cached,
         prompt_logprobs=tuple(out.scores),
+        error=out.error,
         timings=seq.timings() if timed else None,
     )

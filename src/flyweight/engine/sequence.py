@@ -156,10 +156,11 @@ class Plan:
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
-    used; the scored rows' log-probabilities.
+    used; the scored rows' log-probabilities; what ends it, if something of the caller's went wrong.
     """
 
     tokens: Seq[int]
     logprobs: Seq[TokenLogprobs] = ()
     mu: float | None = None
     scores: Seq[TokenLogprobs] = ()
+    error: str = ""

@@ -21,8 +21,9 @@ RARE = ("typical_p", "top_n_sigma", "xtc_probability")  # the cuts no kernel kno
 class Options:
     """How the tokens of choice `choice` of a request are chosen.  `prompt` is how many of its
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
-    options need nothing but their record; `drafts` says whether guesses can be judged, which takes
-    options without a state that a draw changes.
+    options need nothing but their record; `edited` rows go through functions of the caller's;
+    `drafts` says whether guesses can be judged, which takes options without a state that a draw
+    changes and without such functions.
     """
 
     params: SamplingParams
@@ -35,6 +36,7 @@ class Options:
     dry: bool = field(init=False)
     cut: bool = field(init=False)
     plain: bool = field(init=False)
+    edited: bool = field(init=False)
     drafts: bool = field(init=False)
     record: bytes = field(init=False)
 
@@ -46,7 +48,8 @@ class Options:
         self.cut = bool(p.mirostat) or any(getattr(p, name) != CUTS[name] for name in RARE)
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad
         self.plain = not (self.penalised or self.dry or self.cut or lists or p.min_tokens)
-        self.drafts = not p.mirostat
+        self.edited = bool(p.logits_processors)
+        self.drafts = not (p.mirostat or self.edited)
         self.record = RECORD.pack(
             *(p.temperature, p.top_p, p.min_p, *penalties),
             min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all
