@@ -55,9 +55,9 @@ def test_many_rows_are_summed_a_few_at_a_time(folder: Path) -> None:
     engine, seen = llm.loaded.engine, []
     submit = engine.runner.submit
 
-    def watched(batch, moves=None):
+    def watched(batch, *given):
         seen.append(0 if batch.hidden is None else len(batch.hidden))
-        return submit(batch, moves)
+        return submit(batch, *given)
 
     engine.runner.submit = watched
     llm.embed([[5] * 600, [6] * 600, [7] * 300], PoolingParams("mean"))
