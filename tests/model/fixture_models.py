@@ -58,13 +58,14 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 @dataclass(frozen=True)
 class Fixture:
     """`lengths` the model is run at, where they decide its rope; the first is what `expected.npz`
-    is for, the others have a file of their own.
+    is for, the others have a file of their own.  With `mxfp4` experts are published in that.
     """
 
     model_type: str
     dtype: str = "f32"
     settings: dict[str, Any] = field(default_factory=dict)
     lengths: tuple[int, ...] = ()
+    mxfp4: bool = False
     layers: int = 3
 
     @property
@@ -301,6 +302,21 @@ MODELS = {
             layer_types=[SLIDING, FULL, SLIDING],
             rope_parameters={**YARN, "truncate": False},
         ),
+    ),
+    "gpt-oss-mxfp4": Fixture(
+        "gpt_oss",
+        "bf16",
+        dict(
+            num_local_experts=3,
+            num_experts_per_tok=2,
+            intermediate_size=64,
+            head_dim=16,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+            sliding_window=41,
+            quantization_config={"quant_method": "mxfp4"},
+        ),
+        layers=2,
+        mxfp4=True,
     ),
     "deepseek-v2-lite": Fixture(
         "deepseek_v2",

@@ -15,7 +15,8 @@ import gguf
 import numpy as np
 from harness import MODELS
 
-from filewriters import encode, write_gguf
+from filewriters import Tensor, encode, write_gguf
+from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats.dense import to_f32
 
@@ -62,11 +63,12 @@ def twin(name: str, path: Path) -> Path:
     source = open_checkpoint(MODELS / name)
     config = json.loads((MODELS / name / "config.json").read_text())
     dtype = next(i.kind for i in source.tensors.values() if len(i.shape) == 2)
-    arrays = {
-        key: to_f32(source.read(key, 0, int(np.prod(info.shape[:-1])) if len(info.shape) > 1
+    arrays: Arrays = {
+        key: dense(source.read(key, 0, int(np.prod(info.shape[:-1])) if len(info.shape) > 1
                                 else info.shape[0])).reshape(info.shape)
         for key, info in source.tensors.items()
     }  # fmt: skip
+    packed = any(info.kind == "mxfp4" for info in source.tensors.values())
     source.close()
     names = gguf.get_tensor_name_map(ARCH[config["model_type"]], config.get("num_hidden_layers", 9))
     tensors = {}
@@ -75,10 +77,24 @@ def twin(name: str, path: Path) -> Path:
         assert known is not None, f"the gguf package has no name for {key}"
         if known.endswith("attn_sinks"):
             known += ".weight"
-        tensors[known] = encode(values, dtype if values.ndim > 1 else "f32")
+        kind = dtype if values.ndim > 1 else "f32"
+        kind = "mxfp4" if kind != "f32" and "_exps.weight" in known and packed else kind
+        tensors[known] = mxfp4(values) if kind == "mxfp4" else encode(values, kind)
     for key, values in rope_tensors(config).items():
         tensors[key] = encode(values, "f32")
     return write_gguf(path, metadata(config), tensors)
+
+
+def dense(rows: Any) -> np.ndarray:
+    return rows.dequantize() if isinstance(rows, GroupedWeight) else to_f32(rows)
+
+
+def mxfp4(values: np.ndarray) -> Tensor:
+    """Values that MXFP4 can hold, in its blocks, exactly."""
+    kind = gguf.GGMLQuantizationType.MXFP4
+    raw = gguf.quants.quantize(np.ascontiguousarray(values), kind)
+    assert (gguf.quants.dequantize(raw, kind) == values).all()
+    return "mxfp4", values.shape, raw.tobytes()
 
 
 def converted(arrays: Arrays, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
@@ -119,9 +135,9 @@ def gpt_oss(key: str, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Gate and up apart, matrices as [out, in]."""
     bias = key.endswith("_bias")
     part = ".bias" if bias else ".weight"
-    if not bias:
+    if not bias and not key.endswith("_blocks"):
         x = x.swapaxes(1, 2)
-    name = key.removesuffix("_bias")
+    name = key.removesuffix("_bias").removesuffix("_blocks")
     if name.endswith("gate_up_proj"):
         stem = name.removesuffix("gate_up_proj")
         yield f"{stem}gate_proj{part}", x[:, ::2]

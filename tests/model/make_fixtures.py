@@ -17,6 +17,7 @@ import torch
 from fixture_models import GREEDY, MODELS, PROMPT, Fixture
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 63, 64, 65, 100, 127, 128, 129, 150, 180, 198, 199)
@@ -60,7 +61,8 @@ TURNED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # of GPT-2: [in, out
 def build(name: str) -> torch.nn.Module:
     """The model in float32 holding values that survive its storage type exactly."""
     fixture = MODELS[name]
-    config = AutoConfig.for_model(**fixture.config)
+    settings = {k: v for k, v in fixture.config.items() if k != "quantization_config"}
+    config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     )
@@ -69,8 +71,26 @@ def build(name: str) -> torch.nn.Module:
         for key, tensor in model.named_parameters():
             turned = key if fixture.model_type == "gpt2" else key.replace("mlp.c_", "mlp.")
             values = draw(turned, tensor, rng, fixture)
+            if fixture.mxfp4 and key.endswith(EXPERTS):
+                values = unpacked(*packed(key, tensor.shape))
             tensor.copy_(values.to(DTYPES[fixture.dtype]).float())
     return model.eval()
+
+
+EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
+
+
+def packed(key: str, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random MXFP4 blocks and scales of experts' matrices, [E, in, out] once unpacked."""
+    rng = np.random.default_rng(sum(map(ord, key)))
+    experts, columns, rows = shape
+    blocks = rng.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8)
+    scales = rng.integers(122, 125, blocks.shape[:3]).astype(np.uint8)  # 2^-5 to 2^-3
+    return torch.from_numpy(blocks), torch.from_numpy(scales)
+
+
+def unpacked(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
 
 
 def settle_rope(model: torch.nn.Module, length: int) -> None:
@@ -137,6 +157,9 @@ def save(model: torch.nn.Module, fixture: Fixture, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(fixture.config, indent=1) + "\n")
     tensors = {k: v.to(DTYPES[fixture.dtype]).contiguous() for k, v in published(model).items()}
+    for key in [key for key in tensors if fixture.mxfp4 and key.endswith(EXPERTS)]:
+        blocks, scales = packed(key, tensors.pop(key).shape)
+        tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
     if fixture.model_type == "qwen3" and fixture.dtype == "bf16":
         return save_shards(tensors, out)
     save_file(tensors, out / "model.safetensors")

@@ -74,8 +74,16 @@ def family(config: Mapping[str, Any]) -> Family:
         raise CheckpointError(
             f"model_type = {shown(name)} is not supported; known: {', '.join(FAMILIES)}{hint}"
         )
-    if config.get("quantization_config"):
-        raise CheckpointError(
-            "config: quantization_config is not supported yet; use the unquantised files or a GGUF"
-        )
+    _judge_quantisation(config)
     return FAMILIES[name]
+
+
+def _judge_quantisation(config: Mapping[str, Any]) -> None:
+    """gpt-oss's MXFP4 alone is read as published."""
+    found = config.get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, Mapping) else found
+    if found and (config["model_type"], method) != ("gpt_oss", "mxfp4"):
+        raise CheckpointError(
+            f"config: quantization_config of {shown(method)} is not supported yet for "
+            f"{config['model_type']}; use the unquantised files or a GGUF"
+        )

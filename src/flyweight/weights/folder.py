@@ -5,15 +5,20 @@ Invariant: with an index, the index and the files name exactly the same tensors,
 the folder is opened.
 """
 
+import math
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import GroupedWeight
 from flyweight.untrusted import read_json, shown
+from flyweight.weights import mxfp4
 from flyweight.weights.formats import Rows
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
+from flyweight.wire import U8
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -45,10 +50,11 @@ class FolderCheckpoint:
         except CheckpointError:
             self.close()
             raise
-        self.tensors = {
+        tensors = {
             name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
             for name, file in self._file_of.items()
         }
+        self.tensors = mxfp4.paired(tensors, str(path))
 
     @property
     def tokenizer_source(self) -> Path:
@@ -65,8 +71,20 @@ class FolderCheckpoint:
         return found.hexdigest()
 
     def read(self, name: str, start: int, stop: int) -> Rows:
+        if self.tensors[name].kind == "mxfp4":
+            scales = self._bytes(mxfp4.partner(name), start, stop)
+            return mxfp4.join(self._bytes(name, start, stop), scales)
         file = self._file_of[name]
         return file.file.rows(name, file.spans[name], start, stop)
+
+    def _bytes(self, name: str, start: int, stop: int) -> U8:
+        """Rows of MXFP4's blocks or scales: the two leading axes are rows, the rest their bytes."""
+        file = self._file_of[name]
+        experts, rows, *rest = file.spans[name].shape
+        span = replace(file.spans[name], shape=(experts * rows, math.prod(rest)))
+        found = file.file.rows(name, span, start, stop)
+        assert not isinstance(found, GroupedWeight)
+        return found
 
     def close(self) -> None:
         for file in self._files.values():

@@ -16,7 +16,7 @@ from flyweight.weights.formats import FORMATS
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
-KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8"}
 MOST_HEADER = 100_000_000
 MOST_AXES = 8
 ENTRY = {"dtype", "shape", "data_offsets"}
