@@ -143,28 +143,50 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         salt: str = "",
         priority: int = 0,
+        **variables: Any,
     ) -> list[RequestOutput]:
-        """Answers one conversation or several, through the model's chat template."""
+        """Answers one conversation or several, through the model's chat template; the other
+        keywords are `conversation`'s.
+        """
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
         talks: Any = messages if several else [messages]
-        prompts = [self.conversation(talk, **(chat_template_kwargs or {})) for talk in talks]
+        from flyweight.text.messages import switches  # Jinja is for chats alone
+
+        given = switches(variables, chat_template_kwargs)
+        prompts = [
+            self.conversation(talk, chat_template=chat_template, tools=tools, **given)
+            for talk in talks
+        ]
         return self.generate(
             prompts, sampling_params, use_tqdm=use_tqdm, salt=salt, priority=priority
         )
 
-    def conversation(self, messages: Sequence[Message], **variables: Any) -> Prompt:
-        """The prompt the chat template makes of messages; `variables` are its own switches."""
-        from flyweight.text.chat import render  # Jinja is not needed to continue text
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> Prompt:
+        """The prompt a chat template makes of messages: the model's, or the one that is given as
+        text or by name.  `variables` are documents, add_generation_prompt, continue_final_message,
+        and the template's own switches.
+        """
+        from flyweight.text.chat import choose, render
+        from flyweight.text.messages import declared, prepared
 
-        template = self.tokenizer.chat_template
-        if template is None:
-            raise RequestError(
-                "messages: this model has no chat template; give a prompt", "messages"
-            )
-        text = render(template, messages, self.tokenizer, **variables)
+        listed = declared("tools", tools)
+        if variables.get("documents") is not None:
+            variables["documents"] = declared("documents", variables["documents"])
+        template = choose(self.tokenizer.marks.templates, chat_template, tools=bool(listed))
+        talk = prepared(messages, template)
+        text = render(template, talk, self.tokenizer, tools=listed, **variables)
         ids = self.tokenizer.encode(text, add_special=False)  # the template wrote BOS itself
         return {"prompt": text, "prompt_token_ids": ids}
 

@@ -2,46 +2,87 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from text_vocabularies import bpe_metadata
 
 from flyweight.errors import RequestError
-from flyweight.text import chat
-from flyweight.text.chat import render
+from flyweight.text import meter
+from flyweight.text.chat import choose, render
+from flyweight.text.messages import prepared
 from flyweight.text.tokenizer import load_tokenizer
+from flyweight.weights.gguf import read_gguf
 
 FIXTURES = Path(__file__).parents[1] / "data" / "text"
 TOKENIZER = load_tokenizer(FIXTURES / "tiny-bpe")  # <|start|> and <|end|>
-CASES = json.loads((FIXTURES / "chat" / "golden.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((FIXTURES / "chat" / "golden.json").read_text(encoding="utf-8"))
+TALKS = GOLDEN["talks"]
+HERE = ("plain", "constructs", "turns", "qwen3")
 CONFIGS = {
     "qwen2.5": "tokenizer-qwen2/qwen2.5_tokenizer_config.json",
     "phi3": "tokenizers-hf-json/phi-3-mini/tokenizer_config.json",
 }
+GGUF = {"phi3 gguf": "tokenizers-ggml-vocab/ggml-vocab-phi-3.gguf"}
 USER = [{"role": "user", "content": "hi"}]
+Data = Callable[[str], Path]
 
 
-def same(template: str, case: dict[str, Any]) -> None:
-    assert render(template, case["messages"], TOKENIZER, **case["variables"]) == case["text"]
+def check(name: str, template: str, talk: str) -> None:
+    """Equal to transformers' text; where that refused, so do we."""
+    expected, case = GOLDEN["texts"][name][talk], TALKS[talk]
+    if expected is None:
+        with pytest.raises(RequestError):
+            render(template, case["messages"], TOKENIZER, **case["variables"])
+    else:
+        assert render(template, case["messages"], TOKENIZER, **case["variables"]) == expected
 
 
-@pytest.mark.parametrize("name", ["qwen3", "plain"])
-def test_equal_to_transformers(name: str) -> None:
-    template = (FIXTURES / "chat" / f"{name}.jinja").read_text(encoding="utf-8")
-    cases = [case for case in CASES if case["template"] == name]
-    assert len(cases) >= 4
-    for case in cases:
-        same(template, case)
+def test_every_template_is_compared() -> None:
+    assert set(GOLDEN["texts"]) == {*HERE, *CONFIGS, *GGUF}
+    assert all(set(texts) == set(TALKS) for texts in GOLDEN["texts"].values())
+    assert len(TALKS) == 26
 
 
+@pytest.mark.parametrize("talk", TALKS)
+@pytest.mark.parametrize("name", HERE)
+def test_equal_to_transformers(name: str, talk: str) -> None:
+    check(name, (FIXTURES / "chat" / f"{name}.jinja").read_text(encoding="utf-8"), talk)
+
+
+@pytest.mark.parametrize("talk", TALKS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_more_templates_equal_to_transformers(data, name: str) -> None:
-    template = json.loads(data(CONFIGS[name]).read_text(encoding="utf-8"))["chat_template"]
-    for case in CASES:
-        if case["template"] == name:
-            same(template, case)
+def test_templates_of_tokenizer_config(data: Data, name: str, talk: str) -> None:
+    config = json.loads(data(CONFIGS[name]).read_text(encoding="utf-8"))
+    check(name, config["chat_template"], talk)
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_templates_of_gguf(data: Data, name: str) -> None:
+    template = load_tokenizer(read_gguf(data(GGUF[name])).metadata).chat_template
+    assert template is not None
+    for talk in TALKS:
+        check(name, template, talk)
+
+
+def test_every_template_of_the_corpora_is_known(data: Data) -> None:
+    root = data("README.md").parent
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*config.json")
+        if "chat_template" in json.loads(path.read_text(encoding="utf-8"))
+    }
+    found |= {path.relative_to(root).as_posix() for path in root.rglob("*.jinja")}
+    found |= {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.gguf")
+        if any(key.startswith("tokenizer.chat_template") for key in read_gguf(path).metadata)
+    }
+    qwen3 = "tokenizer-qwen2/qwen3_tokenizer_config.json"  # its template is among the fixtures
+    assert found == {*CONFIGS.values(), *GGUF.values(), qwen3}
 
 
 @pytest.mark.parametrize(
@@ -78,10 +119,107 @@ def test_a_template_that_fails_is_one_line(template: str) -> None:
     assert "chat template" in str(refused.value) and str(refused.value).isprintable()
 
 
+ENDLESS = [
+    "{% for i in range(100000) %}{{ i }}{% endfor %}" * 50,
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "{% for i in range(10 ** 12) %}{% endfor %}",
+    "{% for i in range(99999) if range(99999) | sum == 1 %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+    "{% for n in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "{% set x %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endset %}",
+    "{% set r = range(99999) | list %}{% for i in r if i in r and -i in r %}{% endfor %}" * 9,
+    "{{ range(99999) | map('string') | map('length') | sum }}" * 999,
+]
+HUGE = [
+    "{{ 'a' * 10 ** 9 }}",
+    "{{ ['a'] * 10 ** 9 }}",
+    "{{ ('a' * 10 ** 7) ~ ('a' * 10 ** 7) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ ([x] * 100000) | join }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ [x] * 100000 }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ ([x] * 100000) | string }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ ([x] * 100000) | tojson }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ x.join([x] * 1000) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ x.replace('a', x) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ x | replace('a', x) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ x.replace('', x) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ ('%(x)s' * 10000) % {'x': x} }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ ('{0}' * 10000).format(x) }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ x.translate({97: x}) }}",
+    "{% set x = '\\t' * 10 ** 6 %}{{ x.expandtabs(10 ** 6) }}",
+    "{% set x = '\\n' * 10 ** 6 %}{{ x | indent(10 ** 6, true, true) }}",
+    "{{ 'a' | center(10 ** 9) }}",
+    "{{ 'a'.center(10 ** 9) }}{{ 'a'.ljust(10 ** 9) }}{{ 'a'.zfill(10 ** 9) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '{:>1000000000}'.format(1) }}",
+    "{{ '%1000000000d' | format(1) }}",
+    "{{ strftime_now('%1000000000Y') }}",
+    "{{ [1] | tojson(indent=10 ** 9) }}",
+    "{{ [1] | batch(10 ** 9, 0) | list }}",
+    "{{ 10 ** (10 ** 10) }}",
+    "{{ 1.5 | round(10 ** 9) }}",
+    "{% set n = namespace(x=7) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+    "{{ n.x }}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}"
+    "{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+    "{% set n = namespace() %}{% set n.x = n %}{{ n }}",
+    "{% set x = 'a' * 10 ** 6 %}{% macro m() %}" + "{{ x }}" * 99 + "{% endmacro %}{{ m() }}",
+    "{% set x = 'a' * 10 ** 6 %}{{ range(99999) | map('default', x) | list | length }}"
+    "{% for i in range(99999) %}{{ x }}{% endfor %}",
+    "{{ messages | pprint }}" * 9 + "{% set x = messages * 10 ** 6 %}{{ x | pprint }}",
+]
+RUN = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))
+from flyweight.errors import RequestError
+from flyweight.text import meter
+from flyweight.text.chat import render
+from flyweight.text.tokenizer import load_tokenizer
+tokenizer, talk = load_tokenizer(sys.argv[1]), [{"role": "user", "content": "hi"}]
+meter.MOST_SECONDS = 1.0
+for template in json.load(sys.stdin):
+    try:
+        print("rendered", len(render(template, talk, tokenizer)))
+    except RequestError as error:
+        print(error)
+    assert render("{{ messages[0].content }}", talk, tokenizer) == "hi"
+"""
+
+
+def test_what_costs_too_much_is_refused_and_leaves_the_process_well() -> None:
+    """In a process of 1.5 GiB, so that what would be huge cannot have been made."""
+    run = subprocess.run(
+        [sys.executable, "-c", RUN, str(FIXTURES / "tiny-bpe")],
+        input=json.dumps(ENDLESS + HUGE),
+        capture_output=True,
+        text=True,
+    )
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0 and len(lines) == len(ENDLESS + HUGE), run.stderr
+    why = ("takes more", "writes more", "knows no end", "calls ", "makes a number", "fails: Range")
+    wrong = [
+        (template, line)
+        for template, line in zip(ENDLESS + HUGE, lines, strict=True)
+        if not any(word in line for word in why)
+    ]
+    assert wrong == []
+
+
+def test_long_conversations_are_rendered() -> None:
+    """The limits are far from what people say."""
+    talk = [{"role": role, "content": "word " * 4000} for role in ("user", "assistant")] * 50
+    template = (FIXTURES / "chat" / "qwen3.jinja").read_text(encoding="utf-8")
+    assert len(render(template, talk, TOKENIZER)) > 2_000_000
+
+
 def test_a_template_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(meter, "MOST_SECONDS", 0.01)
     with pytest.raises(RequestError, match=r"takes more than 0\.01 seconds"):
-        render("{% for i in range(100000) %}{{ i }}{% endfor %}" * 50, USER, TOKENIZER)
+        render(ENDLESS[0], USER, TOKENIZER)
 
 
 def test_the_generation_tag_renders_its_body_in_a_scope_of_its_own() -> None:
@@ -128,3 +266,63 @@ def test_rendering_changes_no_message() -> None:
     with pytest.raises(RequestError):
         render("{% set _ = messages[0].update(role='x') %}", talk, TOKENIZER)
     assert talk == USER
+
+
+NAMED = {"default": "d {{ messages }}", "tool_use": "t {{ messages }}", "rag": "r"}
+
+
+def test_which_template_is_used() -> None:
+    assert choose(NAMED, None, tools=False) == NAMED["default"]
+    assert choose(NAMED, None, tools=True) == NAMED["tool_use"]
+    assert choose({"default": "d"}, None, tools=True) == "d"
+    assert choose(NAMED, "rag", tools=True) == "r"
+    assert choose({}, "{{ own }}", tools=False) == "{{ own }}"
+    with pytest.raises(RequestError, match=r"chat_template = 'rga' \(did you mean 'rag'"):
+        choose(NAMED, "rga", tools=False)
+    with pytest.raises(RequestError, match="no chat template; give a prompt"):
+        choose({}, None, tools=False)
+    with pytest.raises(RequestError, match=r"have names: rag"):
+        choose({"rag": "r"}, None, tools=False)
+
+
+def test_named_templates_of_every_source(tmp_path: Path) -> None:
+    gguf = {f"tokenizer.chat_template{'.' * bool(n)}{n}": f"{n}!" for n in ("", "tool_use")}
+    marks = load_tokenizer(bpe_metadata() | gguf).marks
+    assert marks.templates == {"default": "!", "tool_use": "tool_use!"}
+    shutil.copytree(FIXTURES / "tiny-bpe", tmp_path / "model")
+    listed = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    config = tmp_path / "model" / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": listed}))
+    assert load_tokenizer(tmp_path / "model").marks.templates == {"default": "d", "tool_use": "t"}
+    extra = tmp_path / "model" / "additional_chat_templates"
+    extra.mkdir()
+    (extra / "tool_use.jinja").write_text("file")
+    (tmp_path / "model" / "chat_template.jinja").write_text("main")
+    templates = load_tokenizer(tmp_path / "model").marks.templates
+    assert templates == {"default": "main", "tool_use": "file"}
+
+
+def test_arguments_and_parts_as_clients_send_them() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    talk = [{"role": "user", "content": parts}, {"role": "assistant", "tool_calls": [call]}]
+    plain, calls = prepared(talk, "{{ messages[0].content }}")
+    assert plain["content"] == "one\ntwo"
+    assert calls["tool_calls"][0]["function"]["arguments"] == {"a": [1]}
+    assert talk[0]["content"] is parts and call["function"]["arguments"] == '{"a": [1]}'
+    takes = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+    assert prepared(talk[:1], takes)[0]["content"] == parts
+    bad = {**call, "function": {"name": "f", "arguments": "not JSON"}}
+    assert prepared([{"role": "assistant", "tool_calls": [bad]}], "")[0]["tool_calls"] == [bad]
+
+
+def test_templates_see_plain_data_alone() -> None:
+    class Word(str):
+        def leak(self) -> str:
+            return "leaked"
+
+    talk = [{"role": "user", "content": Word("hi"), "image": object(), "many": (1, 2.5, True)}]
+    assert render("{{ messages[0].content.leak is defined }}", talk, TOKENIZER) == "False"
+    assert render("{{ messages[0].image }} {{ messages[0].many }}", talk, TOKENIZER) == (
+        "<object> (1, 2.5, True)"
+    )

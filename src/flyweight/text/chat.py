@@ -1,78 +1,141 @@
-"""Chat templates: messages to the text a model was trained to answer, in Jinja2's sandbox.
+"""Chat templates: messages to the text a model was trained to answer.
 
-Invariant: a template can neither change anything outside itself nor reach Python's insides; one
-that fails, whatever it raises, is a `RequestError`.  What a template may use is what transformers
-gives it.  Knows no model.
-
-A prompt may have MOST_CHARACTERS and take MOST_SECONDS, both looked at between the pieces a
-template writes.  That cannot stop what writes nothing while it works: an empty loop, a macro or a
-`set` block with a loop inside, one expression that makes a huge string.
+Invariant: the text is what transformers renders of the same template, messages and variables; a
+template that fails or costs too much is a `RequestError` of one line, whatever it raises, and
+changes nothing of the caller's.  Knows no model.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from time import monotonic
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, nearest
+from flyweight.text.codec import DEFAULT
+from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
+from flyweight.text.meter import MOST_CHARACTERS, Meter, Spent
+from flyweight.text.sandbox import Sandbox, inside
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.untrusted import one_line, shown
 
-Message = Mapping[str, Any]
-
-MOST_CHARACTERS = 16 << 20
-MOST_SECONDS = 10.0
-MOST_TEMPLATE = 1 << 20  # characters; compiling one cannot be interrupted
+MOST_TEMPLATE = 1 << 18  # characters; compiling one cannot be interrupted
 FAILS = "messages: the model's chat template"
-
-
-class Generation(Extension):
-    """`{% generation %}` marks an assistant's words for training; here it only renders them, in
-    their own scope as in transformers.
-    """
-
-    tags = {"generation"}  # noqa: RUF012  the base class has a plain set
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
+WITH_TOOLS = "tool_use"  # the template some models name for it
+MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # where the last message is cut, until it is found again
 
 
 def render(
-    template: str, messages: Sequence[Message], tokenizer: Tokenizer, **variables: object
+    template: str,
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    *,
+    continue_final_message: bool | str = False,
+    **variables: object,
 ) -> str:
-    """The prompt for `messages`, ending where the assistant's answer begins; BOS and the like are
-    part of it.  `variables` are the template's own switches (enable_thinking).  Raises
-    `RequestError`.
+    """The prompt for `messages`, BOS and the like part of it; it ends where the assistant's answer
+    begins, or inside the last message where that is to be continued (True: its content; a name:
+    that field).  `variables` are the template's own: tools, documents, add_generation_prompt,
+    enable_thinking.  Raises `RequestError`.
     """
     check(messages)
+    going_on = bool(continue_final_message)
+    if going_on and variables.get("add_generation_prompt"):
+        raise RequestError(
+            "continue_final_message and add_generation_prompt = True exclude each other; "
+            "leave one of them out",
+            "continue_final_message",
+        )
+    talk = [aliased(said(plain(message))) for message in messages]
+    cut = Cut.of(talk, continue_final_message) if continue_final_message else None
     given = {
-        "messages": messages,
+        "messages": talk,
         "tools": None,
         "documents": None,
-        "add_generation_prompt": True,
+        "add_generation_prompt": not going_on,
         "bos_token": _piece(tokenizer, tokenizer.bos_id),
         "eos_token": _piece(tokenizer, tokenizer.eos_id),
         "unk_token": tokenizer.marks.unk_token,
         "pad_token": tokenizer.marks.pad_token,
     }
+    text = _rendered(template, given | {name: plain(value) for name, value in variables.items()})
+    return text if cut is None else cut.apply(text)
+
+
+def choose(templates: Mapping[str, str], given: str | None, *, tools: bool) -> str:
+    """The template to use: one that is given as text or by name, else the model's own for tools,
+    else its default.
+    """
+    if given is not None and (given in templates or "{" not in given):
+        if given not in templates:
+            raise RequestError(
+                f"chat_template = {shown(given)}{nearest(given, templates)}; allowed: the text of "
+                f"a template, or a name: {', '.join(templates) or 'this model has none'}",
+                "chat_template",
+            )
+        return templates[given]
+    if given is not None:
+        return given
+    name = WITH_TOOLS if tools and WITH_TOOLS in templates else DEFAULT
+    if name not in templates:
+        named = f" (its templates have names: {', '.join(templates)})" if templates else ""
+        raise RequestError(
+            f"messages: this model has no chat template{named}; give a prompt, or chat_template",
+            "messages",
+        )
+    return templates[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a prompt ends that goes on with its last message: a mark put behind that message's text
+    `words` is found again in what is rendered.
+    """
+
+    words: str
+
+    @classmethod
+    def of(cls, talk: list[dict[str, Any]], field: bool | str) -> "Cut":
+        """Marks the last message of `talk`."""
+        name, last = field if isinstance(field, str) else "content", talk[-1]
+        content = last.get(name)
+        if isinstance(content, list):
+            parts = [p for p in content if isinstance(p, dict) and isinstance(p.get("text"), str)]
+            if parts:
+                words = parts[-1]["text"]
+                parts[-1]["text"] += MARK
+                return cls(words)
+        if not isinstance(content, str):
+            raise RequestError(
+                f"continue_final_message: the last message has no text in {name!r}",
+                "continue_final_message",
+            )
+        alike = [key for key in REASONING if last.get(key) == content] if name in REASONING else []
+        for key in alike or [name]:
+            last[key] += MARK
+        return cls(content)
+
+    def apply(self, text: str) -> str:
+        """`text` up to the mark."""
+        at = text.rfind(MARK.strip())
+        if at < 0 or self.words.strip() not in text:
+            raise RequestError(
+                "continue_final_message: the model's chat template leaves the last message out",
+                "continue_final_message",
+            )
+        return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
+
+
+def _rendered(template: str, given: Mapping[str, Any]) -> str:
     if len(template) > MOST_TEMPLATE:
         raise RequestError(
             f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
         )
+    meter = Meter(inside)
     try:
-        pieces = _environment().from_string(template).generate(**{**given, **variables})
-        return "".join(_bounded(pieces))
-    except RequestError:
-        raise
+        meter.start()
+        pieces = Sandbox(meter).from_string(template).generate(**given)
+        return "".join(_bounded(pieces, meter))
+    except Spent as error:
+        raise RequestError(f"{FAILS} {error}", "messages") from None
     except (RecursionError, MemoryError):
         raise RequestError(f"{FAILS} knows no end", "messages") from None
     except Exception as error:  # all that runs in there is the template's
@@ -80,55 +143,16 @@ def render(
         raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
 
 
-def _bounded(pieces: Iterator[str]) -> Iterator[str]:
+def _bounded(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
     """The pieces, until they are too many or too late."""
-    size, end = 0, monotonic() + MOST_SECONDS
+    size = 0
     for piece in pieces:
         size += len(piece)
         if size > MOST_CHARACTERS:
-            raise RequestError(f"{FAILS} writes more than {MOST_CHARACTERS} characters", "messages")
-        if monotonic() > end:
-            raise RequestError(f"{FAILS} takes more than {MOST_SECONDS:g} seconds", "messages")
+            raise Spent(f"writes more than {MOST_CHARACTERS} characters")
+        meter.tick()
         yield piece
-
-
-def check(messages: Sequence[Message]) -> None:
-    """Raises `RequestError` unless every message has a role and content."""
-    if isinstance(messages, str | Mapping) or not messages:
-        raise RequestError(
-            f"messages = {shown(messages)}; allowed: a list of one or more messages",
-            "messages",
-        )
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise RequestError(
-                f"messages[{i}] = {shown(message)}; "
-                "allowed: a mapping with a role (system, user, assistant) and content",
-                "messages",
-            )
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-    return environment
 
 
 def _piece(tokenizer: Tokenizer, token: int | None) -> str:
     return "" if token is None else tokenizer.piece(token)
-
-
-def _tojson(value: object, **form: Any) -> str:
-    """Jinja2's own filter escapes HTML; templates mean plain JSON."""
-    return json.dumps(value, **{"ensure_ascii": False, **form})
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)

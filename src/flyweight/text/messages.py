@@ -1,0 +1,167 @@
+"""Messages, tools and documents as callers give them, made fit for a template.
+
+Invariant: what a template sees is a copy made of JSON's types; the caller's is never changed.
+Forms are OpenAI's and transformers'; knows no model and renders nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+
+from flyweight.errors import RequestError, nearest
+from flyweight.text.meter import Meter
+from flyweight.text.sandbox import Sandbox
+from flyweight.untrusted import shown
+
+Message = Mapping[str, Any]
+
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same field
+OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
+OWN = ("messages", "tools", "chat_template")  # never a template's switch
+
+
+def check(messages: Sequence[Message]) -> None:
+    """Raises `RequestError` unless every message has a role and content."""
+    if isinstance(messages, str | Mapping) or not messages:
+        raise RequestError(
+            f"messages = {shown(messages)}; allowed: a list of one or more messages",
+            "messages",
+        )
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(
+                f"messages[{i}] = {shown(message)}; "
+                "allowed: a mapping with a role (system, user, assistant) and content",
+                "messages",
+            )
+
+
+def prepared(messages: Sequence[Message], template: str) -> list[Message]:
+    """Messages in the form of OpenAI's clients as templates expect them: arguments of tool calls
+    as objects, and text in parts as one text where a template does not take parts.
+    """
+    check(messages)
+    parts = _takes_parts(template)
+    return [_arguments(message if parts else _one_text(message)) for message in messages]
+
+
+def plain(value: Any) -> Any:
+    """A copy made of JSON's types alone: templates see no object with methods of its own."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return (
+            type(value)(map(plain, value)) if type(value) in (list, tuple) else [*map(plain, value)]
+        )
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    for name in ("item", "model_dump"):  # NumPy's numbers, pydantic's models
+        if callable(getattr(value, name, None)) and not getattr(value, "shape", ()):
+            return plain(getattr(value, name)())
+    return f"<{type(value).__name__}>"
+
+
+def switches(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options of a chat, and over them the template's own switches; others are refused."""
+    for name in given:
+        if name not in OPTIONS:
+            raise RequestError(
+                f"{name} is no option of chat{nearest(name, OPTIONS)}; a switch of the model's "
+                "template goes into chat_template_kwargs",
+                name,
+            )
+    for name in own or {}:
+        if not isinstance(name, str) or name in OWN:
+            raise RequestError(
+                f"chat_template_kwargs: {shown(name)} is no switch of a template",
+                "chat_template_kwargs",
+            )
+    return {**given, **(own or {})}
+
+
+def declared(name: str, given: object) -> list[Any] | None:
+    """Tools or documents: a list of mappings, or none."""
+    if given is None:
+        return None
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    for i, one in enumerate(listed):
+        if not isinstance(one, Mapping) or not isinstance(given, list | tuple):
+            kind = ", each a function's JSON schema" if name == "tools" else ""
+            raise RequestError(
+                f"{name}[{i}] = {shown(one)}; allowed: a list of mappings{kind}", name
+            )
+    return listed
+
+
+def said(message: dict[str, Any]) -> dict[str, Any]:
+    """Without fields that are none: templates ask whether a field is there."""
+    return {name: value for name, value in message.items() if value is not None}
+
+
+def aliased(message: dict[str, Any]) -> dict[str, Any]:
+    """Reasoning under the names templates read it by, whichever the caller chose."""
+    found = next((message[key] for key in REASONING if message.get(key) is not None), None)
+    if found is None:
+        return message
+    return {"thinking": found, **message, "reasoning_content": found}
+
+
+def _takes_parts(template: str) -> bool:
+    """Whether a template looks at the parts of a message's content: a loop over it."""
+    try:
+        tree = Sandbox(Meter()).parse(template)
+    except TemplateError:
+        return True  # rendering will say what is wrong
+    for loop in tree.find_all(nodes.For):
+        over = loop.iter
+        names = [over, *over.find_all((nodes.Getattr, nodes.Getitem, nodes.Name))]
+        if any(_is_content(node) for node in names):
+            return True
+    return False
+
+
+def _is_content(node: nodes.Node) -> bool:
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name == "content"
+
+
+def _one_text(message: Message) -> Message:
+    parts = message.get("content")
+    if not isinstance(parts, list | tuple):
+        return message
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
+        return message
+    return {**message, "content": "\n".join(map(str, texts))}
+
+
+def _arguments(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple):
+        return message
+    return {**message, "tool_calls": [_parsed(call) for call in calls]}
+
+
+def _parsed(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+    except ValueError:
+        return call
