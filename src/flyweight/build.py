@@ -28,6 +28,7 @@ from flyweight.plan.memory import MemoryPlan, Needs, Sizing, plan_memory
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
+from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.find import Search
 from flyweight.weights.hub.find import find as find_on_hub
 from flyweight.weights.hub.names import HubName, hub_name
@@ -123,6 +124,16 @@ def describe(path: Path) -> Described:
     ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
     stop_ids = frozenset(i for i in ends if i < spec.vocab)  # others can never be drawn
     return Described(checkpoint, spec, plan, tokenizer, stop_ids)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model, of a GGUF file that is a vocabulary alone, or in a file of its
+    own.
+    """
+    with _named(path):
+        if path.suffix == ".gguf":
+            return load_tokenizer(read_gguf(path).metadata)
+        return load_tokenizer(path.parent if path.suffix == ".safetensors" else path)
 
 
 def backend(settings: Settings, cores: int) -> Ops:

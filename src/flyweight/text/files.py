@@ -15,7 +15,7 @@ from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
 from flyweight.text.hf import load_hf
 from flyweight.text.pretokenizers import PreTokenizer
-from flyweight.text.ranks import Metadata, load_ranked, read_ranks
+from flyweight.text.ranks import Metadata, is_ranks, load_ranked, read_ranks
 from flyweight.text.sentencepiece import is_sentencepiece, read_sentencepiece
 from flyweight.text.tekken import read_tekken
 from flyweight.text.unigram import load_unigram
@@ -34,8 +34,8 @@ NAMES = (
 def load_files(path: Path) -> Loaded:
     """The tokenizer in a folder, or in one file that is named.  Raises `CheckpointError`."""
     file = _vocabulary(path) if path.is_dir() else path
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file; {_looked_for()}")
+    if not file.is_file():  # opening a pipe would wait for ever
+        raise CheckpointError(f"{file}: not a regular file; {_looked_for()}")
     return _reader(file)(file)
 
 
@@ -63,11 +63,13 @@ def _reader(file: Path) -> Callable[[Path], Loaded]:
         return _json
     if name.endswith(".txt"):
         return _words
-    if name.endswith(".tiktoken"):
-        return partial(_ranked, read_ranks)
     with open(file, "rb") as stream:
-        start = stream.read(1)
-    return _sentencepiece if is_sentencepiece(start) else partial(_ranked, read_ranks)
+        start = stream.read(128)
+    if is_sentencepiece(start):
+        return _sentencepiece
+    if not is_ranks(start):
+        raise CheckpointError(f"{file}: not a tokenizer's file; {_looked_for()}")
+    return partial(_ranked, read_ranks)
 
 
 def _json(file: Path) -> Loaded:

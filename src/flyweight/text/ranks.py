@@ -5,6 +5,7 @@ lowest rank.  That is merging, with every way to cut a piece in two as a merge o
 A file of ranks holds neither special tokens nor a pattern: how many ranks it has says whose it is.
 """
 
+import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,6 +72,11 @@ def _encodings() -> Iterator[tuple[int, Encoding]]:
 
 
 ENCODINGS: Mapping[int, Encoding] = MappingProxyType(dict(_encodings()))
+
+
+def is_ranks(start: bytes) -> bool:
+    """Whether a file begins as these do: base64, and soon a space and a digit."""
+    return re.match(rb"[A-Za-z0-9+/]+={0,2} [0-9]", start) is not None
 
 
 def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
