@@ -6,7 +6,7 @@ Invariant: params that exist are valid.  Frozen data, standard library only.
 from dataclasses import dataclass
 
 from flyweight.errors import RequestError, nearest
-from flyweight.ranges import require
+from flyweight.ranges import number, require, whole
 
 POOLINGS = ("last", "mean", "cls")
 
@@ -31,3 +31,38 @@ class PoolingParams:
             )
         flag = self.normalize
         require(isinstance(flag, bool), "normalize", flag, "true or false")
+
+
+MAX_BEAMS = 32
+EARLY: tuple[bool | str, ...] = (True, False, "never")
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchParams:
+    """How to search: vLLM's name and fields, transformers' meanings (`num_beams`, `length_penalty`,
+    `early_stopping`).  Every beam is an answer, best first.  `max_tokens` None means up to the
+    context's end.  Raises `RequestError`.
+    """
+
+    beam_width: int = 4
+    max_tokens: int | None = 16
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beam_width", whole("beam_width", self.beam_width, 1, MAX_BEAMS))
+        if self.max_tokens is not None:
+            object.__setattr__(self, "max_tokens", whole("max_tokens", self.max_tokens, 1, None))
+        penalty = number("length_penalty", self.length_penalty)
+        near = min(max(penalty, -10.0), 10.0)
+        require(-10 <= penalty <= 10, "length_penalty", penalty, "-10 to 10", near)
+        object.__setattr__(self, "length_penalty", penalty)
+        early = self.early_stopping
+        allowed = 'true, false or "never"'
+        known = isinstance(early, bool) or early == "never"
+        require(known, "early_stopping", early, allowed, "'never'" if early else None)
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            flag = getattr(self, name)
+            require(isinstance(flag, bool), name, flag, "true or false")

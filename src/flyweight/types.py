@@ -13,7 +13,7 @@ from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
-from flyweight.tasks import PoolingParams
+from flyweight.tasks import BeamSearchParams, PoolingParams
 
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
 MAX_LOGPROBS = 20
@@ -227,8 +227,8 @@ class Request:
     """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
-    first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0.  Raises
-    `RequestError`.
+    first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0; with `beam`
+    for the answers of a search, which ends as a whole.  Raises `RequestError`.
     """
 
     id: str
@@ -243,6 +243,12 @@ class Request:
     adapter: str = ""
     words: Words = Words()
     pooling: PoolingParams | None = None
+    beam: BeamSearchParams | None = None
+
+    @property
+    def width(self) -> int:
+        """Sequences it takes to answer one choice."""
+        return 1 if self.beam is None else self.beam.beam_width
 
     def __post_init__(self) -> None:
         require(isinstance(self.salt, str), "salt", self.salt, "text")
@@ -278,8 +284,9 @@ class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
-    one, `error` says what a function of the caller's raised.  (Not frozen: that would cost 128
-    sequences 0.2 ms a step.)
+    one, `error` says what a function of the caller's raised; `total` and `score` are the
+    log-probability of an answer found by a search, and what ranked it.  (Not frozen: that would
+    cost 128 sequences 0.2 ms a step.)
     """
 
     id: str
@@ -293,3 +300,5 @@ class Event:
     vector: "array[float] | None" = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     error: str = ""
+    total: float | None = None
+    score: float | None = None

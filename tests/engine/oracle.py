@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from flyweight.engine.runner import Ticket
+from flyweight.sampling.beam import Hypothesis, State, advance, rules
 from flyweight.types import Request
 from flyweight.wire import I32, Batch, Sampled
 
@@ -68,13 +69,14 @@ class MockRunner:
             for t, token in zip(batch.rows.tolist(), tokens, strict=True)
         ]
         ids, reals = np.array(tokens, np.int32), np.array(scores, np.float32)
+        best = [self._best(batch, r, seen[t]) for r, t in enumerate(batch.rows.tolist())]
+        top_ids = np.array([row[0] for row in best], np.int32).reshape(-1, VOCAB)
+        top = np.array([row[1] for row in best], np.float32).reshape(-1, VOCAB)
         hidden = None
         if batch.hidden is not None:
             rows = [[self.kv[slot] for slot in seen[t]] for t in batch.hidden.tolist()]
             hidden = np.array([state(row) for row in rows], np.float32).reshape(-1, HIDDEN)
-        return Ticket(
-            Sampled(ids, reals, ids, ids.reshape(-1, 1), reals.reshape(-1, 1), hidden=hidden)
-        )
+        return Ticket(Sampled(ids, reals, ids, top_ids, top, hidden=hidden))
 
     def wait(self, ticket: Ticket) -> Sampled:
         return ticket.sampled
@@ -89,6 +91,13 @@ class MockRunner:
             before = self.kv[view[position - 1]] if position else 0
             self.kv[slot] = content(token, position, before)
         return view
+
+    def _best(self, batch: Batch, r: int, seen: list[int]) -> tuple[list[int], list[float]]:
+        """Candidates of a row as far as they are asked for, padded."""
+        ids, values = odds(tuple([self.kv[slot] for slot in seen]))
+        count = max(0, int(batch.sampling.logprobs[r]))
+        rest = VOCAB - min(count, VOCAB)
+        return ids[:count] + [-1] * rest, values[:count] + [float("nan")] * rest
 
     def _row(self, batch: Batch, r: int, seen: list[int]) -> int:
         s = batch.sampling
@@ -108,6 +117,27 @@ def vector(request: Request) -> list[float]:
     states = np.array([state(seen[: i + 1]) for i in range(len(seen))])
     pooled = states.mean(0) if request.pooling.pooling == "mean" else states[-1]
     return list(pooled.astype(np.float32))
+
+
+def odds(seen: tuple[int, ...]) -> tuple[list[int], list[float]]:
+    """All ids and their log-probabilities after a context, best first; ties are rare."""
+    noise = [hash((seen, t, 7)) % 4096 / 256 for t in range(VOCAB)]
+    ids = sorted(range(VOCAB), key=lambda t: noise[t])
+    return ids, [-noise[t] for t in ids]
+
+
+def search(request: Request) -> tuple[Hypothesis, ...]:
+    """What a beam search gets: one state after the other, each beam's context from the start."""
+    own, state = rules(request), State()
+    while not state.done:
+        rows = []
+        for beam in state.beams:
+            seen: list[int] = []
+            for position, token in enumerate(request.tokens + beam.tokens):
+                seen.append(content(token, position, seen[-1] if seen else 0))
+            rows.append(odds(tuple(seen)))
+        state = advance(state, rows, own)
+    return state.ended
 
 
 @cache

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from workload import Harness, Parts, workload
 
+from flyweight.engine import beams as beams_room
 from flyweight.engine import engine as engine_room
 from flyweight.engine import scheduler as scheduler_room
 from flyweight.engine.batch import build
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, Produced, Sequence
+from flyweight.engine.sequence import Plan, Produced, Sequence, State
 from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish
 from flyweight.wire import Batch
@@ -126,6 +127,42 @@ class NeverReleasesAborted(Scheduler):
         return events
 
 
+class SharesWithoutCounting(BlockPool):
+    """A fork whose blocks nobody knows are held twice: `integrity` says so."""
+
+    def share(self, table: Table, blocks: Seq[int]) -> None:
+        before = list(self.refs)
+        super().share(table, blocks)
+        for block in blocks:
+            self.refs[block] = max(1, before[block])
+
+
+class ForksTooFar(Scheduler):
+    """A fork that believes in one token more than its source has computed."""
+
+    def fork(self, seq: Sequence) -> Sequence:
+        new = super().fork(seq)
+        new.computed += new.state is State.RUNNING
+        return new
+
+
+class KeepsDroppedBeams(Scheduler):
+    """A beam that nothing continues keeps its blocks."""
+
+    def drop(self, seq: Sequence) -> None:
+        kept = list(seq.table.blocks)
+        super().drop(seq)
+        for block in (b for b in kept if b in self.pool.free):
+            del self.pool.free[block]
+
+
+class SeatsOneByOne(Scheduler):
+    """Searches that take their seats as they go: more run than may, or they wait for ever."""
+
+    def _seats(self, seq: Sequence) -> int:
+        return 1
+
+
 POOLS = (
     PublishesOneTooMany,
     FreesShared,
@@ -134,6 +171,7 @@ POOLS = (
     KeepsStaleKeys,
     ForgetsParents,
     NeverFreesTheTail,
+    SharesWithoutCounting,
 )
 SCHEDULERS = (
     KeepsComputed,
@@ -141,6 +179,9 @@ SCHEDULERS = (
     PreemptsTheOldest,
     ExceedsBudget,
     NeverReleasesAborted,
+    ForksTooFar,
+    KeepsDroppedBeams,
+    SeatsOneByOne,
 )
 
 
@@ -152,6 +193,17 @@ def test_a_bug_in_the_pool_is_caught(pool):
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_bug_in_the_scheduler_is_caught(scheduler):
     assert caught(Parts(scheduler=scheduler))
+
+
+def test_a_search_that_decides_too_early_is_caught(monkeypatch):
+    """On the rows that are there, with beams still to come."""
+    right = beams_room.advance
+
+    def hasty(state, rows, rules):
+        return right(state, [rows[0]] * len(rows), rules)
+
+    monkeypatch.setattr(beams_room, "advance", hasty)
+    assert caught()
 
 
 def test_a_hash_without_the_salt_is_caught(monkeypatch):

@@ -20,6 +20,7 @@ OFTEN = (
     "copy-on-write",
     "vector",
     "scored rows",
+    "search",
 )
 
 

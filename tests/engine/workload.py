@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oracle import VOCAB, MockRunner, answer, scores, vector
+from oracle import VOCAB, MockRunner, answer, scores, search, vector
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Ask, Draft, Drafter
@@ -20,7 +20,7 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, State
 from flyweight.kv.blocks import BlockPool, Table
-from flyweight.tasks import PoolingParams
+from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Finish, Request, SamplingParams
 
 
@@ -48,19 +48,25 @@ class Workload:
         return [r for at in sorted(self.arrivals) for r in self.arrivals[at]]
 
 
-def workload(seed: int) -> Workload:
-    """A small world: few tokens, few stems, hardly enough memory."""
+def workload(seed: int, searches: float = 0.2) -> Workload:
+    """A small world: few tokens, few stems, hardly enough memory.  That share of the requests are
+    searches; where most are, there are more of them, with longer answers, and more seats than
+    blocks.
+    """
     rng = random.Random(seed)
     stems = [[rng.randrange(VOCAB) for _ in range(14)] for _ in range(2)]
-    requests = [_request(rng, i, stems) for i in range(rng.randint(3, 8))]
-    size, seqs = rng.choice((1, 2, 3, 4)), rng.randint(1, 6)
-    least = max(-(-max(len(r.tokens) + r.max_tokens - 1, len(r.tokens)) // size) for r in requests)
+    crowd = searches > 0.5
+    many = rng.randint(3, 8) + 5 * crowd
+    requests = [_request(rng, i, stems, searches) for i in range(many)]
+    size = rng.choice((1, 2, 3, 4))
+    seqs = max(rng.randint(1, 6) + 6 * crowd, *(r.width for r in requests))
+    least = max(_least(r, size) for r in requests)
     limits = Limits(
         max_model_len=64,
         max_num_seqs=seqs,
         max_num_batched_tokens=seqs + rng.randint(0, 8),
         block_size=size,
-        blocks=least + rng.randint(0, least),
+        blocks=least + rng.randint(0, 2 if crowd else least),
         prefix_caching=rng.random() < 0.9,
         max_chunk=rng.choice((None, None, 1, 3)),
         draft_tokens=rng.randint(1, 4),
@@ -80,7 +86,14 @@ def workload(seed: int) -> Workload:
     )
 
 
-def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
+def _least(request: Request, size: int) -> int:
+    """Blocks without which it is refused."""
+    drawn = max(0, request.max_tokens - 1)  # the last token is never computed
+    own = -(-(len(request.tokens) + drawn) // size)
+    return own if request.width == 1 else request.width * (own + 1)
+
+
+def _request(rng: random.Random, i: int, stems: list[list[int]], searches: float) -> Request:
     stem = rng.choice(stems)[: rng.randint(0, 14)]
     tail = [rng.randrange(VOCAB) for _ in range(rng.randint(0 if stem else 1, 5))]
     most = rng.randint(1, 10)
@@ -95,6 +108,15 @@ def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
     if rng.random() < 0.15:
         pooling = PoolingParams(rng.choice(("mean", "last")), normalize=False)
         params, most = SamplingParams(), 0
+    beam = None
+    if pooling is None and rng.random() < searches:
+        params = SamplingParams(temperature=0)
+        most += 8 * (searches > 0.5)
+        beam = BeamSearchParams(
+            beam_width=rng.choice((2, 2, 3)) if searches > 0.5 else rng.randint(2, 4),
+            length_penalty=rng.choice((0.5, 1.0, 2.0)),
+            early_stopping=rng.choice((True, False, "never")),
+        )
     return Request(
         id=f"r{i}",
         tokens=tuple(stem + tail),
@@ -102,8 +124,9 @@ def _request(rng: random.Random, i: int, stems: list[list[int]]) -> Request:
         stop_ids=stop,
         max_tokens=most,
         pooling=pooling,
+        beam=beam,
         seed=rng.randrange(3),
-        priority=rng.choice((0, 0, 0, 1, -1)),
+        priority=rng.choice((0, 0, 0, 1, -1) if searches <= 0.5 else range(-3, 4)),
         salt=rng.choice(("", "", "a")),
         adapter=rng.choice(("", "", "", "x")),
     )
@@ -157,6 +180,7 @@ class Harness:
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
         self.vectors: dict[tuple[str, int], object] = {}
+        self.ranked: dict[tuple[str, int], float | None] = {}
         self.cached: dict[str, int] = {}
         self.scores: dict[str, list[float]] = {}
         self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
@@ -165,7 +189,11 @@ class Harness:
         """Runs to the end.  The oldest sequence advances in every step: that bounds them."""
         work = self.work
         last = max([*work.arrivals, *work.aborts])
-        bound = last + 1 + sum((len(r.tokens) + r.max_tokens) * r.params.n for r in work.requests)
+        bound = (
+            last
+            + 1
+            + sum((len(r.tokens) + r.max_tokens) * r.params.n * r.width for r in work.requests)
+        )
         step = 0
         while step <= last or self.engine.busy:
             require(step <= bound, f"no end after {step} steps")
@@ -233,6 +261,7 @@ class Harness:
         require(not (event.prompt_logprobs and late), "scores come first, and once a request")
         self.texts.setdefault(key, []).extend(event.tokens)
         self.vectors[key] = event.vector
+        self.ranked[key] = event.score
         self.cached[event.id] = event.cached
         if event.finish:
             self.finished[key] = event.finish
@@ -276,6 +305,9 @@ class Harness:
         if request.pooling is not None:
             self._check_vector(request, finish)
             return
+        if request.beam is not None:
+            self._check_search(request)
+            return
         right, text = answer(request, index), tuple(self.texts.get((request.id, index), ()))
         if finish is Finish.ABORT:
             require(text == right[: len(text)], f"{request.id}/{index}: {text}, not {right}")
@@ -292,6 +324,20 @@ class Harness:
         require(not mean or not self.cached.get(request.id), "a mean that skipped tokens")
         self.counts["vector"] += found is not None
 
+    def _check_search(self, request: Request) -> None:
+        keys = [(request.id, i) for i in range(request.width)]
+        ends = [self.finished.get(key) for key in keys]
+        require(all(ends), f"{request.id}: {ends}")
+        if Finish.ABORT in ends:
+            require(set(ends) == {Finish.ABORT}, f"{request.id}: half an abort")
+            return
+        right = search(request)
+        require(
+            [tuple(self.texts[key]) for key in keys] == [h.tokens for h in right], "other beams"
+        )
+        require([self.ranked[key] for key in keys] == [h.score for h in right], "other scores")
+        self.counts["search"] += 1
+
     # --- what happens to it ---
 
     def _abort(self, id: str, index: int | None) -> None:
@@ -301,7 +347,9 @@ class Harness:
             s.state is State.RUNNING and 0 < s.computed < s.prompt - 1 for s in chosen
         )
         events = self.engine.abort(id, index)
-        require(len(events) == len(chosen), "an abort reached the wrong choices")
+        width = live[0].request.width if live else 1
+        due = width if width > 1 else len(chosen)
+        require(len(events) == due, "an abort reached the wrong choices")
         for event in events:
             self._take(event)
         self._check_pool()

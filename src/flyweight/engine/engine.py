@@ -12,6 +12,7 @@ from typing import Protocol
 
 from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
+from flyweight.engine.beams import Beams
 from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.pooling import Pooling
 from flyweight.engine.processors import Edit, edits
@@ -41,7 +42,7 @@ class Engine:
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
-        self.pooling = Pooling()
+        self.pooling, self.beams = Pooling(), Beams(scheduler)
         self.computing = False  # within the runner, the long part of a step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
@@ -49,7 +50,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.busy
+        return self.scheduler.busy or not self._sound
 
     def add(self, request: Request) -> None:
         """Queues a request.  Raises `RequestError` for what could never be finished."""
@@ -73,6 +74,25 @@ class Engine:
         """Ends a choice whose reader has found its end (a stop string)."""
         self.metrics.finished += len(self._end(id, index))
 
+    def fork(self, id: str, index: int = 0) -> int:
+        """Lets a choice go two ways: a new one goes on from where it is, on the same blocks and
+        with draws of its own.  Returns the new choice's index.
+        """
+        self._mend()
+        live = self.scheduler.by_id.get(id, [])
+        found = next((seq for seq in live if seq.index == index), None)
+        if found is None or found.request.beam or found.request.pooling:
+            live_ids = ", ".join(str(seq.index) for seq in live) or "none"
+            raise RequestError(
+                f"choice {index} of request {id!r} cannot be forked; choices that draw tokens and "
+                f"are unfinished: {live_ids}",
+                "id",
+            )
+        self._sound = False
+        new = self.scheduler.fork(found)
+        self._sound = True
+        return new.index
+
     def step(self) -> list[Event]:
         """Computes one plan and returns what it produced.  Where that is interrupted, every
         sequence is computed again by later steps.
@@ -86,8 +106,9 @@ class Engine:
             own = edits(plan)
             sampled = self._run(plan, batch, own)
             errors = {edit.row: edit.error for edit in own if edit.error}
-            events = self.scheduler.commit(plan, self._verify(plan, sampled, errors))
-            events += self._pool(plan, sampled)
+            produced = self._verify(plan, sampled, errors)
+            events = self.scheduler.commit(plan, produced)
+            events += self._pool(plan, sampled) + self.beams.take(plan, produced)
         self._sound = True
         if batch is None:
             return []
@@ -112,16 +133,22 @@ class Engine:
 
     def _end(self, id: str, index: int | None) -> list[Event]:
         self._mend()
+        width = max((seq.request.width for seq in self.scheduler.by_id.get(id, ())), default=1)
         self._sound = False
+        self.beams.abort(id)
         events = self.scheduler.abort(id, index)
+        self.beams.forget(id)
         self._sound = True
         self._forget([(event.id, event.index) for event in events])
+        if width > 1:  # a search ends as a whole, whatever was live of it
+            events = [replace(events[0], index=i) for i in range(width)]
         return events
 
     def _mend(self) -> None:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""
         if self._sound:
             return
+        self.beams.recover()
         self.scheduler.recover()
         self._sound = True
         self._forget([(seq.request.id, seq.index) for seq in self.scheduler.waiting])
@@ -156,7 +183,9 @@ class Engine:
                 own = accept(chunk.seq.draft[:guesses], own)
                 self.metrics.proposed += guesses
                 self.metrics.accepted += len(own) - 1
-            logprobs = _logprobs(params.logprobs, sampled, range(first, first + len(own)))
+            best = chunk.seq.options.best
+            logprobs = _logprobs(best, sampled, range(first, first + len(own)))
+            own = own if chunk.seq.request.beam is None else []  # the search decides
             produced.append(Produced(own, logprobs, _state(chunk, sampled, first), scores))
         return produced
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from itertools import count
 
 from flyweight.config import Limits
+from flyweight.engine.capacity import check
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Copy, Table, root_key
@@ -49,7 +50,9 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
-        self._check(request)
+        if request.id in self.by_id:
+            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        check(request, self.limits)
         order = next(self._arrivals)
         root = root_key(request.salt, request.adapter, self.fingerprint)
         choices: list[Sequence] = []
@@ -64,9 +67,10 @@ class Scheduler:
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request's unfinished choices, or one of them, in whatever state; their blocks are
-        free at once.
+        free at once.  A search ends as a whole.
         """
-        ended = [s for s in self.by_id.get(id, ()) if index is None or s.index == index]
+        live = self.by_id.get(id, ())
+        ended = [s for s in live if index is None or s.index == index or s.request.beam]
         for seq in ended:
             self._finish(seq)
         return [_event(seq, Produced(()), Finish.ABORT) for seq in ended]
@@ -90,7 +94,51 @@ class Scheduler:
                 budget -= self._prefill(seq, budget, plan, None)
         if not plan.preempted:
             self._admit(budget, plan)
+        while not plan.chunks and self._stuck():
+            self._preempt(self.running[-1], plan)
+            self._admit(budget, plan)
         return plan
+
+    def fork(self, seq: Sequence) -> Sequence:
+        """A new choice of the same request that goes on from where `seq` is, on the same blocks:
+        who writes to a shared one first takes a copy.  Without a seat, or at the prompt, it waits,
+        and finds what was published.
+        """
+        assert not seq.in_flight, "a fork within a step"
+        choices = self.by_id[seq.request.id]
+        taken = {choice.index for choice in choices}
+        index = next(i for i in count() if i not in taken)
+        table = Table(seq.table.root, hashes=list(seq.table.hashes))
+        new = Sequence(seq.request, index, (*seq.rank[:2], index), table, seq.tokens[:])
+        new.cached, new.scheduled, new.first, new.mu = seq.cached, seq.scheduled, seq.first, seq.mu
+        choices.append(new)
+        seat = seq.request.width > 1 or self._free_seats() > 0
+        if seq.state is not State.RUNNING or seq.computed < seq.prompt - 1 or not seat:
+            insort(self.waiting, new, key=_rank)
+            return new
+        held = -(-seq.computed // self.pool.block_size)
+        self.pool.share(table, seq.table.blocks[:held])
+        table.published = min(seq.table.published, held)
+        new.computed, new.state = seq.computed, State.RUNNING
+        insort(self.running, new, key=_rank)
+        return new
+
+    def drop(self, seq: Sequence) -> None:
+        """Ends a sequence that nobody waits for."""
+        self._finish(seq)
+
+    def restart(self, seq: Sequence, answers: Seq[Seq[int]]) -> list[Sequence]:
+        """Puts new sequences, one an answer so far, in the place of a request's: before `recover`,
+        which starts them.
+        """
+        made: list[Sequence] = []
+        for i, answer in enumerate(answers):
+            tokens = array("i", [*seq.request.tokens, *answer])
+            made.append(Sequence(seq.request, i, (*seq.rank[:2], i), Table(seq.table.root), tokens))
+            made[-1].cached, made[-1].scheduled = seq.cached, seq.scheduled
+            made[-1].first = seq.first
+        self.by_id[seq.request.id] = made
+        return made
 
     def commit(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
         """Takes a step's accepted tokens, one entry per chunk: appends, publishes full blocks,
@@ -187,9 +235,14 @@ class Scheduler:
         """Admits in rank order until one does not fit; a choice whose leader is still at the prompt
         is passed over.
         """
-        at = 0
-        while budget and at < len(self.waiting) and len(self.running) < self.limits.max_num_seqs:
+        if not self.waiting:
+            return
+        at, seats = 0, self._free_seats()
+        while budget and at < len(self.waiting):
             seq = self.waiting[at]
+            needs = self._seats(seq)
+            if needs > seats:
+                break
             if not _ready(seq):
                 at += 1
                 continue
@@ -199,7 +252,30 @@ class Scheduler:
             del self.waiting[at]
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
+            seats -= needs
             budget -= self._prefill(seq, budget, plan, copy)
+
+    def _seats(self, seq: Sequence) -> int:
+        """Of `max_num_seqs`, how many it takes to admit it: a search takes those of its whole width
+        with its first sequence, so that two can never wait for each other's.
+        """
+        width = seq.request.width
+        if width == 1:
+            return 1
+        group = self.by_id[seq.request.id]
+        return 0 if any(s.state is State.RUNNING for s in group) else width
+
+    def _free_seats(self) -> int:
+        single = sum(1 for s in self.running if s.request.width == 1)
+        groups = {s.request.id: s.request.width for s in self.running if s.request.width > 1}
+        return self.limits.max_num_seqs - single - sum(groups.values())
+
+    def _stuck(self) -> bool:
+        """Whether all that run are held, and what they wait for waits for their blocks or seats:
+        then the youngest gives way.
+        """
+        held = all(not s.in_flight and s.computed == len(s.tokens) for s in self.running)
+        return bool(self.waiting and self.running) and held
 
     def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:
@@ -253,43 +329,6 @@ class Scheduler:
             self.by_id[seq.request.id] = left
         else:
             del self.by_id[seq.request.id]
-
-    def _check(self, request: Request) -> None:
-        prompt, wanted = len(request.tokens), request.max_tokens
-        if request.id in self.by_id:
-            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        least = 1 if request.pooling is None else 0
-        if not prompt:
-            raise RequestError("prompt has 0 tokens; allowed: 1 or more", "prompt")
-        if wanted < least:
-            raise RequestError(
-                f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
-                "max_tokens",
-            )
-        if request.params.prompt_logprobs is not None and not self.limits.scored:
-            raise RequestError(
-                f"prompt_logprobs = {request.params.prompt_logprobs}, and prompt_logprob_rows = 0 "
-                "leaves no memory for their logits; nearest valid: none",
-                "prompt_logprobs",
-            )
-        longest, blocks, size = self.limits.max_model_len, self.pool.blocks, self.pool.block_size
-        # the last token is never computed, so it needs no slot
-        most, why = min(
-            (longest, f"max_model_len = {longest}"),
-            (blocks * size + least, f"what K/V memory of {blocks} blocks of {size} tokens holds"),
-        )
-        if prompt > most - least:
-            raise RequestError(
-                f"prompt of {prompt} tokens leaves no room for an answer within {why}; "
-                f"nearest valid: {most - least} tokens",
-                "prompt",
-            )
-        if prompt + wanted > most:
-            raise RequestError(
-                f"prompt of {prompt} tokens + max_tokens = {wanted} is {prompt + wanted}, "
-                f"above {why}; nearest valid: max_tokens = {most - prompt}",
-                "max_tokens",
-            )
 
 
 def _ready(seq: Sequence) -> bool:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Optional
 
 from flyweight.kv.blocks import Copy, Table
+from flyweight.sampling.beam import rules
 from flyweight.sampling.options import Options
 from flyweight.types import Request, SamplingParams, Timings, TokenLogprobs
 
@@ -54,7 +55,9 @@ class Sequence:
 
     def __post_init__(self) -> None:
         r = self.request
-        self.options = Options(r.params, r.seed, self.index, len(r.tokens), r.stop_ids, r.words)
+        best = None if r.beam is None else rules(r).candidates
+        own = r.seed, self.index, len(r.tokens)
+        self.options = Options(r.params, *own, r.stop_ids, r.words, best)
         self.mu = 2 * r.params.mirostat_tau
         if self.index == 0 and r.params.prompt_logprobs is not None:
             wanted = SamplingParams(temperature=0, logprobs=r.params.prompt_logprobs)

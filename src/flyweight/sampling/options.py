@@ -23,7 +23,8 @@ class Options:
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
     options need nothing but their record; `edited` rows go through functions of the caller's;
     `drafts` says whether guesses can be judged, which takes options without a state that a draw
-    changes and without such functions.
+    changes and without such functions.  `best` is how many best log-probabilities are wanted of
+    each row; where a search wants more than the params ask for, it decides what follows.
     """
 
     params: SamplingParams
@@ -32,6 +33,7 @@ class Options:
     prompt: int
     stop_ids: Collection[int] = ()
     words: Words = NO_WORDS
+    best: int | None = None
     penalised: bool = field(init=False)
     dry: bool = field(init=False)
     cut: bool = field(init=False)
@@ -49,11 +51,13 @@ class Options:
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad
         self.plain = not (self.penalised or self.dry or self.cut or lists or p.min_tokens)
         self.edited = bool(p.logits_processors)
-        self.drafts = not (p.mirostat or self.edited)
+        self.drafts = not (p.mirostat or self.edited) and self.best is None
+        if self.best is None:
+            self.best = p.logprobs
         self.record = RECORD.pack(
             *(p.temperature, p.top_p, p.min_p, *penalties),
             min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all
-            -1 if p.logprobs is None else p.logprobs,
+            -1 if self.best is None else self.best,
             self.choice,
             self.prompt if self.penalised else 0,
             self.seed & WORD,

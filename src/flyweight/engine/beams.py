@@ -1,0 +1,122 @@
+"""The searches under way: rows of live beams in, forks and drops out, answers when they are found.
+
+Invariant: a search decides when all its beams' rows are there, whenever they were computed; until
+then those that are done are held.  A beam's first continuation keeps its sequence, others fork it,
+and a beam that nothing continues is dropped: at most `width` live.  What is chosen is
+`sampling.beam`'s business, who is computed when the scheduler's.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from flyweight.engine.scheduler import Scheduler
+from flyweight.engine.sequence import Plan, Produced, Sequence
+from flyweight.sampling.beam import Hypothesis, Row, Rules, State, advance, rules
+from flyweight.types import Event, Finish
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """One request's: a sequence for every live beam, in the state's order, and the rows that are
+    there.
+    """
+
+    rules: Rules
+    live: list[Sequence]
+    state: State = field(default_factory=State)
+    rows: dict[Sequence, Row] = field(default_factory=dict)
+    aborted: bool = False
+
+
+class Beams:
+    """Searches by request id, from their first row on."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.searches: dict[str, Search] = {}
+
+    def take(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
+        """Takes the rows of a committed step; answers of the searches that ended with it."""
+        events: list[Event] = []
+        for chunk, out in zip(plan.chunks, produced, strict=True):
+            seq = chunk.seq
+            if not chunk.rows or seq.request.beam is None:
+                continue
+            search = self.searches.get(seq.request.id)
+            if search is None:
+                search = Search(rules(seq.request), [seq])
+                self.searches[seq.request.id] = search
+            (row,) = out.logprobs
+            search.rows[seq] = row.top_ids, row.top
+            if len(search.rows) == len(search.live):
+                events += self._advance(search)
+        return events
+
+    def abort(self, id: str) -> None:
+        """Marks a search as over, before its sequences end."""
+        if id in self.searches:
+            self.searches[id].aborted = True
+
+    def forget(self, id: str) -> None:
+        """An id that is not known is no error."""
+        self.searches.pop(id, None)
+
+    def recover(self) -> None:
+        """Gives every search sequences of its last state; before the scheduler's own."""
+        for id, search in list(self.searches.items()):
+            if search.aborted:
+                self.scheduler.by_id.pop(id, None)
+                self.forget(id)
+                continue
+            answers = [beam.tokens for beam in search.state.beams]
+            search.live = self.scheduler.restart(search.live[0], answers)
+            search.rows = {}
+
+    def _advance(self, search: Search) -> list[Event]:
+        """One step of a search.  The state changes first, or with the last line: an interrupt
+        between leaves one that can be started over.
+        """
+        state = advance(search.state, [search.rows[seq] for seq in search.live], search.rules)
+        if state.done:
+            return self._end(search, state.ended)
+        search.state = state
+        parents = [beam.parent for beam in state.beams]
+        for at, seq in enumerate(search.live):
+            if at not in parents:
+                self.scheduler.drop(seq)
+        free = set(parents)
+        live: list[Sequence] = []
+        for parent in parents:
+            seq = search.live[parent]
+            live.append(seq if parent in free else self.scheduler.fork(seq))
+            free.discard(parent)
+        now = self.scheduler.clock()
+        for seq, beam in zip(live, state.beams, strict=True):
+            seq.tokens.append(beam.tokens[-1])
+            seq.first, seq.last = seq.first or now, now
+        search.live, search.rows = live, {}
+        return []
+
+    def _end(self, search: Search, ended: Seq[Hypothesis]) -> list[Event]:
+        now, seq = self.scheduler.clock(), search.live[0]
+        seq.first, seq.last = seq.first or now, now
+        events = [_event(seq, i, found) for i, found in enumerate(ended)]
+        for beam in search.live:
+            self.scheduler.drop(beam)
+        del self.searches[seq.request.id]
+        return events
+
+
+def _event(seq: Sequence, index: int, found: Hypothesis) -> Event:
+    stopped = found.tokens[-1] in seq.request.stop_ids
+    return Event(
+        id=seq.request.id,
+        index=index,
+        tokens=found.tokens,
+        finish=Finish.STOP if stopped else Finish.LENGTH,
+        stop_token=found.tokens[-1] if stopped else None,
+        cached=seq.cached,
+        timings=seq.timings(),
+        total=found.total,
+        score=found.score,
+    )
