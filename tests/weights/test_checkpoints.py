@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +129,6 @@ def test_a_broken_index_is_refused(index: str, tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "pytorch_model.bin": "pickle",
-    "model.pt": "pickle",
     "notes.txt": "looked for a .gguf file",
     "model.gguf": "not a GGUF file",
     "model.safetensors": "config.json: missing",
@@ -141,6 +140,27 @@ def test_refusals_by_file_say_why(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"something else")
     with pytest.raises(CheckpointError, match=REFUSED[name]):
         open_checkpoint(tmp_path / name)
+
+
+PICKLES = ("pytorch_model.bin", "consolidated.00.pth", "model.pt", "epoch=3.ckpt", "weights.pkl")
+
+
+@pytest.mark.parametrize("name", PICKLES)
+@pytest.mark.parametrize("by", ["file", "folder"])
+def test_pickles_are_refused_with_the_reason_and_the_way_out(
+    name: str, by: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    (folder / name).write_bytes(b"cos\nsystem\n(S'touch opened'\ntR.")  # would run a command
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(folder / name if by == "file" else folder)
+    message = str(error.value)
+    assert message.startswith(f"{folder / name}: a pickle, which can run any code")
+    command = shlex.split(message.partition("convert it: ")[2])
+    assert command[:2] == ["python", "-c"] and command[3:] == [str(folder), f"{folder}-safetensors"]
+    compile(command[2], "command", "exec")
+    assert "\n" not in message and not Path("opened").exists()
 
 
 FOLDERS = {
@@ -269,8 +289,6 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
         "factor = '2'",
     ),
     "values of another size": ({"llama.attention.value_length": 16}, "key_length 8"),
-    "split in two": ({"split.count": 2}, "gguf-split --merge"),
-    "split in an array": ({"split.count": np.array([1, 1], np.uint16)}, "gguf-split --merge"),
     "end id a string": ({"tokenizer.ggml.eos_token_id": "2"}, "not a token id"),
     "end id an array": ({"tokenizer.ggml.eot_token_id": np.arange(2)}, "not a token id"),
     "end id an empty array": ({"tokenizer.ggml.eos_token_id": []}, "not a token id"),

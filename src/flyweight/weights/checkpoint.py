@@ -5,6 +5,7 @@ Invariant: opening reads headers only; `read` copies just the rows asked for. Do
 tensors a model wants.
 """
 
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,17 @@ from flyweight.weights.folder import FolderCheckpoint, single_file
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import MAGIC
 from flyweight.weights.ggufmodel import GgufCheckpoint
+from flyweight.weights.ggufparts import one_model
 from flyweight.weights.tensorinfo import TensorInfo
 
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+CONVERT = (  # for a folder that transformers reads
+    'python -c "import sys, transformers as t; '
+    "[c.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) "
+    'for c in (t.AutoModelForCausalLM, t.AutoTokenizer)]"'
+)
 LOOKED_FOR = (
     "a .gguf file, a folder with config.json and *.safetensors, "
     "or a .safetensors file beside its config.json"
@@ -89,6 +96,8 @@ def _open_folder(path: Path) -> Checkpoint:
     if pickles:
         raise _refuse_pickle(path / pickles[0])
     ggufs = [n for n in names if n.endswith(".gguf")]
+    if first := one_model(ggufs):
+        return GgufCheckpoint(path / first)
     if ggufs:
         raise CheckpointError(
             f"{path}: this folder holds GGUF files; name one, such as {path / ggufs[0]}"
@@ -97,8 +106,10 @@ def _open_folder(path: Path) -> Checkpoint:
 
 
 def _refuse_pickle(path: Path) -> CheckpointError:
+    folder = str(path.parent)
+    paths = f"{shlex.quote(folder)} {shlex.quote(folder + '-safetensors')}"
     return CheckpointError(
-        f"{path}: pickle files can run any code when read, so they are refused; convert the model "
-        "with transformers' save_pretrained(folder, safe_serialization=True), or take its "
-        "safetensors or GGUF files"
+        f"{path}: a pickle, which can run any code when it is read, so it is refused; take the "
+        "model's safetensors or GGUF files where its publisher has them, or, if you trust this "
+        f"file, convert it: {CONVERT} {paths}"
     )

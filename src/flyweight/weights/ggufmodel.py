@@ -1,4 +1,4 @@
-"""A model in one GGUF file, seen as a `Checkpoint`: names and metadata in Hugging Face's
+"""A model in GGUF, seen as a `Checkpoint`: names and metadata in Hugging Face's
 vocabulary.
 
 Invariant: every tensor of the file appears in `tensors` (under its own name when the table has
@@ -7,7 +7,6 @@ none), so that none is ignored silently; rope_freqs alone becomes part of the co
 
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from flyweight.untrusted import shown
 from flyweight.weights import gguf_config, gguf_names
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.dense import to_f32
-from flyweight.weights.gguf import GgufFile, read_gguf
+from flyweight.weights.ggufparts import GgufParts, read_parts
 from flyweight.weights.tensorinfo import Span, TensorInfo
 from flyweight.wire import F32
 
@@ -29,26 +28,20 @@ ROW = "shared_expert_gate.weight"  # a matrix of one row, which converters write
 
 
 class GgufCheckpoint:
-    """A `Checkpoint` over one file; files split by gguf-split must be merged first."""
+    """A `Checkpoint` over one file, or over all the parts of which `path` is one."""
 
     converted = True
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._gguf = read_gguf(path)
+        self._gguf = read_parts(path)
         try:
             self._describe(self._gguf, str(path))
         except CheckpointError:
             self.close()
             raise
 
-    def _describe(self, gguf: GgufFile, where: str) -> None:
-        parts = gguf.metadata.get("split.count", 0)
-        if not isinstance(parts, int) or parts not in (0, 1):
-            raise CheckpointError(
-                f"{where}: part of a model split in {shown(parts)}; "
-                "join them with gguf-split --merge"
-            )
+    def _describe(self, gguf: GgufParts, where: str) -> None:
         arch = gguf_names.architecture(gguf.metadata, where)
         self.config = gguf_config.hf_config(gguf.metadata, gguf.spans, where)
         self.generation: dict[str, Any] = {}
@@ -73,16 +66,13 @@ class GgufCheckpoint:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the metadata, the tensor table, the size and samples of the data; path and times
-        do not count.
-        """
-        return blake2b(self._gguf.file.digest(self._gguf.data), digest_size=16).hexdigest()
+        return self._gguf.digest()
 
     def read(self, name: str, start: int, stop: int) -> Rows:
-        return self._gguf.file.rows(name, self._spans[name], start, stop)
+        return self._gguf.rows(name, self._spans[name], start, stop)
 
     def close(self) -> None:
-        self._gguf.file.close()
+        self._gguf.close()
 
     def _read_rope_factors(self, where: str) -> None:
         """Rope scaling worked out by the converter, one divisor for each frequency: Llama 3.x's,
@@ -113,7 +103,7 @@ class GgufCheckpoint:
         span = self._spans.pop(name)
         rows = None
         if len(span.shape) == 1:
-            rows = self._gguf.file.rows(name, span, 0, span.shape[0])
+            rows = self._gguf.rows(name, span, 0, span.shape[0])
         if rows is None or isinstance(rows, GroupedWeight):
             raise CheckpointError(
                 f"{where}: {name} is {span.kind} {list(span.shape)}; a list of floats expected"

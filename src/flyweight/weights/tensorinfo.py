@@ -17,9 +17,12 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a tensor lies: `nbytes` bytes from `offset` bytes into its file."""
+    """Where a tensor lies: `nbytes` bytes from `offset` bytes into its file, which is number
+    `part` of those the model is cut into.
+    """
 
     shape: tuple[int, ...]
     kind: str
     offset: int
     nbytes: int
+    part: int = 0
