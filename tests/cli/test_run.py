@@ -129,3 +129,36 @@ def test_help_and_version(command) -> None:
         shown = command(*words)
         assert shown.code == 0 and "inspect" in shown.out
     assert re.fullmatch(r"flyweight \d+\.\d+\.\d+\n", command("--version").out)
+
+
+def test_every_way_to_choose_tokens_has_its_option(command, folder) -> None:
+    """The same options to the command and to the API, the same text; and each changes it."""
+    llm = LLM(folder)
+    bare = {"temperature": 1.3, "top_p": 0.95}
+    usual = command("run", folder, "hello", "--seed", "5", "-n", "16", "--ignore-eos",
+                    "--temperature", "1.3").out  # fmt: skip
+    ways: list[dict[str, object]] = [
+        {**bare, "presence_penalty": 2.0, "frequency_penalty": 2.0},
+        {**bare, "dry_multiplier": 50.0, "dry_base": 3.0, "dry_allowed_length": 1,
+         "dry_penalty_last_n": 9, "dry_sequence_breaker": ["e"]},
+        {**bare, "top_n_sigma": 0.3}, {**bare, "typical_p": 0.1}, {**bare, "min_p": 0.5},
+        {**bare, "xtc_probability": 1.0, "xtc_threshold": 0.01},
+        {**bare, "bad_words": [usual.strip()[:3]]},
+        {"temperature": 1.3, "mirostat": 2, "mirostat_tau": 1.0, "mirostat_eta": 0.5},
+        {"temperature": 1.3, "mirostat": 1, "mirostat_tau": 0.5},
+    ]  # fmt: skip
+    for way in ways:
+        words = [w for name, value in way.items() for one in (value if isinstance(value, list)
+                 else [value]) for w in (f"--{name.replace('_', '-')}", str(one))]  # fmt: skip
+        got = command("run", folder, "hello", "--seed", "5", "-n", "16", "--ignore-eos", *words)
+        if "dry_sequence_breaker" in way:
+            way["dry_sequence_breakers"] = way.pop("dry_sequence_breaker")
+        params = SamplingParams(**way, seed=5, max_tokens=16, ignore_eos=True)
+        wanted = llm.generate("hello", params, use_tqdm=False)[0].outputs[0].text
+        assert (got.code, got.out) == (0, wanted + "\n"), got.err
+        assert got.out != usual or "dry_multiplier" in way, way
+
+
+def test_mirostat_takes_the_place_of_the_usual_cuts(command, folder) -> None:
+    refused = command("run", folder, "hello", "--mirostat", "2", "--top-k", "5")
+    assert refused.code == 2 and "leave out top_k, or mirostat" in refused.err

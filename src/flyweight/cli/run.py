@@ -15,9 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli import samplers as by
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.types import SamplingParams
+from flyweight.types import CUTS, SamplingParams
 
 # Where the checkpoint has no opinion: plain sampling wanders off in small models.
 CREATIVE = {"temperature": 0.8, "top_p": 0.95}
@@ -44,21 +45,6 @@ MaxTokens = Annotated[
     int | None,
     typer.Option("-n", "--max-tokens", metavar="N", help="Longest answer. [default: no limit]"),
 ]
-Temperature = Annotated[
-    float | None, typer.Option(metavar="T", help="0 is greedy. [default: the model's, or 0.8]")
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(metavar="P", help="Keep the likeliest tokens up to this much probability."),
-]
-TopK = Annotated[int | None, typer.Option(metavar="N", help="Keep the N likeliest; 0 keeps all.")]
-MinP = Annotated[
-    float | None, typer.Option(metavar="P", help="Keep what is P times as likely as the best.")
-]
-Repetition = Annotated[
-    float | None,
-    typer.Option("--repetition-penalty", metavar="R", help="Above 1 discourages repeats."),
-]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same text.")]
 Stop = Annotated[
     list[str] | None,
@@ -73,14 +59,29 @@ def run(
     file: File = None,
     system: System = "",
     max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    min_p: MinP = None,
-    repetition_penalty: Repetition = None,
     seed: Seed = None,
     stop: Stop = None,
     ignore_eos: IgnoreEos = False,
+    bad_words: by.BadWords = None,
+    repetition_penalty: by.Repetition = None,
+    presence_penalty: by.Presence = None,
+    frequency_penalty: by.Frequency = None,
+    dry_multiplier: by.DryMultiplier = None,
+    dry_base: by.DryBase = None,
+    dry_allowed_length: by.DryAllowed = None,
+    dry_penalty_last_n: by.DryLast = None,
+    dry_sequence_breaker: by.DryBreaker = None,
+    top_n_sigma: by.TopNSigma = None,
+    top_k: by.TopK = None,
+    temperature: by.Temperature = None,
+    typical_p: by.TypicalP = None,
+    top_p: by.TopP = None,
+    min_p: by.MinP = None,
+    xtc_probability: by.XtcProbability = None,
+    xtc_threshold: by.XtcThreshold = None,
+    mirostat: by.Mirostat = None,
+    mirostat_tau: by.MirostatTau = None,
+    mirostat_eta: by.MirostatEta = None,
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
@@ -109,16 +110,32 @@ def run(
             "--json prints one answer, and there is no prompt; give one, or -f FILE", "prompt"
         )
     sampling = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
+        "max_tokens": max_tokens,
+        "stop": stop,
+        "bad_words": bad_words,
         "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "dry_multiplier": dry_multiplier,
+        "dry_base": dry_base,
+        "dry_allowed_length": dry_allowed_length,
+        "dry_penalty_last_n": dry_penalty_last_n,
+        "dry_sequence_breakers": dry_sequence_breaker,
+        "top_n_sigma": top_n_sigma,
+        "top_k": top_k,
+        "temperature": temperature,
+        "typical_p": typical_p,
+        "top_p": top_p,
+        "min_p": min_p,
+        "xtc_probability": xtc_probability,
+        "xtc_threshold": xtc_threshold,
+        "mirostat": mirostat,
+        "mirostat_tau": mirostat_tau,
+        "mirostat_eta": mirostat_eta,
     }
-    given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
-    given |= {"seed": seed, "stop": tuple(stop or ()), "ignore_eos": ignore_eos}
-    if max_tokens is not None:
-        given["max_tokens"] = max_tokens
+    # a list that was not given is none, or empty
+    given: dict[str, Any] = {k: v for k, v in sampling.items() if v is not None and v != []}
+    given |= {"seed": seed, "ignore_eos": ignore_eos}
     settings = {
         "model": model,
         "max_model_len": max_model_len,
@@ -132,6 +149,7 @@ def run(
         "enable_prefix_caching": enable_prefix_caching,
         "revision": revision,
         "offline": offline,
+        "prompt_logprob_rows": 0,  # nobody here asks for any
     }
     try:
         answer(prompt, system, settings, given, as_json=as_json, verbose=verbose)
@@ -158,6 +176,8 @@ def answer(
     with loading(verbose=verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
+    if sampling.get("mirostat"):  # it takes no other cut beside it
+        defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     session = Session(llm, SamplingParams(**{**defaults, **sampling}), system, console)
     if prompt is None:
         session.talk()
