@@ -18,8 +18,8 @@ from collections.abc import Callable
 import numpy as np
 
 from flyweight import _native
-from flyweight.ops.base import Array
-from flyweight.ops.cpu.gemm import LAYOUTS, MODES, Gemm, PackedWeight, mode_of
+from flyweight.ops.base import Array, rounding
+from flyweight.ops.cpu.gemm import LAYOUTS, MODES, Gemm, PackedWeight
 from flyweight.ops.grouped import GroupedWeight
 
 SHAPES = ((4096, 1024), (6144, 1024), (1024, 3072))
@@ -92,7 +92,7 @@ class Limits:
 def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activations: str) -> None:
     print("kind  act   N x K        rows       us    GB/s  of bw     Gop/s  of peak")
     for kind in kinds:
-        integer = mode_of(activations, kind) == MODES["int8"]
+        integer = rounding(activations, kind) == "int8"
         for n, k in SHAPES:
             part = random_weight(kind, n, k)
             size = gemm.packed_nbytes((n, k), kind)

@@ -1,4 +1,4 @@
-// e^x in double, for weights that are summed and compared across targets.  Included by sample.cpp only.
+// e^x in double, for weights that are summed and compared across targets.  Included by sample.cpp and moe.cpp.
 #pragma once
 
 #include <bit>

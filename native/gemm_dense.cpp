@@ -82,7 +82,7 @@ void fill_f32(const LinearJob& job, int64_t token, int64_t size) {
   uint8_t* word = job.panels + token * token_bytes(Mode::f32, job.k);
   for (int64_t k = 0; k < job.k; ++k)
     for (int64_t t = 0; t < size; ++t, word += 4) {
-      const float x = job.x[(token + t) * job.k + k];
+      const float x = row_of(job, token + t)[k];
       const uint32_t rounded = bf16_of(x) << 16;
       std::memcpy(word, job.round_bf16 ? static_cast<const void*>(&rounded) : &x, 4);
     }
@@ -92,7 +92,7 @@ void fill_bf16(const LinearJob& job, int64_t token, int64_t size) {
   uint8_t* word = job.panels + token * token_bytes(Mode::bf16, job.k);
   for (int64_t k = 0; k < job.k; k += 2)
     for (int64_t t = 0; t < size; ++t, word += 4) {
-      const float* x = job.x + (token + t) * job.k + k;
+      const float* x = row_of(job, token + t) + k;
       const uint32_t pair = bf16_of(x[0]) | (k + 1 < job.k ? bf16_of(x[1]) << 16 : 0);
       std::memcpy(word, &pair, 4);
     }

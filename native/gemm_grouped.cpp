@@ -247,7 +247,7 @@ void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
   uint8_t* record = job.panels + token * token_bytes(Mode::i8, job.k);
   for (int64_t k = 0; k < job.k; k += kGroup)
     for (int64_t t = 0; t < size; ++t, record += kRecord)
-      quantize_group(job.x + (token + t) * job.k + k, zero, mins, record);
+      quantize_group(row_of(job, token + t) + k, zero, mins, record);
 }
 
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {

@@ -5,7 +5,7 @@
 //
 // How to add a kernel
 //   1. Its table: add a function pointer to the struct of its file below (elementwise, sample) or in kernels_gemm.h /
-//      kernels_attention.h; a new file gets a new struct here and a pointer in `Kernels`.
+//      kernels_attention.h / kernels_moe.h; a new file gets a new struct here and a pointer in `Kernels`.
 //   2. Its body: write it in native/<file>.cpp once, over simd.h's 16-lane vectors, in namespace flyweight::FW_ISA, and
 //      name it in the `extern const ...Kernels` at the file's end, in the struct's order.
 //   3. A new file: add it to FW_KERNEL_SOURCES in CMakeLists.txt, declare its table in table.cpp and name it there.
@@ -24,6 +24,7 @@
 
 #include "kernels_attention.h"
 #include "kernels_gemm.h"
+#include "kernels_moe.h"
 #include "pool.h"
 
 namespace flyweight {
@@ -84,6 +85,7 @@ struct Kernels {
   const ElementwiseKernels* elementwise;
   const AttentionKernels* attention;
   const GemmKernels* gemm;
+  const MoeKernels* moe;
   const SampleKernels* sample;
 };
 

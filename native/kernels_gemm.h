@@ -113,16 +113,21 @@ FW_SIZE int64_t token_bytes(Mode mode, int64_t k) {
 // One call of `linear`: out[t, n] = bias[n] + sum over k of x[t, k] * weight[n, k].
 // `mode` is how kernels read the panels; rounding to bf16 while multiplying in float32 is Mode::f32 with `round_bf16`.
 struct LinearJob {
-  const float* x = nullptr;  // [T, K], contiguous
+  const float* x = nullptr;       // [T, K], rows `x_stride` floats apart; 0: K
+  const int32_t* rows = nullptr;  // [T]: token t is row rows[t] of x; null: row t
   const uint8_t* weight = nullptr;
   const float* bias = nullptr;  // [N] or null
   float* out = nullptr;         // [T, N], rows `stride` floats apart
   uint8_t* panels = nullptr;    // scratch, T * token_bytes(mode, K)
-  int64_t tokens = 0, n = 0, k = 0, stride = 0;
+  int64_t tokens = 0, n = 0, k = 0, stride = 0, x_stride = 0;
   Kind kind = Kind::f32;
   Mode mode = Mode::f32;
   bool round_bf16 = false;
 };
+
+FW_SIZE const float* row_of(const LinearJob& job, int64_t token) {
+  return job.x + (job.rows ? job.rows[token] : token) * (job.x_stride ? job.x_stride : job.k);
+}
 
 // Tokens are shared out evenly over panels of at most `width`: panel p holds tokens [panel_start(p), panel_start(p+1)),
 // interleaved word by word (record by record for i8) so that a kernel walks one pointer.
@@ -147,8 +152,19 @@ struct GemmKernels {
 };
 constexpr int64_t kDotOps = 1536, kFmaOps = 384;
 
-// The whole product: fills the panels, then hands out runs of tiles.  A chunk's bits do not depend on who computes it.
-void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job);
+// How linear.cpp shares out one product of a call: runs of tiles by layers of panels.
+struct Cut {
+  int64_t run, runs, depth, panels;  // tiles of a chunk, chunks side by side; panels of a chunk, of the product
+  int64_t first_panel, first_chunk;  // numbers in the whole call
+};
+
+// Whole products, each of one token or more: fills the panels, then hands out the tiles of all of them in one go.  A
+// chunk's bits do not depend on who computes it.  `cuts` is scratch, one a job.
+void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64_t count, Cut* cuts);
+inline void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job) {
+  Cut cut;
+  linear(pool, kernels, &job, 1, &cut);
+}
 
 // Rows [row, row + rows) of a weight, in canonical form: dense values in `codes`, or the fields of GroupedWeight.
 struct PackPart {

@@ -1,4 +1,4 @@
-// How a product is cut into chunks for the pool.  The kernels (gemm_*.cpp) fix every bit; this file only decides who
+// How products are cut into chunks for the pool.  The kernels (gemm_*.cpp) fix every bit; this file only decides who
 // computes what and when, so nothing here can change a result.
 #include "kernels.h"
 
@@ -16,25 +16,59 @@ constexpr int64_t kFillAlone = 16 << 10;
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share) {
+  const int64_t bytes = tile_bytes(job.kind, job.k), step = kernels.tiles_at_once(job);
+  Cut cut{};
+  cut.run = ceil_div(share / bytes + 1, step) * step;
+  cut.runs = ceil_div(tile_count(job.n), cut.run);
+  cut.panels = panel_count(job.tokens, kernels.panel_width());
+  const int64_t panel_bytes = ceil_div(job.tokens, cut.panels) * token_bytes(job.mode, job.k);
+  cut.depth = clamp(kPanelBytes / panel_bytes, 1, cut.panels);
+  return cut;
+}
+
+// The job that owns number `at` of the call: the last whose first is not beyond it.
+template <int64_t Cut::*First>
+int64_t job_of(const Cut* cuts, int64_t count, int64_t at) {
+  int64_t low = 0, high = count;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (cuts[middle].*First <= at ? low : high) = middle;
+  }
+  return low;
+}
+
+void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut& cut, int64_t chunk) {
+  const int64_t tile = chunk % cut.runs * cut.run, panel = chunk / cut.runs * cut.depth, tiles = tile_count(job.n);
+  const Range across{tile, tile + cut.run < tiles ? tile + cut.run : tiles};
+  kernels.multiply(job, across, {panel, panel + cut.depth < cut.panels ? panel + cut.depth : cut.panels});
+}
+
 }  // namespace
 
-void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job) {
-  const int64_t panels = panel_count(job.tokens, kernels.panel_width());
-  if (job.tokens * job.k <= kFillAlone)
-    kernels.fill(job, {0, panels});
+void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64_t count, Cut* cuts) {
+  int64_t bytes = 0, activations = 0, panels = 0, chunks = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    bytes += tile_count(jobs[i].n) * tile_bytes(jobs[i].kind, jobs[i].k);
+    activations += jobs[i].tokens * jobs[i].k;
+  }
+  const int64_t share = clamp(bytes / (pool.threads() * kChunksPerThread), kMinChunkBytes, kMaxChunkBytes);
+  for (int64_t i = 0; i < count; ++i) {
+    Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share);
+    cut.first_panel = panels, cut.first_chunk = chunks;
+    panels += cut.panels, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
+  }
+  const auto fill = [&](int64_t panel, int) {
+    const int64_t i = job_of<&Cut::first_panel>(cuts, count, panel), p = panel - cuts[i].first_panel;
+    kernels.fill(jobs[i], {p, p + 1});
+  };
+  if (activations <= kFillAlone)
+    for (int64_t panel = 0; panel < panels; ++panel) fill(panel, 0);
   else
-    pool.run(panels, [&](int64_t p, int) { kernels.fill(job, {p, p + 1}); });
-
-  const int64_t tiles = tile_count(job.n), bytes = tile_bytes(job.kind, job.k), step = kernels.tiles_at_once(job);
-  const int64_t share = tiles * bytes / (pool.threads() * kChunksPerThread);
-  const int64_t run = ceil_div(clamp(share, kMinChunkBytes, kMaxChunkBytes) / bytes + 1, step) * step;
-  const int64_t panel_bytes = ceil_div(job.tokens, panels) * token_bytes(job.mode, job.k);
-  const int64_t depth = clamp(kPanelBytes / panel_bytes, 1, panels);  // panels of one chunk
-  const int64_t runs = ceil_div(tiles, run), layers = ceil_div(panels, depth);
-  pool.run(runs * layers, [&](int64_t chunk, int) {
-    const int64_t tile = chunk % runs * run, panel = chunk / runs * depth;
-    const Range across{tile, tile + run < tiles ? tile + run : tiles};
-    kernels.multiply(job, across, {panel, panel + depth < panels ? panel + depth : panels});
+    pool.run(panels, fill);
+  pool.run(chunks, [&](int64_t number, int) {
+    const int64_t i = job_of<&Cut::first_chunk>(cuts, count, number), chunk = number - cuts[i].first_chunk;
+    multiply_chunk(kernels, jobs[i], cuts[i], chunk);
   });
 }
 

@@ -9,6 +9,7 @@ namespace flyweight::FW_ISA {
 extern const ElementwiseKernels elementwise_kernels;
 extern const AttentionKernels attention_kernels;
 extern const GemmKernels gemm_kernels;
+extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
 
 extern const Kernels kernels;
@@ -17,6 +18,7 @@ const Kernels kernels = {
     .elementwise = &elementwise_kernels,
     .attention = &attention_kernels,
     .gemm = &gemm_kernels,
+    .moe = &moe_kernels,
     .sample = &sample_kernels,
 };
 

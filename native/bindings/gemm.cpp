@@ -1,21 +1,15 @@
-// Python entry points of pack.cpp, gemm_*.cpp and linear.cpp: `Tiles` owns a packed matrix, `Panels` the rounded
-// activations of the product in progress.
+// Python entry points of pack.cpp, gemm_*.cpp and linear.cpp.
+#include "gemm.h"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <string>
 
-#include "bindings.h"
-#include "pages.h"
-
 namespace flyweight {
 namespace {
-
-constexpr const char* kKindNames[] = {"f32",   "f16",    "bf16",  "q8_0",  "q4_0", "q4_1", "q5_0", "q5_1",   "iq4_nl",
-                                      "mxfp4", "nvfp4",  "q2_k",  "q3_k",  "q4_k", "q5_k", "q6_k", "iq4_xs", "int8_k"};
 
 template <class E, size_t Size>
 E named(const char* const (&names)[Size], const std::string& name, const char* what) {
@@ -23,12 +17,6 @@ E named(const char* const (&names)[Size], const std::string& name, const char* w
     if (name == names[i]) return static_cast<E>(i);
   throw nb::value_error((std::string(what) + " '" + name + "' is unknown").c_str());
 }
-
-struct Tiles {
-  Kind kind;
-  int64_t n, k;
-  Arena::Piece memory;
-};
 
 // Bytes of a packed matrix; INT64_MAX where 63 bits do not hold them, which no machine has either.
 size_t packed_nbytes(const std::string& name, int64_t n, int64_t k) {
@@ -75,16 +63,6 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
   pack(engine.pool, part, tiles.memory.data);
 }
 
-// Grows, never shrinks; one product at a time.
-struct Panels {
-  std::mutex busy;
-  Pages pages;
-  uint8_t* at_least(int64_t size) {
-    if (static_cast<int64_t>(pages.size()) < size) pages = Pages(round_up(static_cast<size_t>(size), kHugePage));
-    return pages.data();
-  }
-};
-
 void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const Tiles& tiles,
                  const std::optional<In<float, Vec>>& bias, const InOut<float, Mat>& out, int64_t column, int mode) {
   LinearJob job;
@@ -94,13 +72,10 @@ void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const 
   require(out.shape(0) == x.shape(0), "out does not have the rows of x");
   require(column >= 0 && column <= job.stride - tiles.n, "out is too narrow");
   require(!bias || static_cast<int64_t>(bias->size()) == tiles.n, "bias does not have the weight's rows");
-  require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(tiles.kind)), "mode does not fit");
+  set_mode(job, tiles.kind, mode);
   if (job.tokens == 0) return;
   job.x = x.data(), job.weight = tiles.memory.data, job.bias = bias ? bias->data() : nullptr;
   job.out = out.data() + column;
-  job.kind = tiles.kind;
-  job.round_bf16 = mode == static_cast<int>(Mode::bf16);
-  job.mode = job.round_bf16 && tiles.kind != Kind::bf16 ? Mode::f32 : static_cast<Mode>(mode);
   const Computing computing;
   const std::lock_guard<std::mutex> lock(panels.busy);
   job.panels = panels.at_least(job.tokens * token_bytes(job.mode, job.k));
@@ -154,6 +129,9 @@ int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKe
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
+  nb::list kinds;
+  for (const char* name : kKindNames) kinds.append(name);
+  m.attr("KINDS") = nb::tuple(kinds);
   m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
   nb::class_<Arena>(m, "Arena", "Memory that weights share, on huge pages.").def(nb::init<>());
   nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")
@@ -162,7 +140,9 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("n", [](const Tiles& t) { return t.n; })
       .def_prop_ro("k", [](const Tiles& t) { return t.k; })
       .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; });
-  nb::class_<Panels>(m, "Panels", "Rounded activations of the product in progress.").def(nb::init<>());
+  nb::class_<Panels>(m, "Panels", "Rounded activations and other working memory of products, one call at a time.")
+      .def(nb::init<>())
+      .def_prop_ro("nbytes", [](const Panels& p) { return p.pages.size(); });
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), array("codes"),
         array("scales").none() = nb::none(), array("mins").none() = nb::none(),

@@ -53,6 +53,7 @@ NB_MODULE(_native, m) {
   bind_attention(m);
   bind_elementwise(m);
   bind_gemm(m);
+  bind_moe(m);
   bind_sample(m);
 }
 

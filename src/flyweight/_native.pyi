@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 import enum
 from typing import Annotated
 
@@ -78,6 +79,8 @@ def gate(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None
 
 def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
 
+KINDS: tuple = ...
+
 def packed_nbytes(kind: str, n: int, k: int) -> int: ...
 
 class Arena:
@@ -103,9 +106,14 @@ class Tiles:
     def nbytes(self) -> int: ...
 
 class Panels:
-    """Rounded activations of the product in progress."""
+    """
+    Rounded activations and other working memory of products, one call at a time.
+    """
 
     def __init__(self) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 def pack_rows(pool: Pool, tiles: Tiles, row: int, rows: int, codes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
     """
@@ -128,5 +136,25 @@ def probe_dot(pool: Pool, rounds: int) -> int:
 
 def probe_fma(pool: Pool, rounds: int) -> int:
     """float32 fma in registers; operations."""
+
+class Scoring(enum.Enum):
+    softmax = 0
+
+    chosen = 1
+
+    sigmoid = 2
+
+def route(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, rule: tuple[int, Scoring, bool, float, int, int]) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]:
+    """
+    ids and weights [T, top]; rule: top, scoring, normalise, scale, groups, kept.
+    """
+
+def experts(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], matrices: tuple[Sequence, Sequence], act: GatedAct, modes: Sequence[int]) -> NDArray[numpy.float32]:
+    """
+    Each token's weighted sum of its experts; matrices: up and down, a weight an expert; modes: one a kind.
+    """
+
+def linear_heads(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], weights: Sequence, modes: Sequence[int]) -> NDArray[numpy.float32]:
+    """out[:, h] = x[:, h] through weight h."""
 
 def sample(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], draw: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], history: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], bias: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], allowed: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], banned: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], repeats: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], given: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logprobs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32], NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.float32]]: ...

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from flyweight import _native
+from flyweight.ops.cpu import CpuOps
 
 END = 2**63 - 1
+KINDS = len(_native.KINDS)
+F32_MODES = [0] * KINDS
 
 
 def pool() -> _native.Pool:
@@ -182,3 +185,79 @@ print(same)
 """
     )
     assert said == "True\n"
+
+
+def few() -> tuple[list[object], list[object]]:
+    """Three experts of 2 inner elements over rows of 4."""
+    ops = CpuOps(1)
+    up = [ops.pack((4, 4), [np.ones((4, 4), np.float32)]) for _ in range(3)]
+    down = [ops.pack((4, 2), [np.ones((4, 2), np.float32)]) for _ in range(3)]
+    return list(up), list(down)
+
+
+@pytest.mark.parametrize("wrong", [3, -1, 2**31 - 1, -(2**31)])
+def test_an_expert_that_is_not_there(wrong: int) -> None:
+    x, weights = np.ones((2, 4), np.float32), np.ones((2, 2), np.float32)
+    ids = np.array([[0, 1], [2, wrong]], np.int32)
+    with pytest.raises(ValueError, match="beyond the experts"):
+        _native.experts(
+            pool(), _native.Panels(), x, ids, weights, few(), _native.GatedAct.silu, F32_MODES
+        )
+
+
+def test_experts_that_do_not_fit_are_refused() -> None:
+    up, down = few()
+    ops = CpuOps(1)
+    x, ids = np.ones((2, 4), np.float32), np.array([[0], [1]], np.int32)
+    weights = np.ones((2, 1), np.float32)
+    odd = ops.pack((3, 4), [np.ones((3, 4), np.float32)])
+    wide = ops.pack((4, 8), [np.ones((4, 8), np.float32)])
+    more = ops.pack((6, 4), [np.ones((6, 4), np.float32)])
+    for matrices, message in (
+        ((up, down[:2]), "a matrix an expert"),
+        (([odd, *up[1:]], down), "gate and up"),
+        (([up[0], wide, up[2]], down), "columns"),
+        (([up[0], more, up[2]], down), "rows"),
+        ((up, [down[0], wide, down[2]]), "columns"),
+        (([up[0], (), up[2]], down), "rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ops._gemm.experts(x, (ids, weights), matrices, _native.GatedAct.silu)
+    for some_ids, some_weights in (
+        (ids[:1], weights[:1]),
+        (ids, weights[:1]),
+        (ids[:, :0].copy(), weights[:, :0].copy()),
+    ):
+        with pytest.raises(ValueError, match="experts"):
+            ops._gemm.experts(x, (some_ids, some_weights), (up, down), _native.GatedAct.silu)
+    for act, modes in ((_native.GatedAct.silu, [0]), (_native.GatedAct.silu, [2] * KINDS)):
+        with pytest.raises(ValueError, match="mode"):
+            _native.experts(pool(), _native.Panels(), x, ids, weights, (up, down), act, modes)
+    with pytest.raises(TypeError):
+        ops._gemm.experts(x, (ids.astype(np.int64), weights), (up, down), _native.GatedAct.silu)
+    with pytest.raises(AttributeError):
+        ops._gemm.experts(x, (ids, weights), ([1, 2, 3], down), _native.GatedAct.silu)
+
+
+def test_heads_that_do_not_fit_are_refused() -> None:
+    up, down = few()
+    x = np.ones((2, 3, 4), np.float32)
+    for weights in (up[:2], [*up[:2], down[0]], []):
+        with pytest.raises(ValueError):
+            _native.linear_heads(pool(), _native.Panels(), x, weights, F32_MODES)
+
+
+def test_routes_that_no_spec_allows() -> None:
+    logits, bias = np.ones((2, 6), np.float32), np.ones(5, np.float32)
+    softmax = _native.Scoring.softmax
+    for rule in (
+        (0, softmax, False, 1.0, 1, 1), (7, softmax, False, 1.0, 1, 1),
+        (1, softmax, False, 1.0, 4, 1), (1, softmax, False, 1.0, 0, 1),
+        (1, softmax, False, 1.0, 3, 4), (1, softmax, False, 1.0, 3, 0),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="route"):
+            _native.route(pool(), logits, None, rule)
+    with pytest.raises(ValueError, match="bias"):
+        _native.route(pool(), logits, bias, (1, softmax, False, 1.0, 1, 1))
+    with pytest.raises(ValueError, match="1024"):
+        _native.route(pool(), np.ones((1, 1025), np.float32), None, (1, softmax, False, 1.0, 1, 1))

@@ -273,7 +273,7 @@ def _round_rows(x: F32, to: str) -> F64:
 
 def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
     """[T,K] -> int8 codes [T,K], float32 scales [T,K/32]; x ~ code * scale.  Float32 throughout."""
-    groups = x.reshape(len(x), -1, GROUP)
+    groups = x.reshape(len(x), x.shape[1] // GROUP, GROUP)
     amax = np.abs(groups).max(axis=2)  # [T, K/32]
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(127) / amax

@@ -37,7 +37,7 @@ def _softmax(x: Array) -> Array:
 
 def _best_groups(scores: Array, spec: RouteSpec) -> Array:
     """Scores with the experts of all but the best `kept` groups out of the running."""
-    grouped = scores.reshape(len(scores), spec.groups, -1)
+    grouped = scores.reshape(len(scores), spec.groups, spec.experts // spec.groups)
     order = np.argsort(-grouped.max(axis=2), axis=1, kind="stable")
     kept = np.zeros(order.shape, bool)
     np.put_along_axis(kept, order[:, : spec.kept], True, axis=1)

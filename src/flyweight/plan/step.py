@@ -7,7 +7,7 @@ scratch, native/sample.cpp's.  tests/api/test_memory_promise.py holds it to meas
 from collections.abc import Mapping, Sequence
 
 from flyweight.ops.base import rounding
-from flyweight.spec import LayerSpec, ModelSpec
+from flyweight.spec import LayerSpec, ModelSpec, RouteSpec
 
 FLOAT = 4
 # Bytes an activation takes when `linear` has rounded it; 8-bit codes travel with scale and sums.
@@ -17,6 +17,8 @@ TILE = 64  # positions of K and V widened at a time, at most
 WAVE = 16  # rows sampled together
 SEGMENT, HISTOGRAM = 16384, 1024 * (8 + 4) + 64  # ids of a row's part; bytes kept for each
 APART = 64  # bytes per vocabulary entry of the row whose rarer cuts are made in NumPy
+WAVE_BYTES, LEAST_WAVE = 16 << 20, 64  # experts: bytes, and pairs at least, worked on together
+HUGE_PAGE = 2 << 20  # working memory grows by these
 CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
 
 
@@ -47,6 +49,19 @@ def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> i
     runs = (4 * threads - 1) // layer.kv.heads if threads > 1 else 0
     records = min(tokens, runs * item) * layer.heads * -(-context // SPLIT)
     return FLOAT * (threads * worker + min(records, MOST_RECORDS) * record)
+
+
+def experts_bytes(route: RouteSpec, hidden: int, inner: int, tokens: int, parts: int = 2) -> int:
+    """What routing and mixing experts of `inner` elements adds to the arrays between ops: router
+    logits, choices, the answers of all pairs (token, choice), one wave of pairs at work; `parts`
+    is how many kinds gate and up may come in.
+    """
+    pairs = tokens * route.top
+    pair = FLOAT * (3 * inner + max(parts * hidden, inner))  # gate, up, product, the rounded input
+    wave = min(pairs * pair, max(WAVE_BYTES, LEAST_WAVE * pair))
+    lists = 4 * FLOAT * pairs + 1024 * route.experts  # ids, weights, order; the products' jobs
+    arrays = tokens * FLOAT * (route.experts + hidden)  # router logits, the sum
+    return FLOAT * pairs * hidden + wave + lists + arrays + HUGE_PAGE
 
 
 def sample_bytes(vocab: int, rows: int, threads: int) -> int:

@@ -15,9 +15,9 @@ from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, KVLayer, Rotation, 
 from flyweight.ops.cpu import elementwise
 from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight
+from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.ops.reference_route import route
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
@@ -128,23 +128,16 @@ class CpuOps:
         return np.concatenate(parts, axis=-1)
 
     def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
-        heads = [self.linear(np.ascontiguousarray(x[:, h]), part) for h, part in enumerate(w)]
-        return np.stack(heads, axis=1)
+        return self._gemm.linear_heads(x, w)
 
     def route(self, logits: F32, spec: RouteSpec, bias: F32 | None = None) -> tuple[I32, F32]:
-        return route(logits, spec, bias)
+        return route(self._pool, logits, spec, bias)
 
     def experts(
         self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
         act: str,
     ) -> F32:  # fmt: skip
-        out = np.zeros(x.shape, np.float32)
-        for j in range(ids.shape[1]):
-            for e in np.unique(ids[:, j]):
-                rows = np.flatnonzero(ids[:, j] == e)
-                inner = self.act(self.linear(np.ascontiguousarray(x[rows]), up[e]), act)
-                out[rows] += weights[rows, j, None] * self.linear(inner, down[e])
-        return out
+        return self._gemm.experts(x, (ids, weights), (up, down), elementwise.gated(act))
 
     def take(self, x: F32, rows: I32) -> F32:
         return elementwise.take(self._pool, x, rows)

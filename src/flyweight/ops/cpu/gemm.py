@@ -1,11 +1,11 @@
-"""Weights in 16-row tiles and the product over them: pack, linear, embed.
+"""Weights in 16-row tiles and the products over them: pack, linear, heads, experts, embed.
 
 Invariant: an output row's bits depend on that row of x and the weight alone; the kernels fix the
 order of every sum (native/gemm_tile.h).  Every layout of ops/grouped.py has a kernel.  Nothing here
 knows models or files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Array, rounding
+from flyweight.ops.base import DENSE_KINDS, Array, Weights, rounding
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.wire import F32, I32, U8
 
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
+
+Chosen = tuple[I32, F32]  # ids and weights, [T,k]
+Matrices = tuple[Sequence[Weights], Sequence[Weights]]  # up and down, one an expert
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class PackedWeight:
 
 
 class Gemm:
-    """pack, linear and embed on one pool.  Holds memory: of the weights, of rounded rows."""
+    """Products on one pool.  Holds memory: of the weights, of rounded rows, of experts at work."""
 
     def __init__(self, pool: _native.Pool, activations: str) -> None:
         self._pool = pool
@@ -44,6 +47,7 @@ class Gemm:
         self._modes = {
             kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
+        self._by_kind = [self._modes[kind] for kind in _native.KINDS]
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
@@ -97,6 +101,18 @@ class Gemm:
     def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
         _native.linear(
             self._pool, self._panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
+        )
+
+    def linear_heads(self, x: F32, weights: Sequence[Weights]) -> F32:
+        """[T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
+        x = np.ascontiguousarray(x)
+        return _native.linear_heads(self._pool, self._panels, x, weights, self._by_kind)
+
+    def experts(self, x: F32, chosen: Chosen, matrices: Matrices, act: _native.GatedAct) -> F32:
+        """[T,H] -> [T,H]; only the weights of chosen experts are looked at."""
+        x, ids, weights = (np.ascontiguousarray(a) for a in (x, *chosen))
+        return _native.experts(
+            self._pool, self._panels, x, ids, weights, matrices, act, self._by_kind
         )
 
     def embed(self, table: PackedWeight, ids: I32) -> F32:

@@ -1,0 +1,41 @@
+// What the bindings of products share: `Tiles` owns a packed matrix, `Panels` the working memory of one call.
+#pragma once
+
+#include <iterator>
+#include <mutex>
+#include <vector>
+
+#include "bindings.h"
+#include "pages.h"
+
+namespace flyweight {
+
+constexpr const char* kKindNames[] = {"f32",   "f16",    "bf16",  "q8_0",  "q4_0", "q4_1", "q5_0", "q5_1",   "iq4_nl",
+                                      "mxfp4", "nvfp4",  "q2_k",  "q3_k",  "q4_k", "q5_k", "q6_k", "iq4_xs", "int8_k"};
+
+struct Tiles {
+  Kind kind;
+  int64_t n, k;
+  Arena::Piece memory;
+};
+
+// Grows, never shrinks; one call at a time.
+struct Panels {
+  std::mutex busy;
+  Pages pages;
+  uint8_t* at_least(int64_t size) {
+    if (static_cast<int64_t>(pages.size()) < size) pages = Pages(round_up(static_cast<size_t>(size), kHugePage));
+    return pages.data();
+  }
+};
+
+// What a product multiplies with: `mode` as Python gives it, 0 f32, 1 bf16, 2 int8.
+template <class Product>
+void set_mode(Product& product, Kind kind, int mode) {
+  require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(kind)), "mode does not fit");
+  product.kind = kind;
+  product.round_bf16 = mode == static_cast<int>(Mode::bf16);
+  product.mode = product.round_bf16 && kind != Kind::bf16 ? Mode::f32 : static_cast<Mode>(mode);
+}
+
+}  // namespace flyweight
