@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <atomic>
 #include <optional>
@@ -129,9 +130,8 @@ int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKe
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
-  nb::list kinds;
-  for (const char* name : kKindNames) kinds.append(name);
-  m.attr("KINDS") = nb::tuple(kinds);
+  m.def("kinds", [] { return std::vector<std::string>(std::begin(kKindNames), std::end(kKindNames)); },
+        "Names of the kinds of weights that kernels read.");
   m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
   nb::class_<Arena>(m, "Arena", "Memory that weights share, on huge pages.").def(nb::init<>());
   nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")

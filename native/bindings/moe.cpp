@@ -12,7 +12,8 @@
 namespace flyweight {
 namespace {
 
-using Modes = std::vector<int>;  // by kind, as KINDS names them
+using Weights = nb::typed<nb::sequence, nb::object>;
+using Modes = std::vector<int>;  // by kind, as `kinds` names them
 
 // What a call reads of Python's weights, and what keeps it alive while the interpreter is free for others.
 struct Borrowed {
@@ -83,7 +84,7 @@ int64_t rows_of(const Parts& parts) {
 }
 
 Out<float> experts_of(Engine& e, Panels& panels, In<float, Mat> x, Ints ids, In<float, Mat> weights,
-                      const std::tuple<nb::sequence, nb::sequence>& matrices, GatedAct act, const Modes& modes) {
+                      const std::tuple<Weights, Weights>& matrices, GatedAct act, const Modes& modes) {
   const auto& [up, down] = matrices;
   require(same_shape(ids, weights) && ids.shape(0) == x.shape(0), "experts: ids and weights must be [T, k] of x [T, H]");
   require(ids.shape(1) > 0, "experts: a token needs an expert");
@@ -111,7 +112,7 @@ Out<float> experts_of(Engine& e, Panels& panels, In<float, Mat> x, Ints ids, In<
   return out;
 }
 
-Out<float> linear_heads_of(Engine& e, Panels& panels, In<float, Cube> x, const nb::sequence& weights,
+Out<float> linear_heads_of(Engine& e, Panels& panels, In<float, Cube> x, const Weights& weights,
                            const Modes& modes) {
   require(nb::len(weights) == x.shape(1) && x.shape(1) > 0, "linear_heads: one weight a head is needed");
   HeadsArgs args{x.data(), nullptr, extent(x, 0), extent(x, 2), 0};

@@ -16,7 +16,7 @@ from flyweight import _native
 from flyweight.ops.cpu import CpuOps
 
 END = 2**63 - 1
-KINDS = len(_native.KINDS)
+KINDS = len(_native.kinds())
 F32_MODES = [0] * KINDS
 
 

@@ -47,7 +47,7 @@ class Gemm:
         self._modes = {
             kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
-        self._by_kind = [self._modes[kind] for kind in _native.KINDS]
+        self._by_kind = [self._modes[kind] for kind in _native.kinds()]
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
@@ -110,7 +110,8 @@ class Gemm:
 
     def experts(self, x: F32, chosen: Chosen, matrices: Matrices, act: _native.GatedAct) -> F32:
         """[T,H] -> [T,H]; only the weights of chosen experts are looked at."""
-        x, ids, weights = (np.ascontiguousarray(a) for a in (x, *chosen))
+        x, ids = np.ascontiguousarray(x), np.ascontiguousarray(chosen[0])
+        weights = np.ascontiguousarray(chosen[1])
         return _native.experts(
             self._pool, self._panels, x, ids, weights, matrices, act, self._by_kind
         )
