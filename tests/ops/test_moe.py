@@ -9,7 +9,9 @@ import pytest
 from op_cases import EPS, GROUPED, Make, ids, normal, part
 
 from flyweight.ops.base import ACTIVATIONS, Array, Ops, Weights
+from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
+from flyweight.plan.step import experts_bytes
 from flyweight.spec import RouteSpec
 from flyweight.wire import F32, I32
 
@@ -256,3 +258,23 @@ def test_linear_heads(make: Make, rng: np.random.Generator, kind: str, mode: str
             assert (ops.linear_heads(x[start:end], some) == got[start:end]).all()
         assert want is None or (got == want).all()
         want = got
+
+
+@pytest.mark.parametrize("mode", ACTIVATIONS)
+@pytest.mark.parametrize(("tokens", "top", "inner"), [(1, 3, 256), (64, 7, 512), (300, 4, 2048)])
+def test_the_plan_bounds_the_working_memory(
+    rng: np.random.Generator, mode: str, tokens: int, top: int, inner: int
+) -> None:
+    """Of the worst case: gate and up in two kinds, both dense."""
+    ops = CpuOps(2, None, mode)
+    some = [normal(rng, inner, HIDDEN) for _ in range(2)]
+    gate_up = tuple(ops.pack((inner, HIDDEN), [values]) for values in some)
+    down = ops.pack((HIDDEN, inner), [normal(rng, HIDDEN, inner)])
+    x, (chosen, weights) = normal(rng, tokens, HIDDEN), choices(rng, tokens, top)
+    ops.experts(x, chosen, weights, [gate_up] * EXPERTS, [down] * EXPERTS, "silu")
+    route = RouteSpec(EXPERTS, top)
+    planned = experts_bytes(route, HIDDEN, inner, tokens)
+    returned = tokens * (HIDDEN + EXPERTS) * 4 + 2 * chosen.nbytes
+    assert (
+        ops._gemm._panels.nbytes + returned <= planned <= 3 * (ops._gemm._panels.nbytes + returned)
+    )
