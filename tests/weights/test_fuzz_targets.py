@@ -10,6 +10,7 @@ import pytest
 from filewriters import encode, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.models.rope import rope_spec
+from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
 
@@ -34,6 +35,18 @@ def test_blocks_of_any_bits_are_parsed_in_silence(kind: str, half: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert form.parse(raw, (2, 256)).shape == (2, 256)
+
+
+def test_a_score_that_is_a_signalling_nan_is_refused_in_silence() -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["a", "b"],
+        "tokenizer.ggml.scores": np.array([0, 0x7F800001], np.uint32).view(np.float32),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointError, match="not finite"):
+            load_tokenizer(metadata)
 
 
 def test_rope_factors_so_small_that_no_frequency_is_left_are_refused() -> None:

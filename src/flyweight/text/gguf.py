@@ -145,7 +145,8 @@ def _numbers(
         raise CheckpointError(
             f"tokenizer.ggml.{key} has {array.size} entries, but tokenizer.ggml.tokens has {count}"
         )
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN is the caller's to refuse
+        return array.astype(np.float64)
 
 
 def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
