@@ -161,10 +161,12 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
 
 def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
     """The plan with K/V for one sequence of full length, whether it fits or not."""
-    spec, layer = needs.spec, needs.spec.layers[0]
-    tokens = sizing.max_num_batched_tokens
+    spec, tokens = needs.spec, sizing.max_num_batched_tokens
     rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
-    attention = attend_bytes(layer, tokens, sizing.max_model_len, sizing.threads)
+    attention = max(
+        attend_bytes(layer, tokens, sizing.max_model_len, sizing.threads)
+        for layer in set(spec.layers)
+    )
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,

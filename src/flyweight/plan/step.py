@@ -1,7 +1,8 @@
 """Bytes a step holds at its worst moment: arrays between ops, kernels' working memory, logits.
 
-Invariant: an upper bound, kept beside what it bounds: models/decoder.py's arrays, native/kv.h's
-scratch, native/sample.cpp's.  tests/api/test_memory_promise.py holds it to measured memory.
+Invariant: an upper bound, kept beside what it bounds: the arrays of models/attention.py and
+models/feedforward.py, the scratch of native/kv.h, native/experts.cpp and native/sample.cpp.
+tests/model/test_step_bytes.py and tests/api/test_memory_promise.py hold it to what is there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +28,44 @@ def layer_bytes(
     tokens: int,
 ) -> int:  # fmt: skip
     """The most arrays alive at once in the forward pass of `tokens`, before logits."""
-    layer = max(spec.layers, key=lambda x: x.inner)
-    q, kv = layer.heads * layer.head, layer.kv.heads * (layer.kv.k_dim + layer.kv.v_dim)
-    attention = 2 * spec.hidden + (q + kv) + q  # x, residual, qkv, q
-    mlp = 3 * spec.hidden + q + 3 * layer.inner  # two x, residual, q, gate_up, act
+    layers = set(spec.layers)
+    floats = max(max(_attention(spec.hidden, x), _feedforward(spec.hidden, x)) for x in layers)
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
     panels = max(_rounded(parts, activations) for parts in kinds.values())
-    return tokens * (FLOAT * (max(attention, mlp) + rotation) + panels)
+    panels = max(panels, *(_head_panels(x) for x in layers))
+    mixtures = [x.moe for x in layers if x.moe is not None]
+    experts = [experts_bytes(moe.route, spec.hidden, moe.inner, tokens) for moe in mixtures]
+    return tokens * (FLOAT * (floats + rotation) + panels) + max(experts, default=0)
+
+
+def _attention(hidden: int, layer: LayerSpec) -> int:
+    """Floats of a token while attention runs."""
+    if layer.latent is None:
+        q, kv = layer.heads * layer.head, layer.kv.width
+        return 2 * hidden + (q + kv) + q  # x, residual, qkv, q
+    latent, heads = layer.latent, layer.heads
+    stored = latent.rope + latent.rank
+    query = 2 * latent.plain + latent.rope + latent.rank  # queries, their plain parts, turned
+    mixed = 2 * latent.rank + latent.value  # what attend gives, a copy of it, values
+    # rotated and plain side by side, that and what is stored, q; what is stored, its norm, a copy
+    row = heads * (query + 3 * stored + mixed) + 5 * stored
+    return 3 * hidden + 2 * latent.q_rank + row
+
+
+def _feedforward(hidden: int, layer: LayerSpec) -> int:
+    """Floats of a token after attention, but for what `experts_bytes` counts: two x, residual, q,
+    gate_up, act, and what a shared expert says.
+    """
+    moe, before = layer.moe, 3 * hidden + layer.heads * layer.head
+    return before + 3 * layer.inner if moe is None else before + hidden + 3 * moe.shared
+
+
+def _head_panels(layer: LayerSpec) -> int:
+    """Bytes of a token's input to the matrices that heads have of their own, as floats at most."""
+    if layer.latent is None:
+        return 0
+    return FLOAT * layer.heads * max(layer.latent.plain, layer.latent.rank)
 
 
 def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> int:
