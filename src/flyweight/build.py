@@ -117,13 +117,17 @@ def describe(path: Path) -> Described:
     checkpoint = open_checkpoint(path)
     with _named(path):
         kind = family(checkpoint.config)
-        spec = _spec(checkpoint, kind)
-        plan = kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
+        spec = read_spec(checkpoint, kind)
+        plan = read_plan(checkpoint, kind, spec)
         slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+    return Described(checkpoint, spec, plan, tokenizer, stop_ids(checkpoint, tokenizer, spec))
+
+
+def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:
+    """All that end a sequence; those past the vocabulary can never be drawn."""
     ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
-    stop_ids = frozenset(i for i in ends if i < spec.vocab)  # others can never be drawn
-    return Described(checkpoint, spec, plan, tokenizer, stop_ids)
+    return frozenset(i for i in ends if i < spec.vocab)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -153,7 +157,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     here = machine()
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
-    memory = memory_plan(settings, found, ops, here)
+    memory = memory_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops), here)
     _judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights = load(found.checkpoint, found.plan, ops, tell.progress)
@@ -181,10 +185,15 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     )
 
 
-def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -> MemoryPlan:
+def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
+    """What a model asks of memory."""
+    return Needs.of(spec, slot_kinds(checkpoint, plan), ops)
+
+
+def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
     """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
     held = resident()
-    length = settings.max_model_len or found.spec.context
+    length = settings.max_model_len or asked.spec.context
     if settings.blocks:
         length = min(length, settings.blocks * settings.block_size)
     sizing = Sizing(
@@ -198,9 +207,8 @@ def memory_plan(settings: Settings, found: Described, ops: Ops, here: Machine) -
         scored=settings.prompt_logprob_rows,
         blocks=settings.blocks,
     )
-    needs = Needs.of(found.spec, slot_kinds(found.checkpoint, found.plan), ops)
     least = length if settings.max_model_len else LEAST_MODEL_LEN
-    return plan_memory(needs, sizing, (held, _allowed(settings, here, held)), least)
+    return plan_memory(asked, sizing, (held, _allowed(settings, here, held)), least)
 
 
 def _allowed(settings: Settings, here: Machine, held: int) -> int:
@@ -220,7 +228,11 @@ def _named(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: {text}") from None
 
 
-def _spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
+def read_plan(checkpoint: Checkpoint, kind: Family, spec: ModelSpec) -> WeightPlan:
+    return kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
+
+
+def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
     """Where the config does not say whether embedding and head are one matrix, the file does."""
     config = dict(checkpoint.config)
     if config.get("tie_word_embeddings") is None:

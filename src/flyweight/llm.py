@@ -43,6 +43,19 @@ class Answers(Gathers, Protocol[Output]):
     def output(self) -> Output: ...
 
 
+def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """A generation_config.json as `SamplingParams`' options; `CheckpointError` where one is out of
+    range.
+    """
+    given = {ours: theirs[name] for name, ours in DEFAULTS.items() if name in theirs}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        SamplingParams(**given)
+    except RequestError as error:
+        raise CheckpointError(f"generation_config.json: {error}") from None
+    return given
+
+
 class LLM:
     """A model with its engine.
 
@@ -85,14 +98,7 @@ class LLM:
 
     def generation_defaults(self) -> dict[str, Any]:
         """The sampling options generation_config.json sets, under `SamplingParams`' names."""
-        theirs = self.loaded.generation
-        given = {ours: theirs[name] for name, ours in DEFAULTS.items() if name in theirs}
-        given = {name: value for name, value in given.items() if value is not None}
-        try:
-            SamplingParams(**given)
-        except RequestError as error:
-            raise CheckpointError(f"generation_config.json: {error}") from None
-        return given
+        return generation_options(self.loaded.generation)
 
     def stats(self) -> dict[str, Any]:
         """The engine's counters and the state of its pool, by name."""

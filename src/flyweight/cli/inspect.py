@@ -49,7 +49,7 @@ def inspect(
         revision=revision,
         offline=offline,
     )
-    from flyweight.build import backend, describe, find, memory_plan
+    from flyweight.build import backend, describe, find, memory_plan, needs
     from flyweight.cli.show import loading, memory_table, plain_console
     from flyweight.plan.machine import machine
     from flyweight.weights.load import slot_kinds
@@ -58,7 +58,8 @@ def inspect(
         path = find(settings, tell)
     found, here = describe(path), machine()
     kinds = slot_kinds(found.checkpoint, found.plan)
-    plan = memory_plan(settings, found, backend(settings, here.cores), here)
+    asked = needs(found.checkpoint, found.spec, found.plan, backend(settings, here.cores))
+    plan = memory_plan(settings, asked, here)
     if as_json:
         print(json.dumps(document(found, kinds, plan), indent=1))
         return

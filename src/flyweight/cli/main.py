@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import hub, inspect, run, tokenize
+from flyweight.cli import check, hub, inspect, run, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
 app.command("tokenize")(tokenize.tokenize)
+app.command("check")(check.check)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)

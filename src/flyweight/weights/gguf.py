@@ -63,11 +63,13 @@ class GgufFile:
     spans: dict[str, Span]
 
 
-def read_gguf(path: Path) -> GgufFile:
-    """Maps a file and checks metadata and tensor table; reads no tensor."""
+def read_gguf(path: Path, faults: list[str] | None = None) -> GgufFile:
+    """Maps a file and checks metadata and tensor table; reads no tensor.  With `faults`, those of
+    single tensors are told there, and the tensors left out.
+    """
     file = MappedFile(path)
     try:
-        cursor = _Cursor(file)
+        cursor = _Cursor(file, faults)
         tensors, keys = _counts(cursor)
         metadata: dict[str, object] = {}
         for _ in range(keys):
@@ -88,8 +90,14 @@ def read_gguf(path: Path) -> GgufFile:
 class _Cursor:
     """Reads forward from `at`; every read is checked against the file's end."""
 
-    def __init__(self, file: MappedFile) -> None:
-        self.file, self.at = file, 0
+    def __init__(self, file: MappedFile, faults: list[str] | None = None) -> None:
+        self.file, self.at, self.faults = file, 0, faults
+
+    def odd(self, message: str) -> None:
+        """A fault of one tensor, after which the others can still be read."""
+        if self.faults is None:
+            raise self.fail(message)
+        self.faults.append(message)
 
     def fail(self, message: str) -> CheckpointError:
         return CheckpointError(f"{self.file.path}: {message}")
@@ -223,25 +231,25 @@ def _read_tensor(cursor: _Cursor, spans: dict[str, Span]) -> None:
     """One entry of the tensor table; its offset still counts from the data section."""
     name = cursor.name("a tensor's name")
     where = f"tensor {shown(name)}"
-    if name in spans:
-        raise cursor.fail(f"{where} appears twice")
     axes = cursor.u32(where)
     if not 1 <= axes <= MOST_AXES:
         raise cursor.fail(f"{where} has {axes} axes; 1 to {MOST_AXES} expected")
     shape = tuple(cursor.u64(where) for _ in range(axes))[::-1]
-    if 0 in shape:
-        raise cursor.fail(f"{where} has shape {list(shape)}; no axis may be empty")
     code, offset = cursor.u32(where), cursor.u64(where)
-    if code not in READABLE:
+    if name in spans:
+        cursor.odd(f"{where} appears twice")
+    elif 0 in shape:
+        cursor.odd(f"{where} has shape {list(shape)}; no axis may be empty")
+    elif code not in READABLE:
         known = ", ".join(kind.upper() for kind in READABLE.values())
-        raise cursor.fail(f"{where} has type {NAMES.get(code, code)}; readable: {known}")
-    form = FORMATS[READABLE[code]]
-    if shape[-1] % form.block:
-        raise cursor.fail(
+        cursor.odd(f"{where} has type {NAMES.get(code, code)}; readable: {known}")
+    elif shape[-1] % (form := FORMATS[READABLE[code]]).block:
+        cursor.odd(
             f"{where}: rows of {shape[-1]} elements are not whole {READABLE[code].upper()} "
             f"blocks of {form.block}"
         )
-    spans[name] = Span(shape, READABLE[code], offset, form.bytes_for(shape))
+    else:
+        spans[name] = Span(shape, READABLE[code], offset, form.bytes_for(shape))
 
 
 def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -> dict[str, Span]:
@@ -249,18 +257,22 @@ def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -
     apart.
     """
     end, before = 0, ""
+    placed: dict[str, Span] = {}
     for name, span in sorted(spans.items(), key=lambda item: item[1].offset):
         where = f"tensor {shown(name)}"
+        ends = data + span.offset + span.nbytes
         if span.offset % alignment:
-            raise cursor.fail(
+            cursor.odd(
                 f"{where} has offset {span.offset}, not a multiple of the alignment {alignment}"
             )
-        if span.offset < end:
-            raise cursor.fail(f"{where} overlaps {shown(before)}")
-        end, before = span.offset + span.nbytes, name
-        if data + end > cursor.file.size:
-            raise cursor.fail(
-                f"{where} ends at byte {data + end}, but the file ends at {cursor.file.size}; "
+        elif span.offset < end:
+            cursor.odd(f"{where} overlaps {shown(before)}")
+        elif ends > cursor.file.size:
+            cursor.odd(
+                f"{where} ends at byte {ends}, but the file ends at {cursor.file.size}; "
                 "it is truncated or damaged"
             )
-    return {n: Span(s.shape, s.kind, data + s.offset, s.nbytes) for n, s in spans.items()}
+        else:
+            placed[name] = Span(span.shape, span.kind, data + span.offset, span.nbytes)
+            end, before = span.offset + span.nbytes, name
+    return {name: placed[name] for name in spans if name in placed}  # in the table's order

@@ -82,29 +82,32 @@ def check(checkpoint: Checkpoint, plan: WeightPlan) -> None:
     """Holds the file's tensors to the plan: none missing, none left over, every shape and kind as
     expected.
     """
+    for misfit in misfits(checkpoint, plan):
+        raise CheckpointError(f"{checkpoint.path}: {misfit}")
+
+
+def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
+    """Every way in which the file's tensors are not the plan's."""
     expected = _expected(plan)
-    missing = [name for name in expected if name not in checkpoint.tensors]
+    missing = {name: None for name in expected if name not in checkpoint.tensors}
     if missing:
-        raise CheckpointError(f"{checkpoint.path}: {_list(missing)} missing")
+        yield f"{_list([*missing])} missing"
     extra = [
         name
         for name in checkpoint.tensors
         if name not in expected and not any(fnmatchcase(name, known) for known in plan.ignored)
     ]
     if extra:
-        raise CheckpointError(f"{checkpoint.path}: {_list(extra)} not used by this model")
+        yield f"{_list(extra)} not used by this model"
     floats = _floats(plan)
     for name, shape in expected.items():
+        if name in missing:
+            continue
         info = checkpoint.tensors[name]
         if info.shape != shape:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor {shown(name)} has shape {list(info.shape)}, "
-                f"expected {list(shape)}"
-            )
+            yield f"tensor {shown(name)} has shape {list(info.shape)}, expected {list(shape)}"
         if name in floats and FORMATS[info.kind].quantised:
-            raise CheckpointError(
-                f"{checkpoint.path}: vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
-            )
+            yield f"vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
 
 
 def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:

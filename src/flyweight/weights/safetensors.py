@@ -31,8 +31,10 @@ class SafetensorsFile:
     spans: dict[str, Span]
 
 
-def read_safetensors(path: Path) -> SafetensorsFile:
-    """Maps a file and checks its whole header; reads no tensor."""
+def read_safetensors(path: Path, faults: list[str] | None = None) -> SafetensorsFile:
+    """Maps a file and checks its whole header; reads no tensor.  With `faults`, those of single
+    tensors are told there, and the tensors left out.
+    """
     file = MappedFile(path)
     try:
         length = int.from_bytes(file.copy(0, 8, "the header's length"), "little")
@@ -42,8 +44,9 @@ def read_safetensors(path: Path) -> SafetensorsFile:
                 "(is this a safetensors file?)"
             )
         text = file.copy(8, length, "the header")
-        spans = _spans(parse_object(text, f"{path}: header"), path, 8 + length)
-        _check_tiling(spans, path, 8 + length, file.size)
+        header = parse_object(text, f"{path}: header")
+        spans = _spans(header, path, 8 + length, faults)
+        _check_tiling(spans, path, (8 + length, file.size), faults)
     except CheckpointError:
         file.close()
         raise
@@ -51,11 +54,24 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     return SafetensorsFile(file, 8 + length, spans)
 
 
-def _spans(header: dict[str, Any], path: Path, data: int) -> dict[str, Span]:
+def _spans(
+    header: dict[str, Any], path: Path, data: int, faults: list[str] | None
+) -> dict[str, Span]:
     header.pop("__metadata__", None)  # free text about the file
-    return {
-        name: _span(f"{path}: tensor {shown(name)}", entry, data) for name, entry in header.items()
-    }
+    found: dict[str, Span] = {}
+    for name, entry in header.items():
+        try:
+            found[name] = _span(f"{path}: tensor {shown(name)}", entry, data)
+        except CheckpointError as error:
+            _odd(str(error), faults)
+    return found
+
+
+def _odd(message: str, faults: list[str] | None) -> None:
+    """A fault of one tensor, after which the others can still be read."""
+    if faults is None:
+        raise CheckpointError(message)
+    faults.append(message)
 
 
 def _span(where: str, entry: Any, data: int) -> Span:
@@ -85,19 +101,31 @@ def _naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in value)
 
 
-def _check_tiling(spans: dict[str, Span], path: Path, data: int, size: int) -> None:
-    end, before = data, "the header"
+def _check_tiling(
+    spans: dict[str, Span], path: Path, bounds: tuple[int, int], faults: list[str] | None
+) -> None:
+    """`bounds`: where the data begins and the file ends.  After a fault of one entry the holes it
+    leaves are no news.
+    """
+    (end, size), before, whole = bounds, "the header", not faults
     for name, span in sorted(spans.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
-        if span.offset + span.nbytes > size:
-            raise CheckpointError(
-                f"{path}: tensor {shown(name)} ends at byte {span.offset + span.nbytes}, "
-                f"but the file ends at {size}; it is truncated or damaged"
+        where = f"{path}: tensor {shown(name)}"
+        ends = span.offset + span.nbytes
+        if ends > size:
+            _odd(
+                f"{where} ends at byte {ends}, but the file ends at {size}; "
+                "it is truncated or damaged",
+                faults,
             )
-        if span.offset != end:
-            fault = "overlaps" if span.offset < end else "leaves a hole after"
-            raise CheckpointError(f"{path}: tensor {shown(name)} {fault} {before}")
-        end, before = span.offset + span.nbytes, shown(name)
-    if end != size:
-        raise CheckpointError(
-            f"{path}: {size - end} bytes follow the last tensor; the header does not know them"
+        elif span.offset < end:
+            _odd(f"{where} overlaps {before}", faults)
+        elif span.offset > end and whole:
+            _odd(f"{where} leaves a hole after {before}", faults)
+        if ends > size or span.offset < end:
+            del spans[name]
+        end, before = ends, shown(name)
+    if end < size and whole:
+        _odd(
+            f"{path}: {size - end} bytes follow the last tensor; the header does not know them",
+            faults,
         )

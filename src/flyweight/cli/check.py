@@ -1,0 +1,101 @@
+"""`flyweight check MODEL`: every problem of a model, then one token; exit code 1 if it has any."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.config import Settings
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from rich.table import Table
+
+    from flyweight.examine import Finding
+
+MOST = 20  # findings of one stage and kind that are shown; --json has all
+STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": "dim"}
+
+
+def check(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or org/name.")
+    ] = "stories",
+    max_model_len: opt.MaxModelLen = None,
+    memory_limit: opt.MemoryLimit = "80%",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    revision: opt.Revision = None,
+    offline: opt.Offline = False,
+    as_json: opt.AsJson = False,
+) -> int:
+    """Read all of a model, report every problem, and run one token."""
+    settings = Settings.of(
+        model=model,
+        max_model_len=max_model_len,
+        memory_limit=memory_limit,
+        threads=threads,
+        activations=activations,
+        kv_cache_dtype=kv_cache_dtype,
+        max_num_seqs=1,
+        revision=revision,
+        offline=offline,
+    )
+    from flyweight.build import find
+    from flyweight.cli.show import loading, plain_console
+    from flyweight.examine import Examination
+
+    with loading() as tell:
+        path = find(settings, tell)
+        looked = Examination(path, settings, tell.progress)
+        findings = looked.run()
+    if as_json:
+        found = [asdict(finding) for finding in findings]
+        print(json.dumps({"path": str(path), "problems": looked.problems, "findings": found}))
+    else:
+        console = plain_console()
+        console.print(report(path, findings))
+        console.print(verdict(findings), highlight=False)
+    return 1 if looked.problems else 0
+
+
+def report(path: Path, findings: list[Finding]) -> Table:
+    """A row for every finding, up to MOST of a sort."""
+    from rich.text import Text
+
+    from flyweight.cli.show import called, plain_table
+    from flyweight.untrusted import printable
+
+    table = plain_table(called(path), "stage", "", "found")
+    seen: Counter[tuple[str, str]] = Counter()
+    total = Counter((f.stage, f.level) for f in findings)
+    before = ""
+    for finding in findings:
+        sort = finding.stage, finding.level
+        seen[sort] += 1
+        text = printable(finding.text)
+        if seen[sort] == MOST + 1:
+            text = f"and {total[sort] - MOST} more; --json has all"
+        elif seen[sort] > MOST:
+            continue
+        level = Text(finding.level, STYLES[finding.level])
+        table.add_row(finding.stage if finding.stage != before else "", level, text)
+        before = finding.stage
+    return table
+
+
+def verdict(findings: list[Finding]) -> str:
+    """`2 problems, 1 warning`, or that there are none."""
+    many = Counter(finding.level for finding in findings)
+    words = [
+        f"{many[level]} {level}{'s' if many[level] > 1 else ''}"
+        for level in ("problem", "warning")
+        if many[level]
+    ]
+    return ", ".join(words) or "no problems"

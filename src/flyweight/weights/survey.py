@@ -1,0 +1,105 @@
+"""What is wrong with a model's files, all of it: the faults of single tensors in every header, and
+numbers that are none.
+
+Invariant: reads what the loader would read, by the same readers, and holds no more of it at a time.
+Does not know which tensors a model wants.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.untrusted import shown
+from flyweight.weights.checkpoint import Checkpoint
+from flyweight.weights.formats import FORMATS, Rows
+from flyweight.weights.gguf import MAGIC, read_gguf
+from flyweight.weights.safetensors import read_safetensors
+
+PART = 8 << 20  # bytes of a file looked at together
+BF16_EXPONENT = 0x7F80  # all ones: infinity, or no number
+
+Progress = Callable[[int, int], None]
+
+
+def header_faults(path: Path) -> list[str]:
+    """Every fault of every file's header.  Where one stops its reader, it is that file's last."""
+    found: list[str] = []
+    for file in _files(path):
+        try:
+            if _is_gguf(file):
+                faults: list[str] = []
+                read_gguf(file, faults).file.close()
+                found += [f"{file}: {fault}" for fault in faults]
+            else:
+                read_safetensors(file, found).file.close()
+        except CheckpointError as error:
+            found.append(str(error))
+    return found
+
+
+def value_faults(checkpoint: Checkpoint, progress: Progress | None = None) -> Iterator[str]:
+    """Every tensor with values that are not finite, and how many; for blocks of quantised ones
+    their scales are looked at.
+    """
+    infos = list(checkpoint.tensors.values())
+    total = sum(FORMATS[info.kind].bytes_for(info.shape) for info in infos)
+    done = 0
+    for info in infos:
+        shape = info.shape or (1,)
+        row = max(1, FORMATS[info.kind].bytes_for(shape) // max(1, shape[0]))
+        step = max(1, PART // row)
+        bad, first = 0, -1
+        for start in range(0, shape[0], step):
+            stop = min(start + step, shape[0])
+            rows = _odd_rows(checkpoint.read(info.name, start, stop))
+            if len(rows) and first < 0:
+                first = start + int(rows[0])
+            bad += len(rows)
+            done += row * (stop - start)
+            if progress is not None:
+                progress(done, total)
+        if bad:
+            what = "scales" if FORMATS[info.kind].quantised else "values"
+            yield (
+                f"tensor {shown(info.name)} has {what} that are not finite in {bad} of "
+                f"{shape[0]} rows, the first in row {first}"
+            )
+
+
+def _odd_rows(rows: Rows) -> NDArray[np.intp]:
+    """Numbers of the rows in which something is not finite."""
+    if not isinstance(rows, GroupedWeight):
+        odd = _not_finite(rows)
+        return np.flatnonzero(odd.reshape(len(odd), -1).any(axis=1))
+    parts = (rows.scales, rows.super_scales, rows.mins, rows.super_mins)
+    odd = np.zeros(rows.shape[0], np.bool_)
+    for part in parts:
+        if part is not None and part.dtype.kind == "f":
+            odd |= (~np.isfinite(part)).any(axis=1)
+    return np.flatnonzero(odd)
+
+
+def _not_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype == np.uint16:  # bfloat16's bits
+        values = (values & BF16_EXPONENT) != BF16_EXPONENT
+    else:
+        values = np.isfinite(values)
+    return ~values
+
+
+def _files(path: Path) -> list[Path]:
+    """The model's files of weights, as far as they are regular."""
+    found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return [file for file in found if file.is_file()]
+
+
+def _is_gguf(file: Path) -> bool:
+    if file.suffix == ".gguf":
+        return True
+    with open(file, "rb") as start:
+        return start.read(len(MAGIC)) == MAGIC
