@@ -140,5 +140,6 @@ SOURCES = [
     Source("small/unigram bytes", ("golden/unigram-bytes.model",), "*unigram-bytes"),
     Source("small/bpe", ("golden/bpe.model",), "*bpe"),
     Source("small/bpe bytes", ("golden/bpe-bytes.model",), "*bpe-bytes"),
+    Source("small/tekken", ("golden/tekken.json",), "*tekken"),
     Source("small/wordpiece", ("golden/vocab.txt",), "*wordpiece special", special=True),
 ]

@@ -1,32 +1,39 @@
 """Ids that other programs give to texts, for the vocabularies nobody has published ids of.
 
-    python tests/text/make_golden_ids.py DATA OUT_DIR
+    PYTHONPATH=src:tests/data/text python tests/text/make_golden_ids.py DATA OUT_DIR
 
 Needs sentencepiece (with protobuf), tiktoken and transformers; DATA holds the corpora.  Writes into
-OUT_DIR (tests/data/text/golden): small unigram, BPE and WordPiece vocabularies trained here on
-sentences of our own, and ids.json, what sentencepiece, tiktoken and transformers make of the 47
-published texts and of ours.
+OUT_DIR (tests/data/text/golden): small unigram, BPE, WordPiece and tekken vocabularies made here of
+sentences of our own; ids.json, what sentencepiece, tiktoken and transformers make of the 47
+published texts and of ours; cuts.json, where the `regex` package finds each pre-tokenizer's
+patterns in our texts.
 """
 
 import io
 import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import regex
 import sentencepiece
 import tiktoken
+from make_fixtures import SENTENCES
 from sentencepiece import sentencepiece_model_pb2
 from tiktoken.load import load_tiktoken_bpe
 from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "text"))
-from make_fixtures import SENTENCES
+from flyweight.text.pretokenizers import PRE_TOKENIZERS
 
+FIXTURES = Path(__file__).parents[1] / "data" / "text"
 SEPARATOR = "\n__ggml_vocab_test__\n"
 # Characters a text's characters become, as sentencepiece's rule files spell them.
 RULES = {"ﬁ": "fi", "①": "1", "\u3000": " ", "\t": " ", "\n": " ", "e\u0301": "é", "\u200b": ""}
@@ -44,8 +51,19 @@ OURS = [
     "世界 hello世界hello こんにちは 한국어 ไทย हिन्दी",
     "x" * 150,
 ]
+TO_CUT = [
+    "DON'T; HTTPServer's iPhone15 x=1234567; 12,345.6789 ½²Ⅷ <sentinel:12> IMGIMGABZ a  b   c",
+    "  two\t\ttabs\r\n\n\nlines    \n  def f(x):\n\t\treturn x/y//z\n ",
+    "你好，世界2024年 hello世界 こんにちは カタカナ 한국어 ไทยคำ हिन्दी"
+    " ЁЛКА ёлка ǅ 🙂🎉 e\u0301 (é)",
+]
 Program = tuple[Callable[[str], list[int]], Callable[[list[int]], str]]  # encodes, decodes
 
+TEKKEN = (
+    r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"""
+    r"""|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"""
+    r"""| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
 PLAIN = {"clean_up_tokenization_spaces": False}
 CL100K = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
@@ -137,9 +155,71 @@ def small(out: Path) -> dict[str, Program]:
     text = json.dumps(as_gguf(models["unigram"]), ensure_ascii=False)
     (out / "unigram.json").write_text(text + "\n", encoding="utf-8")
     (out / "vocab.txt").write_text("\n".join(words()) + "\n", encoding="utf-8")
-    bert = BertTokenizer.from_pretrained(str(out))
+    with tempfile.TemporaryDirectory() as alone:  # beside other files, they would be taken
+        shutil.copy(out / "vocab.txt", alone)
+        bert = BertTokenizer.from_pretrained(alone)
     found["wordpiece special"] = bert.encode, partial(joined, bert)
     return found
+
+
+def tekken() -> tuple[dict[str, Any], Program]:
+    """The byte-level vocabulary of our sentences as Mistral writes one, its bytes first, and what
+    tiktoken makes of it; the last two pieces are cut off by the size that is said.
+    """
+    content = json.loads((FIXTURES / "tiny-bpe" / "tokenizer.json").read_text(encoding="utf-8"))
+    spelled = sorted(content["model"]["vocab"], key=content["model"]["vocab"].__getitem__)
+    alphabet = bytes_to_unicode()
+    byte_of = {character: byte for byte, character in alphabet.items()}
+    longer = [bytes(byte_of[c] for c in piece) for piece in spelled if len(piece) > 1]
+    pieces = [*(bytes([i]) for i in range(256)), *longer]
+    special = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
+    first, size = 8, len(pieces) - 2
+    vocab = [
+        {"rank": i, "token_bytes": b64encode(piece).decode(), "token_str": None}
+        for i, piece in enumerate(pieces)
+    ]
+    written = {
+        "config": {
+            "pattern": TEKKEN,
+            "num_vocab_tokens": len(pieces),
+            "default_vocab_size": first + size,
+            "default_num_special_tokens": first,
+            "version": "v3",
+        },
+        "vocab": vocab,
+        "special_tokens": [
+            {"rank": i, "token_str": word, "is_control": True} for i, word in enumerate(special)
+        ],
+    }
+    ranks = {piece: i for i, piece in enumerate(pieces[:size])}
+    reader = tiktoken.Encoding("t", pat_str=TEKKEN, mergeable_ranks=ranks, special_tokens={})
+    return written, (
+        lambda text: [first + i for i in reader.encode_ordinary(text)],
+        lambda ids: reader.decode([i - first for i in ids]),
+    )
+
+
+def cuts() -> dict[str, list[list[str]]]:
+    """The texts to cut, and what the patterns of each pre-tokenizer make of them one after the
+    other; of those with the same patterns, the first.
+    """
+    distinct = {rules.patterns: name for name, rules in reversed(PRE_TOKENIZERS.items())}
+    found = {name: [cut(text, patterns) for text in TO_CUT] for patterns, name in distinct.items()}
+    return {"texts": [TO_CUT], **dict(sorted(found.items()))}
+
+
+def cut(text: str, patterns: Sequence[str]) -> list[str]:
+    parts = [text]
+    for pattern in patterns:
+        found = regex.compile(pattern, regex.V1)
+        parts = [piece for part in parts for piece in _pieces(found, part)]
+    return parts
+
+
+def _pieces(pattern: "regex.Pattern[str]", text: str) -> list[str]:
+    """Matches, and what lies between them."""
+    ends = sorted({0, len(text), *(end for m in pattern.finditer(text) for end in m.span())})
+    return [text[a:b] for a, b in pairwise(ends)]
 
 
 def large(data: Path) -> dict[str, Program]:
@@ -171,12 +251,23 @@ def main(data: Path, out: Path) -> None:
     texts = published.split(SEPARATOR)
     assert len(texts) == 47
     cases: dict[str, Any] = {"texts": OURS}
-    for name, program in small(out).items():
+    written, tiny = tekken()
+    (out / "tekken.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
+    (out / "cuts.json").write_text(packed(cuts()), encoding="utf-8")
+    for name, program in {**small(out), "tekken": tiny}.items():
         cases[name] = made(program)
     for name, program in large(data).items():
         cases[name] = made(program) | {"published": [program[0](text) for text in texts]}
-    text = json.dumps(cases, ensure_ascii=False)
-    (out / "ids.json").write_text(text.replace('}, "', '},\n"') + "\n", encoding="utf-8")
+    (out / "ids.json").write_text(packed(cases), encoding="utf-8")
+
+
+def packed(content: dict[str, Any]) -> str:
+    """JSON, a key a line."""
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in content.items()
+    ]
+    return "{" + ",\n".join(lines) + "}\n"
 
 
 if __name__ == "__main__":

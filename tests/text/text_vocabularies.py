@@ -81,6 +81,7 @@ SMALL: dict[str, Callable[[], Tokenizer]] = {
     "unigram": lambda: load_tokenizer(FIXTURES / "golden" / "unigram.model"),
     "unigram bytes": lambda: load_tokenizer(FIXTURES / "golden" / "unigram-bytes.model"),
     "spm file": lambda: load_tokenizer(FIXTURES / "golden" / "bpe-bytes.model"),
+    "tekken": lambda: load_tokenizer(FIXTURES / "golden" / "tekken.json"),
     "words": lambda: load_tokenizer(FIXTURES / "golden" / "vocab.txt"),
     "suffix": lambda: library_tokenizer(fallback_library(decoders.BPEDecoder("e"))),
 }

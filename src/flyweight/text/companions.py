@@ -96,6 +96,9 @@ def lay_over(metadata: dict[str, object], directory: Path) -> dict[str, object]:
     for token, entry in (listed | added_tokens(config, path)).items():
         _add(tokens, types, token, entry, path)
     found = metadata | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    scores = metadata.get("tokenizer.ggml.scores")
+    if isinstance(scores, list):
+        found["tokenizer.ggml.scores"] = scores + [0.0] * (len(tokens) - len(scores))
     for name, key in NAMED.items():
         word = spelling(config, name)
         if word is not None and word in tokens:

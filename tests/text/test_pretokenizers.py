@@ -1,0 +1,102 @@
+"""Every pre-tokenizer by name: its patterns cut as another regular expression engine cuts, and
+nothing of a text is lost.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyweight.text.alphabet import BYTE_OF
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, normalizer, splitter
+
+CUTS = json.loads(
+    (Path(__file__).parents[1] / "data/text/golden/cuts.json").read_text(encoding="utf-8")
+)
+(TEXTS,) = CUTS.pop("texts")
+KNOWN = {  # of llama.cpp's list
+    "default", "gpt-2", "llama-bpe", "deepseek-llm", "deepseek-coder", "deepseek-v3", "falcon",
+    "falcon3", "mpt", "starcoder", "jais", "refact", "command-r", "qwen2", "qwen35", "stablelm2",
+    "olmo", "dbrx", "smaug-bpe", "poro-chat", "chatglm-bpe", "viking", "tekken", "smollm",
+    "codeshell", "bloom", "gpt3-finnish", "exaone", "exaone4", "chameleon", "minerva-7b", "megrez",
+    "gpt-4o", "superbpe", "trillion", "granite-docling", "bailingmoe", "llama4", "seed-coder",
+    "a.x-4.0", "midm-2.0", "lfm2", "hunyuan", "hunyuan-dense", "kimi-k2", "grok-2", "afmoe",
+    "roberta-bpe", "phi-2", "glm4", "pixtral", "llama3", "llama-v3", "deepseek-r1-qwen",
+    "gigachat", "modern-bert", "jina-v2-code", "minimax-m2", "solar-open", "exaone-moe", "gemma4",
+    "tiny_aya",
+}  # fmt: skip
+# Falcon cuts its spelling too, where published ids are the proof (test_golden_ids).
+PLAIN = [name for name in CUTS if not PRE_TOKENIZERS[name].spelled]
+
+
+def test_every_name_and_every_way_to_cut_is_there() -> None:
+    assert set(PRE_TOKENIZERS) >= KNOWN and len(PRE_TOKENIZERS) == 89
+    ways = {rules.patterns for rules in PRE_TOKENIZERS.values()}
+    assert {PRE_TOKENIZERS[name].patterns for name in CUTS} == ways and len(ways) == 29 == len(
+        PLAIN
+    ) + 1
+
+
+def words(name: str, text: str) -> list[str]:
+    """A text's words, their bytes read back."""
+    rules = PRE_TOKENIZERS[name]
+    pieces = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    if rules.raw:
+        return pieces
+    return [bytes(BYTE_OF[c] for c in piece).decode() for piece in pieces]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_cuts_are_those_of_another_engine(name: str) -> None:
+    assert [words(name, text) for text in TEXTS] == CUTS[name]
+
+
+@pytest.mark.parametrize("name", CUTS)
+@settings(deadline=None, max_examples=20)
+@given(text=st.text(alphabet="aZé 1½\n\t\r'.,(好ก\u0301🙂/", max_size=40))
+def test_nothing_is_lost(name: str, text: str) -> None:
+    rules = PRE_TOKENIZERS[name]
+    pieces = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    joined = "".join(pieces)
+    whole = joined if rules.raw else bytes(BYTE_OF[c] for c in joined).decode()
+    assert whole == text
+
+
+def test_what_is_done_before_cutting() -> None:
+    def prepared(name: str, text: str) -> str:
+        steps = normalizer(PRE_TOKENIZERS[name])
+        return text if steps is None else steps.normalize_str(text)
+
+    assert prepared("qwen2", "e\u0301") == "é" == prepared("mpt", "e\u0301")
+    assert prepared("llama-bpe", "e\u0301") == "e\u0301"
+    assert prepared("gemma4", "a b") == "a▁b"
+
+
+LANDMARKS = {  # what sets ways to cut apart, checked by eye
+    "gpt-2": ("x=1234567", ["x", "=", "1234567"]),
+    "starcoder": ("x=1234", ["x", "=", "1", "2", "3", "4"]),
+    "llama-bpe": ("I'LL 1234", ["I", "'LL", " ", "123", "4"]),
+    "qwen2": ("a 12\n\nb", ["a", " ", "1", "2", "\n\n", "b"]),
+    "gpt-4o": ("HTTPServer's", ["HTTPServer's"]),
+    "tekken": ("iPhoneServer's 12", ["i", "Phone", "Server", "'s", " ", "1", "2"]),
+    "deepseek-v3": ("a.b 你好 1234", ["a", ".b", " ", "你好", " ", "123", "4"]),
+    "afmoe": ("1234567", ["1", "234", "567"]),
+    "superbpe": ("a b 1234567", ["a b ", "1", "234", "567"]),
+    "viking": ("no (12).", ["no", " (", "1", "2", ")."]),
+    "bloom": ("no, 12 x", ["no", ",", " 12", " x"]),
+    "kimi-k2": ("Hi世界ok", ["Hi", "世界", "ok"]),
+    "chameleon": ("a  b 12", ["a", "  ", "b", " ", "1", "2"]),
+    "jais-2": ("a" + " " * 7 + "b", ["a", " " * 4, " " * 2, " b"]),
+    "gemma4": ("a b\n\nc", ["a b", "\n\n", "c"]),
+    "youtu": ("한국어x 12", ["한국어", "x", " ", "1", "2"]),
+    "exaone-moe": ("two words", ["two words"]),
+    "default": ("a-b 1234", ["a", "-", "b", " ", "123", "4"]),
+}
+
+
+@pytest.mark.parametrize("name", LANDMARKS)
+def test_landmarks(name: str) -> None:
+    text, expected = LANDMARKS[name]
+    assert words(name, text) == expected
