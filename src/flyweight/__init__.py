@@ -12,9 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flyweight.async_llm import AsyncLLM
     from flyweight.config import Settings
     from flyweight.errors import CheckpointError, ConfigError, FlyweightError, RequestError
     from flyweight.llm import LLM
+    from flyweight.lowlevel import KVCacheModel
     from flyweight.results import (
         CompletionOutput,
         EmbeddingOutput,
@@ -23,17 +25,20 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
-    from flyweight.tasks import PoolingParams
+    from flyweight.tasks import BeamSearchParams, PoolingParams
     from flyweight.types import SamplingParams
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "BeamSearchParams",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
     "FlyweightError",
+    "KVCacheModel",
     "Logprob",
     "PoolingParams",
     "RequestError",
@@ -47,7 +52,9 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "LLM": "llm",
-    "PoolingParams": "tasks",
+    "AsyncLLM": "async_llm",
+    "KVCacheModel": "lowlevel",
+    **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "tasks"),
     "SamplingParams": "types",
     "Settings": "config",
     **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "results"),

@@ -60,6 +60,7 @@ class _Choice:
     delta: str
     tokens: list[int] = field(default_factory=list)
     cumulative: float = 0.0
+    score: float | None = None
     finish: str | None = None
     reason: int | str | None = None
 
@@ -87,7 +88,7 @@ class Collector:
         self._prompt = _Scores(params.prompt_logprobs or 0)
         self.choices = [
             _Choice(self._detokenizer(), _Scores(params.logprobs or 0), self._echo)
-            for _ in range(params.n)
+            for _ in range(max(params.n, request.width))
         ]
 
     @property
@@ -120,6 +121,8 @@ class Collector:
             if choice.detokenizer.stopped is not None:
                 choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
                 return event.finish is None
+        if event.total is not None:
+            choice.cumulative, choice.score = event.total, event.score
         if event.finish:
             self._end(choice, event, event.finish)
         return False
@@ -214,7 +217,7 @@ class Collector:
     def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
         shown = self.asked.logprobs is not None
         scores = choice.scores.listed(self._spelled) if shown else None
-        summed = self.request.params.logprobs is not None
+        summed = self.request.params.logprobs is not None or choice.score is not None
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
@@ -222,6 +225,7 @@ class Collector:
             token_ids=list(choice.tokens),
             cumulative_logprob=choice.cumulative if summed else None,
             logprobs=scores,
+            score=choice.score,
             finish_reason=choice.finish,
             stop_reason=choice.reason,
             delta=delta,

@@ -19,7 +19,7 @@ from flyweight.errors import CheckpointError, RequestError
 from flyweight.loop import Gathers, Loop
 from flyweight.prompts import Asked, Prompt, Reader, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
-from flyweight.tasks import PoolingParams
+from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
 from flyweight.waiting import Patience, Progress
@@ -143,6 +143,22 @@ class LLM:
         ]
         return self._all(asked, self._vector, use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams | Sequence[BeamSearchParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        salt: str = "",
+        priority: int = 0,
+    ) -> list[RequestOutput]:
+        """The likeliest continuations of every prompt that `beam_width` beams find, best first."""
+        many = listed(prompts)
+        searches = one_each("params", params, BeamSearchParams, len(many))
+        pairs = zip(many, searches, strict=True)
+        asked = [self._sought(p, beam, salt, priority) for p, beam in pairs]
+        return self._all(asked, self._search, use_tqdm)
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -219,6 +235,31 @@ class LLM:
         runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
 
+    def collector(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | BeamSearchParams | PoolingParams | None = None,
+        *,
+        salt: str = "",
+        priority: int = 0,
+    ) -> "Collector | VectorCollector":
+        """A checked request with what gathers its answer, for a front that steps the engine itself.
+        Raises `RequestError`.
+        """
+        id = f"request-{next(self._ids)}"
+        if isinstance(params, BeamSearchParams):
+            return self._search(self._sought(prompt, params, salt, priority), id)
+        if isinstance(params, PoolingParams):
+            asked = self._reader.read(prompt, UNSAMPLED, salt, priority, answer=0)
+            return self._vector(replace(asked, pooling=params), id)
+        (one,) = self._params(params, 1)
+        return self._collector(self._reader.read(prompt, one, salt, priority), id)
+
+    def _sought(self, prompt: Prompt, beam: BeamSearchParams, salt: str, priority: int) -> Asked:
+        ends = frozenset() if beam.ignore_eos else self.loaded.stop_ids
+        beam.check_ends(len(ends), self.loaded.spec.vocab)
+        return replace(self._reader.read(prompt, UNSAMPLED, salt, priority), beam=beam)
+
     def _all(
         self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
     ) -> list[Output]:
@@ -266,6 +307,25 @@ class LLM:
             words=asked.words,
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)
+
+    def _search(self, asked: Asked, id: str) -> Collector:
+        beam = asked.beam
+        assert beam is not None
+        room = self.loaded.limits.max_model_len - len(asked.tokens)
+        shown = replace(UNSAMPLED, include_stop_str_in_output=beam.include_stop_str_in_output)
+        request = Request(
+            id=id,
+            tokens=tuple(asked.tokens),
+            params=shown,
+            stop_ids=frozenset() if beam.ignore_eos else self.loaded.stop_ids,
+            max_tokens=room if beam.max_tokens is None else min(room, beam.max_tokens),
+            arrival=asked.arrival,
+            salt=asked.salt,
+            priority=asked.priority,
+            beam=beam,
+        )
+        every = replace(shown, n=beam.beam_width)
+        return Collector(request, self.tokenizer, asked.text, asked=every)
 
     def _vector(self, asked: Asked, id: str) -> VectorCollector:
         pooling = asked.pooling

@@ -13,7 +13,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from flyweight.errors import RequestError
-from flyweight.tasks import PoolingParams
+from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.words import Lexicon
 from flyweight.types import Request, SamplingParams, Words
@@ -34,6 +34,7 @@ class Asked:
     words: Words
     arrival: float = field(default_factory=time.monotonic)
     pooling: PoolingParams | None = None
+    beam: BeamSearchParams | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class CompletionOutput:
     """One choice.  `delta` is the text that is new since the last output of a stream.
     `finish_reason` is "stop", "length", "abort", "error" or None while running; `stop_reason` the
     stop string or the id of `stop_token_ids` that ended it, None where it was the model's own end,
-    or what a function of the caller's raised.
+    or what a function of the caller's raised; `score` what ranked an answer of a beam search.
     """
 
     index: int
@@ -130,6 +130,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     delta: str = ""
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class PoolingParams:
 
 
 MAX_BEAMS = 32
+MAX_CANDIDATES = 64  # best continuations of one beam: what the sampling kernel keeps
 EARLY: tuple[bool | str, ...] = (True, False, "never")
 
 
@@ -66,3 +67,16 @@ class BeamSearchParams:
         for name in ("ignore_eos", "include_stop_str_in_output"):
             flag = getattr(self, name)
             require(isinstance(flag, bool), name, flag, "true or false")
+
+    def check_ends(self, ends: int, vocab: int) -> None:
+        """Whether a model's vocabulary, `ends` of which end a sequence, has enough continuations:
+        so many go on, and each end is looked at beside them.
+        """
+        most = min(MAX_CANDIDATES, vocab) - ends
+        require(
+            self.beam_width <= most,
+            "beam_width",
+            self.beam_width,
+            f"1 to {most} (with {ends} ends among {vocab} tokens)",
+            most,
+        )

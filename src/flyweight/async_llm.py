@@ -1,0 +1,221 @@
+"""The engine for asyncio: many streams at once, over one background thread that steps it.
+
+Invariant: the engine is touched by its thread alone; every stream ends with its last output or one
+exception, and a stream that is left ends its request.  Nothing piles up: at most `max_requests` are
+in the engine, and of a stream that is read slowly only the newest output is kept, its text whole.
+"""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from flyweight.build import Notify
+from flyweight.collect import Collector, VectorCollector
+from flyweight.errors import FlyweightError, RequestError
+from flyweight.llm import LLM
+from flyweight.prompts import Prompt
+from flyweight.results import EmbeddingRequestOutput, RequestOutput
+from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.types import Event, SamplingParams
+
+
+class Stream:
+    """One request between the two threads: the engine's feeds, asyncio's reads."""
+
+    def __init__(self, collector: Collector | VectorCollector) -> None:
+        self.collector = collector
+        self.error: BaseException | None = None
+        self.over = False  # nothing more will come
+        self._lock = threading.Lock()
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def feed(self, events: Sequence[Event]) -> list[int]:
+        """A step's events, on the engine's thread; the choices that a stop string ended."""
+        with self._lock:
+            stopped = [event.index for event in events if self.collector.feed(event)]
+            self.over = self.collector.finished
+        self._wake()
+        return stopped
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.error, self.over = error, True
+        self._wake()
+
+    async def next(self) -> RequestOutput | EmbeddingRequestOutput:
+        """What is new since the last time; waits for it."""
+        await self._news.wait()
+        with self._lock:
+            self._news.clear()
+            if self.error is not None:
+                raise self.error
+            return self.collector.output()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the reader's loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(self._news.set)
+
+
+class AsyncLLM:
+    """An `LLM` (`model` and settings are its own) whose answers are awaited.
+
+    The thread starts with the first request and ends with `close`; use `async with`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        max_requests: int = 256,
+        notify: Notify | None = None,
+        **settings: Any,
+    ) -> None:
+        self.llm = LLM(model, notify=notify, **settings)
+        self._free = asyncio.Semaphore(max_requests)
+        self._streams: dict[str, Stream] = {}  # the engine thread's own
+        self._inbox: deque[Stream | str] = deque()  # streams to begin, ids to abort
+        self._ring = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *gone: object) -> None:
+        await self.close()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | BeamSearchParams | None = None,
+        *,
+        salt: str = "",
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput]:
+        """Yields the result as it grows; `outputs[i].delta` is what is new.  Leaving the loop, or
+        cancelling the task, ends the request.
+        """
+        collector = self.llm.collector(prompt, params, salt=salt, priority=priority)
+        async with self._free:
+            stream = self._begin(collector)
+            try:
+                finished = False
+                while not finished:
+                    output = await stream.next()
+                    assert isinstance(output, RequestOutput)
+                    finished = output.finished
+                    yield output
+            finally:
+                self._leave(stream)
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        params: PoolingParams | None = None,
+        *,
+        salt: str = "",
+        priority: int = 0,
+    ) -> EmbeddingRequestOutput:
+        """The prompt's vector."""
+        pooling = params or PoolingParams()
+        collector = self.llm.collector(prompt, pooling, salt=salt, priority=priority)
+        async with self._free:
+            stream = self._begin(collector)
+            try:
+                output = await stream.next()
+                assert isinstance(output, EmbeddingRequestOutput)
+                return output
+            finally:
+                self._leave(stream)
+
+    async def close(self) -> None:
+        """Ends what is under way (its readers get a `RequestError`) and the thread."""
+        with self._ring:
+            self._closed = True
+            self._ring.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _begin(self, collector: Collector | VectorCollector) -> Stream:
+        stream = Stream(collector)
+        with self._ring:
+            if self._closed:
+                raise closed()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="flyweight", daemon=True)
+                self._thread.start()
+            self._inbox.append(stream)
+            self._ring.notify()
+        return stream
+
+    def _leave(self, stream: Stream) -> None:
+        """Tells the engine of a reader that went before the end."""
+        if not stream.over:
+            with self._ring:
+                self._inbox.append(stream.collector.request.id)
+                self._ring.notify()
+
+    # --- the engine's thread ---
+
+    def _serve(self) -> None:
+        """Steps while there is work, sleeps while there is none."""
+        engine = self.llm.loaded.engine
+        while True:
+            with self._ring:
+                self._ring.wait_for(lambda: self._closed or self._inbox or engine.busy)
+                if self._closed:
+                    break
+                news, self._inbox = self._inbox, deque()
+            for item in news:
+                self._take(item)
+            try:
+                self._step()
+            except Exception as error:  # a bug of ours, or memory: those who wait must hear of it
+                self._end_all(error)
+        self._end_all(closed())
+
+    def _take(self, item: Stream | str) -> None:
+        engine = self.llm.loaded.engine
+        if isinstance(item, str):
+            engine.abort(item)
+            self._streams.pop(item, None)
+            return
+        try:
+            engine.add(item.collector.request)
+        except FlyweightError as refused:
+            item.fail(refused)
+        else:
+            self._streams[item.collector.request.id] = item
+
+    def _step(self) -> None:
+        engine = self.llm.loaded.engine
+        news: dict[str, list[Event]] = {}
+        for event in engine.step():
+            news.setdefault(event.id, []).append(event)
+        for id, events in news.items():
+            stream = self._streams[id]
+            for index in stream.feed(events):
+                engine.stop(id, index)
+            if stream.over:
+                del self._streams[id]
+
+    def _end_all(self, error: BaseException) -> None:
+        """Everything under way ends with an error; the engine can be used again."""
+        with self._ring:
+            waiting, self._inbox = self._inbox, deque()
+        for id, stream in self._streams.items():
+            self.llm.loaded.engine.abort(id)
+            stream.fail(error)
+        self._streams.clear()
+        for item in waiting:
+            if isinstance(item, Stream):
+                item.fail(error)
+
+
+def closed() -> RequestError:
+    return RequestError("this AsyncLLM is closed; make another")

@@ -1,0 +1,97 @@
+"""The model and its K/V by hand: `prefill`, `decode_step`, `generate`, for one sequence.
+
+Invariant: K/V is valid for the `length` tokens seen since the last `prefill`.  No scheduler, no
+prefix cache, no sampling: what the engine does for many, in the fewest words, on the same kernels;
+so its tokens are the engine's greedy ones.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flyweight.build import build
+from flyweight.config import Settings
+from flyweight.engine.runner import Runner
+from flyweight.errors import RequestError
+from flyweight.prompts import Prompt, Reader
+from flyweight.sampling.arrays import columns
+from flyweight.types import SamplingParams
+from flyweight.wire import F32, I32, Batch
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class KVCacheModel:
+    """One sequence on a model of its own; `model` and settings are `LLM`'s.  `logits` [V] are those
+    after the newest token.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        self.loaded = build(Settings.of(model=model, max_num_seqs=1, **settings))
+        limits = self.loaded.limits
+        self.tokenizer = self.loaded.tokenizer
+        self._reader = Reader(self.tokenizer, self.loaded.spec.vocab, limits.max_model_len)
+        self._table: I32 = np.arange(limits.blocks, dtype=np.int32)  # nobody else is here
+        self.length = 0
+        self.logits: F32 = np.zeros(0, np.float32)
+
+    def prefill(self, prompt: Prompt) -> F32:
+        """Computes the whole prompt (text or token ids) anew; the logits after its last token."""
+        tokens = self._reader.read(prompt, GREEDY, "", 0).tokens
+        self.length = 0
+        most = self.loaded.limits.max_num_batched_tokens
+        for start in range(0, len(tokens), most):
+            self._forward(tokens[start : start + most])
+        return self.logits
+
+    def decode_step(self, token: int) -> int:
+        """Computes one more token; returns the likeliest after it.  Raises `RequestError` before
+        `prefill`, at the context's end, and for an id outside the vocabulary.
+        """
+        longest, vocab = self.loaded.limits.max_model_len, self.loaded.spec.vocab
+        if not self.length:
+            raise RequestError("decode_step before prefill: no K/V yet; call prefill(prompt) first")
+        if self.length >= longest:
+            raise RequestError(
+                f"decode_step at the context's end: {self.length} tokens of max_model_len = "
+                f"{longest}; call prefill(prompt) to begin anew"
+            )
+        if not 0 <= token < vocab:
+            raise RequestError(
+                f"token = {token} is out of range; allowed: 0 to {vocab - 1}", "token"
+            )
+        self._forward([token])
+        return int(self.logits.argmax())
+
+    def generate(self, prompt: Prompt, max_new_tokens: int = 100) -> str:
+        """The likeliest continuation, token by token, up to the model's own end."""
+        token = int(self.prefill(prompt).argmax())
+        made = [token]
+        room = self.loaded.limits.max_model_len - self.length
+        while len(made) < min(max_new_tokens, room) and token not in self.loaded.stop_ids:
+            token = self.decode_step(token)
+            made.append(token)
+        return self.tokenizer.decode([t for t in made if t not in self.loaded.stop_ids])
+
+    def _forward(self, tokens: Sequence[int]) -> None:
+        """Writes the tokens' K/V after what is there."""
+        runner, size = self.loaded.engine.runner, self.loaded.limits.block_size
+        assert isinstance(runner, Runner)
+        count, context = len(tokens), self.length + len(tokens)
+        positions = np.arange(self.length, context, dtype=np.int32)
+        table = self._table[: -(-context // size)]
+        batch = Batch(
+            tokens=np.array(tokens, np.int32),
+            positions=positions,
+            slots=table[positions // size] * size + positions % size,
+            starts=np.array([0, count], np.int32),
+            contexts=np.array([context], np.int32),
+            tables=table[None],
+            rows=np.array([count - 1], np.int32),
+            sampling=columns([]),
+        )
+        hidden = runner.model.hidden(batch, runner.kv, batch.rows)  # [1, H]
+        self.logits = runner.model.logits(hidden)[0]
+        self.length = context

@@ -1,0 +1,182 @@
+"""`AsyncLLM`: many streams at once, and what happens to them when someone leaves or breaks."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight import LLM, AsyncLLM, BeamSearchParams, PoolingParams, RequestError, SamplingParams
+from tiny_model import tiny_folder
+
+GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def run(
+    folder: Path, test: Callable[[AsyncLLM], Coroutine[Any, Any, Any]], **settings: Any
+) -> None:
+    """Within its own loop; afterwards no thread, no block and no request is left."""
+    before = set(threading.enumerate())
+
+    async def main() -> AsyncLLM:
+        async with AsyncLLM(folder, block_size=8, threads=1, **settings) as llm:
+            await asyncio.wait_for(test(llm), 60)
+        return llm
+
+    llm = asyncio.run(main())
+    engine = llm.llm.loaded.engine
+    assert not engine.busy and not llm._streams
+    assert len(engine.scheduler.pool.free) == engine.scheduler.pool.blocks
+    named = {t for t in threading.enumerate() if t.name == "flyweight"}
+    assert named <= before
+
+
+async def text(llm: AsyncLLM, prompt: Any, params: SamplingParams = GREEDY) -> str:
+    """A stream's deltas put together, checked against its texts."""
+    whole = ""
+    async for out in llm.generate(prompt, params):
+        whole += out.outputs[0].delta
+        assert whole == out.outputs[0].text
+    assert out.finished
+    return whole
+
+
+PROMPTS = [f"hello number {i}" for i in range(20)]
+
+
+def test_many_streams_at_once(folder: Path) -> None:
+    expected = [o.outputs[0].text for o in LLM(folder).generate(PROMPTS, GREEDY)]
+
+    async def test(llm: AsyncLLM) -> None:
+        assert await asyncio.gather(*(text(llm, p) for p in PROMPTS)) == expected
+        assert llm.llm.stats()["steps"] < 16 * len(PROMPTS), "they shared steps"
+
+    run(folder, test)
+
+
+def test_no_more_than_so_many_are_in_the_engine(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        most = 0
+        step = llm.llm.loaded.engine.step
+
+        def watched():
+            nonlocal most
+            most = max(most, len(llm.llm.loaded.engine.scheduler.by_id))
+            return step()
+
+        llm.llm.loaded.engine.step = watched  # type: ignore[method-assign]
+        await asyncio.gather(*(text(llm, p) for p in PROMPTS))
+        assert most <= 3
+
+    run(folder, test, max_requests=3)
+
+
+def test_a_slow_reader_loses_nothing_and_holds_nobody_up(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        parts = 0
+        whole = ""
+        async with aclosing(llm.generate("hello", LONG)) as stream:
+            async for out in stream:
+                parts, whole = parts + 1, whole + out.outputs[0].delta
+                if parts == 1:
+                    await text(llm, "another")
+                    while llm.llm.loaded.engine.busy:
+                        await asyncio.sleep(0.01)
+        assert parts == 2 and whole == out.outputs[0].text
+        assert len(out.outputs[0].token_ids) == 200
+
+    run(folder, test)
+
+
+def test_who_leaves_ends_the_request(folder: Path) -> None:
+    async def idle(llm: AsyncLLM) -> None:
+        while llm.llm.loaded.engine.busy or llm._streams:
+            await asyncio.sleep(0.005)
+
+    async def test(llm: AsyncLLM) -> None:
+        async with aclosing(llm.generate("hello", LONG)) as stream:
+            await anext(stream)
+        await idle(llm)
+        task = asyncio.create_task(text(llm, "hello", LONG))
+        while not llm._streams:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await idle(llm)
+        assert llm.llm.stats()["aborted"] == 2
+        assert await text(llm, "hello") == LLM(folder).generate("hello", GREEDY)[0].outputs[0].text
+
+    run(folder, test)
+
+
+def test_what_breaks_in_the_engine_reaches_every_reader(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        engine = llm.llm.loaded.engine
+        submit, calls = engine.runner.submit, 0
+
+        def broken(*args):
+            nonlocal calls
+            calls += 1
+            if calls == 5:
+                raise MemoryError("out of it")
+            return submit(*args)
+
+        engine.runner.submit = broken  # type: ignore[method-assign]
+        results = await asyncio.gather(
+            *(text(llm, p, LONG) for p in PROMPTS[:4]), return_exceptions=True
+        )
+        assert [type(r) for r in results] == [MemoryError] * 4
+        assert await text(llm, "hello") == LLM(folder).generate("hello", GREEDY)[0].outputs[0].text
+
+    run(folder, test)
+
+
+def test_refusals_are_the_askers_own(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        with pytest.raises(RequestError, match="token id -1"):
+            await text(llm, [-1])
+        wide = BeamSearchParams(beam_width=9, max_tokens=4)
+        with pytest.raises(RequestError, match="beam_width = 9 is above max_num_seqs = 4"):
+            async for _ in llm.generate("hello", wide):
+                pass
+        assert await text(llm, "hello")
+
+    run(folder, test, max_num_seqs=4)
+
+
+def test_closing_tells_those_who_wait(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        task = asyncio.create_task(text(llm, "hello", LONG))
+        while not llm._streams:
+            await asyncio.sleep(0)
+        await llm.close()
+        with pytest.raises(RequestError, match="closed"):
+            await task
+        with pytest.raises(RequestError, match="closed"):
+            await text(llm, "hello")
+
+    run(folder, test)
+
+
+def test_searches_and_vectors(folder: Path) -> None:
+    plain, beam = LLM(folder), BeamSearchParams(3, 6)
+    expected = plain.beam_search("hello", beam)[0].outputs
+
+    async def test(llm: AsyncLLM) -> None:
+        found = [out async for out in llm.generate("hello", beam)]
+        assert [out.outputs for out in found] == [expected]
+        vectors = await asyncio.gather(*(llm.embed(p, PoolingParams("mean")) for p in PROMPTS[:3]))
+        alone = plain.embed(PROMPTS[:3], PoolingParams("mean"))
+        assert [v.outputs for v in vectors] == [a.outputs for a in alone]
+
+    run(folder, test)
