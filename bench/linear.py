@@ -19,8 +19,8 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.ops.base import Array, rounding
-from flyweight.ops.cpu.gemm import LAYOUTS, MODES, Gemm, PackedWeight
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.cpu.gemm import MODES, Gemm, PackedWeight
+from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 
 SHAPES = ((4096, 1024), (6144, 1024), (1024, 3072))
 FOOTPRINT = 256 << 20  # bytes of weights walked by one timing of few rows
@@ -37,17 +37,33 @@ def random_weight(kind: str, n: int, k: int) -> GroupedWeight | Array:
             "f16": w.astype(np.float16),
             "bf16": (w.view(np.uint32) >> 16).astype(np.uint16),
         }[kind]
-    bits, group, zero, super_group, codes = LAYOUTS[kind]
-    cells = rng.integers(0, 1 << bits, (n, k), np.uint8).view(codes)
-    small = np.full((n, k // (super_group or group)), 0.01, np.float16)
-    if not super_group:
-        return GroupedWeight((n, k), bits, group, cells, small, zero)
-    sub = rng.integers(1, 64, (n, k // group), np.uint8)
-    if kind == "q6_k":
-        return GroupedWeight(
-            (n, k), bits, group, cells, sub.view(np.int8), zero, super_group, small
-        )
-    return GroupedWeight((n, k), bits, group, cells, sub, zero, super_group, small, sub, small)
+    layout = LAYOUTS[kind]
+    cells = rng.integers(0, 1 << layout.bits, (n, k), np.uint8).view(layout.codes)
+
+    def numbers(dtype: str, per: int) -> Array | None:
+        if not dtype:
+            return None
+        if dtype.startswith("float"):
+            return np.full((n, k // per), 0.01, dtype)
+        least = 1 if layout.super_group else 118  # exponents of 2^(x - 128)
+        most = 15 if layout.bits == 2 else 127
+        return rng.integers(least, max(most, least + 1), (n, k // per), np.uint8).view(dtype)
+
+    supers = numbers(layout.super_scales, layout.super_group)
+    mins = numbers(layout.mins, layout.group)
+    return GroupedWeight(
+        (n, k),
+        layout.bits,
+        layout.group,
+        cells,
+        numbers(layout.scales, layout.group),
+        layout.zero,
+        layout.super_group,
+        supers,
+        mins,
+        supers if layout.mins else None,
+        layout.values,
+    )
 
 
 Clock = Callable[[], float]
@@ -90,7 +106,7 @@ class Limits:
 
 
 def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activations: str) -> None:
-    print("kind  act   N x K        rows       us    GB/s  of bw     Gop/s  of peak")
+    print("kind   act   N x K        rows       us    GB/s  of bw     Gop/s  of peak")
     for kind in kinds:
         integer = rounding(activations, kind) == "int8"
         for n, k in SHAPES:
@@ -113,7 +129,7 @@ def line(gemm: Gemm, limits: Limits, copies: list[PackedWeight], t: int, integer
     read, done = copies[0].nbytes / seconds / 1e9, 2 * n * k * t / seconds / 1e9
     act = "int8" if integer else "float"
     print(
-        f"{kind:5} {act:5} {n:6} x {k:<5} {t:4} {seconds * 1e6:9.1f} {read:7.1f} "
+        f"{kind:6} {act:5} {n:6} x {k:<5} {t:4} {seconds * 1e6:9.1f} {read:7.1f} "
         f"{read / bandwidth:6.0%} {done:9.1f} {done / peak:7.0%}"
     )
 
@@ -143,7 +159,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", default="")
     parser.add_argument("--activations", default="int8", choices=list(MODES))
-    parser.add_argument("--kinds", default="q4_0,q8_0,q4_k,q6_k,bf16")
+    parser.add_argument("--kinds", default=",".join((*LAYOUTS, "bf16")))
     parser.add_argument("--rows", default="1,2,4,8,16,64,512")
     parser.add_argument("--decode", action="store_true")
     parser.add_argument("--cpu", action="store_true")

@@ -7,9 +7,23 @@ using namespace flyweight;
 
 namespace {
 
-constexpr Kind kKinds[] = {Kind::f32, Kind::f16, Kind::bf16, Kind::q8_0, Kind::q4_0, Kind::q4_k, Kind::q6_k};
+constexpr Kind kKinds[] = {Kind::f32,  Kind::f16,    Kind::bf16,  Kind::q8_0,  Kind::q4_0, Kind::q4_1,
+                           Kind::q5_0, Kind::q5_1,   Kind::iq4_nl, Kind::mxfp4, Kind::nvfp4, Kind::q2_k,
+                           Kind::q3_k, Kind::q4_k,   Kind::q5_k,  Kind::q6_k,  Kind::iq4_xs, Kind::int8_k};
 
-// A packed weight of random codes; every f16 field is a small number, so that sums stay finite.
+// The float fields and exponents of a grouped block.
+template <class Tame>
+void tame_scales(uint8_t* block, const Structure& s, const Tame& tame, size_t at) {
+  const auto part = [&](int from, int to) { return static_cast<size_t>(to - from) / 2; };
+  if (s.super_bytes == 2) tame(at, part(0, s.scales()));
+  if (s.super_bytes == 4)
+    for (int i = 0; i < s.scales(); i += 4) block[i + 3] = static_cast<uint8_t>((block[i + 3] & 0x80) | 0x3C);
+  if (s.number == Number::f16) tame(at + static_cast<size_t>(s.scales()), part(s.scales(), s.codes()));
+  if (s.number == Number::exponent)
+    for (int i = s.scales(); i < s.codes(); ++i) block[i] = static_cast<uint8_t>(112 + block[i] % 16);
+}
+
+// A packed weight of random codes; every float field is a small number, so that sums stay finite.
 std::vector<uint8_t> random_weight(std::mt19937& random, Kind kind, int64_t n, int64_t k) {
   std::vector<uint8_t> w(static_cast<size_t>(tile_count(n) * tile_bytes(kind, k)));
   for (uint8_t& b : w) b = static_cast<uint8_t>(random());
@@ -22,8 +36,10 @@ std::vector<uint8_t> random_weight(std::mt19937& random, Kind kind, int64_t n, i
       for (size_t i = at; i < at + 64; i += 4) w[i + 3] = static_cast<uint8_t>((w[i + 3] & 0x80) | 0x3E);
     else if (kind == Kind::bf16)
       for (size_t i = at; i < at + 64; i += 2) w[i + 1] = static_cast<uint8_t>((w[i + 1] & 0x80) | 0x3E);
+    else if (kind == Kind::f16)
+      tame(at, 16);
     else
-      tame(at, kind == Kind::q4_k ? 32 : 16);
+      tame_scales(w.data() + at, structure_of(kind), tame, at);
   }
   return w;
 }
