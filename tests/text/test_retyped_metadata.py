@@ -42,6 +42,9 @@ MODEL: dict[str, object] = {
     "tokenizer.ggml.padding_token_id": 0,
     "tokenizer.ggml.add_eos_token": False,
     "tokenizer.ggml.add_space_prefix": True,
+    "tokenizer.ggml.remove_extra_whitespaces": False,
+    "tokenizer.ggml.precompiled_charsmap": np.empty(0, np.uint8),
+    "tokenizer.chat_template.tool_use": "{{ tools }}",
 }
 OTHERS: dict[str, object] = {
     "text": "x",

@@ -121,6 +121,23 @@ def test_eos_is_the_union_of_eos_eot_eom() -> None:
     assert 482 in tokenizer.special_ids
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "around"),
+    [("llama", 512, ([1], [])), ("t5", 512, ([], [1])), ("bert", 512, ([101], [102]))],
+)
+def test_what_goes_around_a_text_where_the_file_does_not_say(
+    kind: str, count: int, around: tuple[list[int], list[int]]
+) -> None:
+    said = ("bos_token_id", "eos_token_id", "unknown_token_id", "add_bos_token", "add_eos_token")
+    metadata = {k: v for k, v in spm_metadata().items() if not k.endswith(said)}
+    metadata["tokenizer.ggml.model"] = kind
+    tokenizer = load_tokenizer(metadata)
+    inside = tokenizer.encode("time", add_special=False)
+    assert tokenizer.encode("time") == [*around[0], *inside, *around[1]]
+    no_bos = load_tokenizer(metadata | {"tokenizer.ggml.add_bos_token": False})
+    assert no_bos.encode("time") == [*inside, *around[1]]
+
+
 def test_special_tokens_are_read_only_when_asked(spm: Tokenizer, bpe: Tokenizer) -> None:
     assert bpe.encode("a<|end|>b")[2:3] == [481]
     assert 481 not in bpe.encode("a<|end|>b", parse_special=False)
