@@ -1,10 +1,12 @@
 """Speed of native attention: decode in GB/s of K/V beside sampled bandwidth, prefill in GFLOP/s.
 
     python bench/attention.py [--threads 2] [--dtype f16] [--isa avx512] [--heads 16,8,128]
+        [--window 512] [--latent]
 
 Times are the best of several calls over layers that together exceed the caches.  `cpu` figures
 divide by processor time instead of wall time, which is fairer to one thread on a busy machine.
-Causal prefill counts the positions a row sees.
+Causal prefill counts the positions a row sees; with --window no more than those.  --latent has one
+row of 576 elements a token, V the last 512 of them; --heads then gives the query heads.
 """
 
 import argparse
@@ -59,7 +61,7 @@ def filled(group: KVGroup, blocks: int, dtype: str) -> CpuKV:
     noise = np.random.default_rng(1).normal(size=1 << 16)
     word = {"f32": noise.astype(np.float32), "f16": noise.astype(np.float16)}
     word["bf16"] = (word["f32"].view(np.uint32) >> 16).astype(np.uint16)
-    for raw in (kv.k, kv.v):
+    for raw in (kv.k,) if kv.v is None else (kv.k, kv.v):
         values = raw.view(word[dtype].dtype)
         values[:] = np.resize(word[dtype], values.size)
     return kv
@@ -81,19 +83,23 @@ def best(run: Callable[[int], object], repeats: int) -> tuple[float, float]:
 def report(args: argparse.Namespace, sequences: int, computed: int, count: int) -> None:
     heads, kv_heads, dim = args.heads
     pool = _native.Pool(args.threads, args.isa)
-    ops, batch, group = (
-        Attention(pool),
-        step(sequences, computed, count),
-        KVGroup(kv_heads, dim, dim),
-    )
+    ops, batch = Attention(pool), step(sequences, computed, count)
+    group = KVGroup(kv_heads, dim, dim)
+    if args.latent:
+        group = KVGroup(1, 576, 512, v_in_k=True)
     layers = [filled(group, batch.tables.size, args.dtype) for _ in range(LAYERS)]
-    q = np.random.default_rng(2).normal(size=(sequences * count, heads, dim)).astype(np.float32)
+    q = np.random.default_rng(2).normal(size=(sequences * count, heads, group.k_dim))
+    q = q.astype(np.float32)
     before = bandwidth(args.threads)
-    wall, cpu = best(lambda i: ops.attend(q, layers[i], batch, dim**-0.5), args.repeats)
+    wall, cpu = best(
+        lambda i: ops.attend(q, layers[i], batch, dim**-0.5, args.window), args.repeats
+    )
     bracket = (before + bandwidth(args.threads)) / 2
-    seen = sequences * sum(computed + i + 1 for i in range(count))
-    flops = 4 * seen * heads * dim
-    nbytes = sequences * (computed + count) * kv_heads * dim * 2 * (4 if args.dtype == "f32" else 2)
+    window = args.window or computed + count
+    seen = sequences * sum(min(computed + i + 1, window) for i in range(count))
+    flops = 2 * seen * heads * (group.k_dim + group.v_dim)
+    stored = sequences * min(computed + count, window + count - 1) * group.width
+    nbytes = stored * (4 if args.dtype == "f32" else 2)
     name = f"{sequences} x {count} after {computed}"
     rate, speed = nbytes / wall / 1e9, flops / wall / 1e9
     print(
@@ -109,11 +115,16 @@ def main() -> None:
     parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
     parser.add_argument("--isa", default="", help="instruction set, the best by default")
     parser.add_argument("--heads", default="16,8,128", help="query heads, KV heads, head size")
+    parser.add_argument("--window", type=int, default=0, help="positions a token sees, 0 for all")
+    parser.add_argument("--latent", action="store_true", help="V inside K, as in DeepSeek-V2")
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
     args.heads = tuple(int(n) for n in args.heads.split(","))
     pool = _native.Pool(1, args.isa)
-    print(f"isa {pool.isa}, {args.threads} threads, KV {args.dtype}, heads {args.heads}")
+    print(
+        f"isa {pool.isa}, {args.threads} threads, KV {args.dtype}, heads {args.heads}, "
+        f"window {args.window}, latent {args.latent}"
+    )
     for case in (
         (1, 2047, 1),
         (1, 8191, 1),
