@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.config import Limits
@@ -130,6 +130,7 @@ def test_the_rows_shown_add_up() -> None:
     assert sum(amount for _, amount in shown.rows()) == shown.need
 
 
+@settings(deadline=None)
 @given(
     limit=st.integers(300, 3000),
     length=st.integers(16, 40960),
