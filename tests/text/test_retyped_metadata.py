@@ -65,6 +65,7 @@ OTHERS: dict[str, object] = {
     "words": ["1", "2"],
     "no numbers": np.empty(0, np.uint32),
     "one number": np.ones(1, np.uint32),
+    "512 bytes": np.full(512, 1, np.uint8),
     "numbers": np.arange(2, dtype=np.int64),
     "truth values": np.ones(512, np.bool_),
     "512 numbers": np.full(512, 99, np.int32),

@@ -45,6 +45,10 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
         safetensors_bytes(b'{"a":[' + b"0," * (5 << 20) + b"0]}"),
         "more than",
     ),
+    "header of 140,000 tensors": (
+        safetensors_bytes(b"{" + b'"a":{"data_offsets":[0,0]},' * 140_000 + b"}"),
+        "header of 140000 tensors; at most 131072",
+    ),
     "a number of 10000 digits": (
         safetensors_bytes(
             b'{"a":{"dtype":"F32","shape":[' + b"9" * 10_000 + b'],"data_offsets":[0,4]}}'

@@ -18,6 +18,7 @@ from flyweight.weights.tensorinfo import Span
 
 KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8"}
 MOST_HEADER = 100_000_000
+MOST_TENSORS = 1 << 17  # of one file; the largest published models have 2^10
 MOST_AXES = 8
 ENTRY = {"dtype", "shape", "data_offsets"}
 
@@ -44,6 +45,8 @@ def read_safetensors(path: Path, faults: list[str] | None = None) -> Safetensors
                 "(is this a safetensors file?)"
             )
         text = file.copy(8, length, "the header")
+        if (count := text.count(b'"data_offsets"')) > MOST_TENSORS:  # each costs a kilobyte parsed
+            raise CheckpointError(f"{path}: header of {count} tensors; at most {MOST_TENSORS}")
         header = parse_object(text, f"{path}: header")
         spans = _spans(header, path, 8 + length, faults)
         _check_tiling(spans, path, (8 + length, file.size), faults)
