@@ -1,5 +1,7 @@
 """Runs a model under a memory limit with its K/V full, in a process of its own, and reports what
-was planned and what was held: `python measured.py MODEL '{"memory_limit": ...}' PROMPTS TOKENS`.
+was planned and what was held.
+
+    python measured.py MODEL '{"memory_limit": ...}' PROMPTS TOKENS [TASK]
 
 The peak is of the proportional set size, looked at every few milliseconds.
 """
@@ -11,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from flyweight import LLM, ConfigError, SamplingParams
+from flyweight import LLM, BeamSearchParams, ConfigError, PoolingParams, SamplingParams
 from flyweight.plan.memory import MemoryPlan
 
 EVERY = 0.005  # seconds
@@ -69,7 +71,26 @@ def parts(plan: MemoryPlan) -> dict[str, int]:
     return rows | {"need": plan.need, "limit": plan.limit, "blocks": plan.blocks}
 
 
-def main(model: str, settings: str, prompts: str, tokens: str) -> None:
+def generate(llm: LLM, ids: list[list[int]]) -> None:
+    params = SamplingParams(
+        max_tokens=ANSWER, top_p=0.9, ignore_eos=True, logprobs=20, prompt_logprobs=20
+    )
+    llm.generate(ids, params, use_tqdm=False)
+
+
+def embed(llm: LLM, ids: list[list[int]]) -> None:
+    llm.embed(ids, PoolingParams("mean"), use_tqdm=False)
+
+
+def search(llm: LLM, ids: list[list[int]]) -> None:
+    beam = BeamSearchParams(beam_width=4, max_tokens=ANSWER, ignore_eos=True)
+    llm.beam_search(ids, beam, use_tqdm=False)
+
+
+TASKS = {"generate": generate, "embed": embed, "search": search}
+
+
+def main(model: str, settings: str, prompts: str, tokens: str, task: str = "generate") -> None:
     """No prompts: the plan alone."""
     asked = json.loads(settings)
     watch = Watch()
@@ -82,10 +103,7 @@ def main(model: str, settings: str, prompts: str, tokens: str) -> None:
         return
     length = int(tokens) - ANSWER
     ids = [[(31 * i + j) % 251 for j in range(length)] for i in range(int(prompts))]
-    params = SamplingParams(
-        max_tokens=ANSWER, top_p=0.9, ignore_eos=True, logprobs=20, prompt_logprobs=20
-    )
-    llm.generate(ids, params, use_tqdm=False)
+    TASKS[task](llm, ids)
     print(json.dumps({"peak": watch.stop(), "high_water": high_water(), "stats": llm.stats(),
                       **parts(llm.loaded.memory)}))  # fmt: skip
 

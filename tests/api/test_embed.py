@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flyweight import LLM, PoolingParams, RequestError, SamplingParams
+from flyweight import LLM, CheckpointError, PoolingParams, RequestError, SamplingParams
 from tiny_model import tiny_folder
 
 KINDS = ("mean", "last", "cls")
@@ -82,6 +82,12 @@ def test_a_prompt_may_fill_the_context(llm: LLM) -> None:
     assert len(out.prompt_token_ids) == 256
     with pytest.raises(RequestError, match=r"257 tokens; allowed: 1 to 256 \(max_m"):
         llm.embed([[5] * 257])
+
+
+@pytest.mark.parametrize("kind", ["bert", "nomic_bert"])
+def test_encoders_are_refused_by_name(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(CheckpointError, match=f"'{kind}'"):
+        LLM(tiny_folder(tmp_path / "encoder", {"model_type": kind}))
 
 
 def test_bad_asks_are_refused(llm: LLM) -> None:

@@ -37,8 +37,10 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
-def run(model: Path, settings: dict[str, Any], prompts: int, tokens: int) -> dict[str, Any]:
-    words = [str(model), json.dumps(settings), str(prompts), str(tokens)]
+def run(
+    model: Path, settings: dict[str, Any], prompts: int, tokens: int, task: str = "generate"
+) -> dict[str, Any]:
+    words = [str(model), json.dumps(settings), str(prompts), str(tokens), task]
     paths = os.pathsep.join(p for p in sys.path if p)  # pytest's, which a child does not inherit
     done = subprocess.run(
         [sys.executable, str(MEASURED), *words],
@@ -60,6 +62,16 @@ def test_under_load_memory_stays_under_the_limit(big: Path) -> None:
     assert 0.8 * got["need"] <= got["peak"], "the plan asks for much more than is used"
     refused = run(big, {**LOAD, "memory_limit": round(0.97 * need)}, 8, 96)["refused"]
     assert "is too small: this model needs" in refused
+
+
+@pytest.mark.parametrize("task", ["embed", "search"])
+def test_vectors_and_searches_stay_under_the_limit(flat: Path, task: str) -> None:
+    """Prompts of full length: their hidden states are never all there at once."""
+    load = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 512, "blocks": 160}
+    need = run(flat, load, 0, 0)["need"]
+    got = run(flat, {**load, "memory_limit": round(1.03 * need)}, 8, 1024, task)
+    assert got["stats"]["computed"] >= 8 * 1016
+    assert got["peak"] <= got["high_water"] <= got["limit"]
 
 
 def test_what_is_suggested_fits(flat: Path) -> None:

@@ -26,6 +26,9 @@ def build(plan: Plan, block_size: int) -> Batch:
     positions = (np.arange(starts[-1]) - (starts[:-1] - starts_at)[owner]).astype(np.int32)
     tables = _tables(chunks, contexts, block_size)
     slots = tables[owner, positions // block_size] * block_size + positions % block_size
+    drawn = [c.rows for c in chunks]  # how many rows of each want logits
+    if plan.hidden:
+        drawn = [0 if c.pooled else c.rows for c in chunks]
     return Batch(
         tokens=np.frombuffer(_tokens(chunks), np.int32),
         positions=positions,
@@ -33,8 +36,8 @@ def build(plan: Plan, block_size: int) -> Batch:
         starts=starts,
         contexts=contexts,
         tables=tables,
-        rows=_rows([0 if c.pooled else c.rows for c in chunks], starts),
-        sampling=columns(_sampling([c for c in chunks if not c.pooled])),
+        rows=_rows(drawn, starts),
+        sampling=columns(_sampling(chunks, drawn)),
         hidden=_rows([c.rows * c.pooled for c in chunks], starts) if plan.hidden else None,
     )
 
@@ -86,18 +89,19 @@ def _rows(counts: list[int], starts: I32) -> I32:
     return shift + np.arange(first[-1], dtype=np.int32)
 
 
-def _sampling(chunks: list[Chunk]) -> list[Row]:
-    """For each chunk that wants logits one row for the next token, and one after each guess, as if
-    the guesses before it had been accepted; before these, the rows whose next token is given.
+def _sampling(chunks: list[Chunk], drawn: list[int]) -> list[Row]:
+    """For each chunk that wants logits (`drawn` rows of them) one row for the next token, and one
+    after each guess, as if the guesses before it had been accepted; before these, the rows whose
+    next token is given.
     """
     rows: list[Row] = []
-    for chunk in chunks:
+    for chunk, count in zip(chunks, drawn, strict=True):
         seq, held = chunk.seq, len(chunk.seq.tokens)
         if seq.scorer is not None:
             first = chunk.start + chunk.count - chunk.rows + 1
             for i in range(first, first + chunk.scored):
                 rows.append(Row(seq.scorer, i, (), given=seq.tokens[i]))
-        for i in range(held, held + chunk.rows - chunk.scored):
+        for i in range(held, held + count - chunk.scored):
             tokens = seq.known(0, i) if i > held else seq.tokens
             rows.append(Row(seq.options, i, tokens, seq.mu))
     return rows

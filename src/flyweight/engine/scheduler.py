@@ -205,12 +205,17 @@ class Scheduler:
             if victim is seq:
                 return 0
         copy = self.pool.grow(seq.table, start, start + count)
-        return self._put(seq, count, plan, copy)
+        return self._put(Chunk(seq, start, count, count, copy), plan)
 
     def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
         """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
         count = self._most(seq, budget, plan)
-        return self._put(seq, count, plan, copy) if count else 0
+        if not count:
+            return 0
+        chunk = Chunk(seq, seq.computed, count, seq.rows(count), copy, seq.scores(count))
+        plan.scored += chunk.scored
+        plan.hidden += chunk.rows if chunk.pooled else 0
+        return self._put(chunk, plan)
 
     def _most(self, seq: Sequence, budget: int, plan: Plan) -> int:
         """The longest chunk that budget, `max_chunk` and the limits of rows allow."""
@@ -221,13 +226,10 @@ class Scheduler:
             count -= max(0, plan.scored + seq.rows(count) - self.limits.scored)
         return count
 
-    def _put(self, seq: Sequence, count: int, plan: Plan, copy: Copy | None) -> int:
-        rows, scored = seq.rows(count), seq.scores(count)
-        plan.chunks.append(Chunk(seq, seq.computed, count, rows, copy, scored))
-        plan.scored += scored
-        plan.hidden += rows if seq.request.pooling is not None else 0
-        seq.in_flight = True
-        return count
+    def _put(self, chunk: Chunk, plan: Plan) -> int:
+        plan.chunks.append(chunk)
+        chunk.seq.in_flight = True
+        return chunk.count
 
     # --- between waiting and running ---
 
