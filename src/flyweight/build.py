@@ -5,7 +5,7 @@ Invariant: the memory plan is made, and shown through `notify`, before a tensor 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,17 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
+from flyweight.models.adapters import kinds as adapter_kinds
+from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.linear import Parts
 from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import Machine, machine, resident
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, plan_memory
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, plan_memory
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
+from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.find import Search
@@ -61,12 +65,13 @@ class Silent:
 @dataclass(frozen=True, slots=True)
 class Described:
     """A model looked at, not loaded: what `flyweight inspect` shows.  `stop_ids` end a sequence
-    unless ignore_eos: all that its files name.
+    unless ignore_eos: all that its files name.  Adapters know the model as `published`.
     """
 
     checkpoint: Checkpoint
     spec: ModelSpec
     plan: WeightPlan
+    published: WeightPlan
     tokenizer: Tokenizer
     stop_ids: frozenset[int]
 
@@ -121,7 +126,8 @@ def describe(path: Path) -> Described:
         plan = read_plan(checkpoint, kind, spec)
         slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
-    return Described(checkpoint, spec, plan, tokenizer, stop_ids(checkpoint, tokenizer, spec))
+    ends = stop_ids(checkpoint, tokenizer, spec)
+    return Described(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
 
 
 def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:
@@ -157,11 +163,15 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     here = machine()
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
-    memory = memory_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops), here)
+    adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
+    asked = needs(found.checkpoint, found.spec, found.plan, ops)
+    memory = memory_plan(settings, asked.beside(_adapter_kinds(adapters, found), ops), here)
     _judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights = load(found.checkpoint, found.plan, ops, tell.progress)
-    model = Decoder(found.spec, weights, ops, Solo(), memory.sizing.max_model_len)
+    low = [low_rank(adapter, found.published, ops) for adapter in adapters]
+    parts = Parts(ops, Solo(), found.spec, weights, low)
+    model = Decoder(parts, memory.sizing.max_model_len)
     limits = Limits(
         max_model_len=memory.sizing.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -174,6 +184,8 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     )
     engine = _engine(settings, limits, model, ops, found)
     found.checkpoint.close()
+    for adapter in adapters:
+        adapter.close()
     return Loaded(
         engine=engine,
         tokenizer=found.tokenizer,
@@ -183,6 +195,11 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
     )
+
+
+def _adapter_kinds(adapters: Sequence[Adapter], found: Described) -> SlotKinds:
+    """What adapters add to the model's matrices, for the memory plan."""
+    return {f"adapter {i}": adapter_kinds(a, found.published) for i, a in enumerate(adapters)}
 
 
 def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
@@ -262,4 +279,5 @@ def _engine(
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = NgramDrafter() if settings.draft_tokens else None
-    return Engine(scheduler, Runner(model, ops, layers), drafter, Metrics())
+    runner = Runner(model, ops, layers)
+    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters))

@@ -6,7 +6,8 @@ environment.  Standard library only.
 
 import os
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Integral
 from typing import Any, Self
@@ -102,7 +103,8 @@ class Settings:
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
     forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
     requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
-    the Hub; `offline` makes no network call.
+    the Hub; `offline` makes no network call.  `adapters` are folders of LoRA adapters by the names
+    requests call them.
     """
 
     model: str | os.PathLike[str] | None = None
@@ -123,18 +125,27 @@ class Settings:
     isa: str | None = None
     offline: bool = False
     revision: str | None = None
+    adapters: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        named = isinstance(self.adapters, Mapping) and all(
+            isinstance(name, str) and name and isinstance(path, str | os.PathLike)
+            for name, path in self.adapters.items()
+        )
+        if not named:
+            raise ConfigError(
+                f"adapters = {str(self.adapters)[:80]} is not valid; allowed: names to folders"
+            )
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError(f"model = {self.model!r} is not valid; allowed: a path, or none")
         for name in ("isa", "revision"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise ConfigError(f"{name} = {value!r} is not valid; allowed: a name, or none")
-        for field in fields(self):  # NumPy's whole numbers become our own
-            value = getattr(self, field.name)
+        for known in fields(self):  # NumPy's whole numbers become our own
+            value = getattr(self, known.name)
             if isinstance(value, Integral) and not isinstance(value, bool):
-                object.__setattr__(self, field.name, int(value))
+                object.__setattr__(self, known.name, int(value))
         for name, allowed in CHOICES.items():
             self._one_of(name, getattr(self, name), allowed)
         for name in ("enable_prefix_caching", "offline"):

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.config import Settings
-from flyweight.errors import CheckpointError, RequestError
+from flyweight.errors import CheckpointError, RequestError, nearest
 from flyweight.loop import Gathers, Loop
 from flyweight.prompts import Asked, Prompt, Reader, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
@@ -113,17 +113,33 @@ class LLM:
         use_tqdm: bool = True,
         salt: str = "",
         priority: int = 0,
+        adapter: str | Sequence[str] = "",
     ) -> list[RequestOutput]:
         """Completes every prompt: text, token ids, or {"prompt": ..., "prompt_token_ids": ...}.
 
         Results come in the prompts' order.  Raises `RequestError` before any work if one of them
         cannot be served.  `salt` keeps this call's prefix-cache entries apart; lower `priority`
-        goes first.
+        goes first.  `adapter` names one of `Settings.adapters` for all prompts, or one for each.
         """
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        asked = [self._reader.read(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
+        read = [self._reader.read(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
+        own = self._adapters(adapter, len(many))
+        asked = [replace(a, adapter=name) for a, name in zip(read, own, strict=True)]
         return self._all(asked, self._collector, use_tqdm)
+
+    def _adapters(self, given: str | Sequence[str], wanted: int) -> Sequence[str]:
+        """The name of every prompt's adapter, each of them loaded."""
+        names = one_each("adapter", given, str, wanted)
+        known = self.settings.adapters
+        bad = next((name for name in names if name and name not in known), None)
+        if bad is not None:
+            raise RequestError(
+                f"adapter = {bad!r} is not loaded; known: {', '.join(known) or 'none'}"
+                f"{nearest(bad, known)}",
+                "adapter",
+            )
+        return names
 
     def embed(
         self,
@@ -170,6 +186,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         salt: str = "",
         priority: int = 0,
+        adapter: str | Sequence[str] = "",
         **variables: Any,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, through the model's chat template; the other
@@ -185,7 +202,12 @@ class LLM:
             for talk in talks
         ]
         return self.generate(
-            prompts, sampling_params, use_tqdm=use_tqdm, salt=salt, priority=priority
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            salt=salt,
+            priority=priority,
+            adapter=adapter,
         )
 
     def conversation(
@@ -304,6 +326,7 @@ class LLM:
             arrival=asked.arrival if arrival is None else arrival,
             salt=asked.salt,
             priority=asked.priority,
+            adapter=asked.adapter,
             words=asked.words,
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)

@@ -35,6 +35,7 @@ class Asked:
     arrival: float = field(default_factory=time.monotonic)
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from workload import Harness, Parts, workload
@@ -213,8 +214,8 @@ def test_a_hash_without_the_salt_is_caught(monkeypatch):
 
 
 def test_a_context_one_too_short_is_caught(monkeypatch):
-    def short(plan: Plan, block_size: int) -> Batch:
-        batch = build(plan, block_size)
+    def short(plan: Plan, *rest: Any) -> Batch:
+        batch = build(plan, *rest)
         return replace(batch, contexts=batch.contexts - 1)
 
     monkeypatch.setattr(engine_room, "build", short)
@@ -222,8 +223,8 @@ def test_a_context_one_too_short_is_caught(monkeypatch):
 
 
 def test_a_slot_one_too_far_is_caught(monkeypatch):
-    def shifted(plan: Plan, block_size: int) -> Batch:
-        batch = build(plan, block_size)
+    def shifted(plan: Plan, block_size: int, *rest: Any) -> Batch:
+        batch = build(plan, block_size, *rest)
         return replace(batch, slots=batch.slots ^ 1 if block_size == 2 else batch.slots)
 
     monkeypatch.setattr(engine_room, "build", shifted)

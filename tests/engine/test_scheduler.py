@@ -181,7 +181,8 @@ def test_an_interrupted_step_is_computed_again():
     submit, calls = h.engine.runner.submit, iter(range(10**6))
 
     def interrupted(*given):
-        if next(calls) % 3 == 1:
+        # Not for ever: what must be computed in one go (a mean) would never come to its end.
+        if (call := next(calls)) % 3 == 1 and call < 300:
             raise KeyboardInterrupt
         return submit(*given)
 

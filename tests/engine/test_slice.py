@@ -16,6 +16,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.linear import Parts
 from flyweight.models.registry import family
 from flyweight.ops.reference import ReferenceOps
 from flyweight.spec import Files
@@ -50,7 +51,7 @@ def model():
     for slot in kind.plan(spec, Files()).slots:
         values = rng.normal(0, 0.3, slot.shape).astype(np.float32)
         weights[slot.name] = values if slot.kind == "vector" else ops.pack(slot.shape, [values])
-    return Decoder(spec, weights, ops, Solo(), spec.context), spec, ops
+    return Decoder(Parts(ops, Solo(), spec, weights), spec.context), spec, ops
 
 
 def engine_of(model, limits, drafter=None):

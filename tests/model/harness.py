@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.linear import Parts
 from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.types import SamplingParams
+from flyweight.weights.adapter import open_adapter
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import load
 from flyweight.wire import F32, Batch
@@ -34,6 +37,7 @@ def decoder(
     plan: PlanChange | None = None,
     weights: Callable[[Weights], None] | None = None,
     length: int = 0,
+    adapters: Sequence[Path] = (),
 ) -> Decoder:
     """Loads a model that runs `length` tokens, by default what its config says.
 
@@ -48,7 +52,11 @@ def decoder(
     loaded: Weights = dict(load(checkpoint, (plan or (lambda p: p))(planned), ops, None))
     if weights:
         weights(loaded)
-    return Decoder((change or (lambda s: s))(spec), loaded, ops, Solo(), length or spec.context)
+    published = kind.plan(spec, Files())
+    low = [low_rank(open_adapter(folder), published, ops) for folder in adapters]
+    return Decoder(
+        Parts(ops, Solo(), (change or (lambda s: s))(spec), loaded, low), length or spec.context
+    )
 
 
 def sampling(rows: int) -> Any:

@@ -14,6 +14,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.linear import Parts
 from flyweight.models.registry import FAMILIES
 from flyweight.ops.base import Ops, bf16_bits
 from flyweight.ops.grouped import GroupedWeight
@@ -63,10 +64,12 @@ def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:
         else:
             n, k = slot.shape
             weights[slot.name] = ops.pack((n, k), [random_weight(rng, kind, n, k)])
-    return Decoder(spec, weights, ops, Solo(), spec.context)
+    return Decoder(Parts(ops, Solo(), spec, weights), spec.context)
 
 
-def engine(model: Decoder, kv: str = "f16", **limits: object) -> Engine:
+def engine(
+    model: Decoder, kv: str = "f16", adapters: Sequence[str] = (), **limits: object
+) -> Engine:
     chosen = {
         "max_model_len": 1024,
         "max_num_seqs": 8,
@@ -77,7 +80,7 @@ def engine(model: Decoder, kv: str = "f16", **limits: object) -> Engine:
     bounds = Limits(**{**chosen, **limits})  # type: ignore[arg-type]
     layers = kv_memory(model.spec, model.ops, bounds, kv)
     scheduler = Scheduler(bounds, BlockPool(bounds.blocks, bounds.block_size))
-    return Engine(scheduler, Runner(model, model.ops, layers), None, Metrics())
+    return Engine(scheduler, Runner(model, model.ops, layers), None, Metrics(), adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ table, R rows, B tokens per block.
 """
 
 from array import array
+from collections.abc import Mapping
 from itertools import chain
 
 import numpy as np
@@ -15,8 +16,10 @@ from flyweight.sampling.arrays import Row, columns
 from flyweight.wire import I32, Batch
 
 
-def build(plan: Plan, block_size: int) -> Batch:
-    """The batch of a plan's chunks, in their order."""
+def build(plan: Plan, block_size: int, adapters: Mapping[str, int] | None = None) -> Batch:
+    """The batch of a plan's chunks, in their order; `adapters` are the numbers of those there
+    are, by name.
+    """
     chunks = plan.chunks
     starts_at = np.array([c.start for c in chunks], np.int32)  # [S]
     counts = np.array([c.count for c in chunks], np.int32)  # [S]
@@ -38,8 +41,14 @@ def build(plan: Plan, block_size: int) -> Batch:
         tables=tables,
         rows=_rows(drawn, starts),
         sampling=columns(_sampling(chunks, drawn)),
+        adapters=_owners(chunks, adapters) if adapters else None,
         hidden=_rows([c.rows * c.pooled for c in chunks], starts) if plan.hidden else None,
     )
+
+
+def _owners(chunks: list[Chunk], adapters: Mapping[str, int]) -> I32:
+    """The number of each sequence's adapter, -1 for none: [S]."""
+    return np.array([adapters.get(c.seq.request.adapter, -1) for c in chunks], np.int32)
 
 
 def moves(plan: Plan, block_size: int) -> tuple[I32, I32] | None:

@@ -19,7 +19,7 @@ from flyweight.engine.processors import Edit, edits
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, nearest
 from flyweight.sampling.verify import accept
 from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
@@ -38,11 +38,17 @@ class Engine:
     """Requests in, events out."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runs, drafter: Drafter | None, metrics: Metrics
+        self,
+        scheduler: Scheduler,
+        runner: Runs,
+        drafter: Drafter | None,
+        metrics: Metrics,
+        adapters: Seq[str] = (),
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
         self.pooling, self.beams = Pooling(), Beams(scheduler)
+        self.adapters = {name: i for i, name in enumerate(adapters)}
         self.computing = False  # within the runner, the long part of a step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
@@ -55,6 +61,13 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queues a request.  Raises `RequestError` for what could never be finished."""
         self._mend()
+        if request.adapter and request.adapter not in self.adapters:
+            known = ", ".join(self.adapters) or "none were loaded"
+            raise RequestError(
+                f"adapter = {request.adapter!r} is not loaded; known: {known}"
+                f"{nearest(request.adapter, self.adapters)}",
+                "adapter",
+            )
         self._sound = False
         try:
             self.scheduler.add(request)
@@ -102,7 +115,7 @@ class Engine:
         plan = self.scheduler.schedule()
         batch, events = None, []
         if plan.chunks:
-            batch = build(plan, self.scheduler.limits.block_size)
+            batch = build(plan, self.scheduler.limits.block_size, self.adapters)
             own = edits(plan)
             sampled = self._run(plan, batch, own)
             errors = {edit.row: edit.error for edit in own if edit.error}

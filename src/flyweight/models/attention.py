@@ -5,10 +5,11 @@ Invariant: reads K/V only through `ops.attend`; a row's output depends on that r
 T tokens, Hq query heads, D head size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
 from flyweight.spec import LayerSpec
 from flyweight.wire import F32, Batch
@@ -29,19 +30,19 @@ class Attention:
     ops: Ops
     comm: Comm
     layer: LayerSpec
-    qkv: Weights
-    out: Weights
+    qkv: Linear
+    out: Linear
     norms: HeadNorm | None
     sinks: F32 | None
     scale: float
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, layer = self.ops, self.layer
-        q = ops.rope_store(ops.linear(x, self.qkv), kv, batch, rope, self.norms)  # [T, Hq, D]
+        q = ops.rope_store(self.qkv(x, batch), kv, batch, rope, self.norms)  # [T, Hq, D]
         mixed = ops.attend(
             q, kv, batch, self.scale, layer.kv.window, layer.softcap, self.sinks
         )  # [T, Hq*D]
-        return self.comm.all_reduce(ops.linear(mixed, self.out))
+        return self.comm.all_reduce(self.out(mixed, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,61 +57,61 @@ class LatentAttention:
     ops: Ops
     comm: Comm
     layer: LayerSpec
-    q_down: Weights | None
+    q_down: Linear | None
     q_norm: F32 | None
-    q: Weights
-    kv_down: Weights
+    q: Linear
+    kv_down: Linear
     kv_norm: F32
     k_up: Sequence[Weights]
     v_up: Sequence[Weights]
-    out: Weights
+    out: Linear
     scale: float
     eps: float
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, heads, latent = self.ops, self.layer.heads, self.layer.latent
         assert latent is not None
-        queries = ops.linear(self._down(x), self.q).reshape(len(x), heads, -1)
+        queries = self.q(self._down(x, batch), batch).reshape(len(x), heads, -1)
         plain = ops.linear_heads(queries[:, :, latent.rope :], self.k_up)  # [T, Hq, rank]
         both = ops.concat((queries[:, :, : latent.rope], plain)).reshape(len(x), -1)
-        stored = ops.linear(x, self.kv_down)  # [T, rope+rank]
+        stored = self.kv_down(x, batch)  # [T, rope+rank]
         normed = ops.norm(ops.concat((stored[:, latent.rope :],)), self.kv_norm, self.eps)
         qk = ops.concat((both, stored[:, : latent.rope], normed))
         q = ops.rope_store(qk, kv, batch, rope, None)  # [T, Hq, rope+rank]
         mixed = ops.attend(q, kv, batch, self.scale).reshape(len(x), heads, latent.rank)
         values = ops.linear_heads(mixed, self.v_up).reshape(len(x), -1)  # [T, Hq*value]
-        return self.comm.all_reduce(ops.linear(values, self.out))
+        return self.comm.all_reduce(self.out(values, batch))
 
-    def _down(self, x: F32) -> F32:
+    def _down(self, x: F32, batch: Batch) -> F32:
         if self.q_down is None or self.q_norm is None:
             return x
-        return self.ops.norm(self.ops.linear(x, self.q_down), self.q_norm, self.eps)
+        return self.ops.norm(self.q_down(x, batch), self.q_norm, self.eps)
 
 
-def made(
-    ops: Ops, comm: Comm, layer: LayerSpec, weights: Mapping[str, Any], at: str, eps: float
-) -> Mixer:
-    """The attention block whose slots begin with `at`."""
+def made(parts: Parts, i: int) -> Mixer:
+    """The attention block of layer i."""
+    layer, eps, at = parts.spec.layers[i], parts.spec.norm.eps, f"layers.{i}."
     scale = layer.scale or layer.head**-0.5
+    weights, heads = parts.weights, range(layer.heads)
     if layer.latent is not None:
-        heads = range(layer.heads)
         return LatentAttention(
-            ops,
-            comm,
+            parts.ops,
+            parts.comm,
             layer,
-            weights.get(at + "q_down"),
+            parts.optional(at + "q_down"),
             weights.get(at + "q_down_norm"),
-            weights[at + "q"],
-            weights[at + "kv_down"],
+            parts.linear(at + "q"),
+            parts.linear(at + "kv_down"),
             weights[at + "kv_norm"],
             [weights[f"{at}k_up.{h}"] for h in heads],
             [weights[f"{at}v_up.{h}"] for h in heads],
-            weights[at + "out"],
+            parts.linear(at + "out"),
             scale,
             eps,
         )
     norms = None
     if layer.qk_norm:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
-    qkv, out, sinks = weights[at + "qkv"], weights[at + "out"], weights.get(at + "sinks")
-    return Attention(ops, comm, layer, qkv, out, norms, sinks, scale)
+    qkv, out = parts.linear(at + "qkv"), parts.linear(at + "out")
+    sinks = weights.get(at + "sinks")
+    return Attention(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale)

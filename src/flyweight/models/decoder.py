@@ -5,15 +5,14 @@ for bit.  Knows no requests, no phases, no text.  T tokens, R rows with logits, 
 vocabulary, D head size.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from flyweight.models import layer, norms
+from flyweight.models.linear import Parts
 from flyweight.models.rope import inverse_frequencies
-from flyweight.ops.base import Comm, KVLayer, Ops, Rotation
-from flyweight.spec import ModelSpec
+from flyweight.ops.base import KVLayer, Rotation
 from flyweight.wire import F32, I32, Batch
 
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions
@@ -37,15 +36,14 @@ class Decoder:
     logits of `batch.rows`; `hidden` and `logits` are its halves.
     """
 
-    def __init__(
-        self, spec: ModelSpec, weights: Mapping[str, Any], ops: Ops, comm: Comm, length: int
-    ) -> None:
-        self.spec, self.ops, self.comm = spec, ops, comm
+    def __init__(self, parts: Parts, length: int) -> None:
+        spec, weights = parts.spec, parts.weights
+        self.spec, self.ops, self.comm = spec, parts.ops, parts.comm
         self.embed = weights["embed"]
         self.positions = weights.get("positions")
         self.head = weights["embed" if spec.tie else "head"]
-        self.final_norm = norms.made(ops, spec.norm, weights, "norm")
-        self.layers = [layer.made(ops, comm, spec, i, weights) for i in range(len(spec.layers))]
+        self.final_norm = norms.made(parts, "norm")
+        self.layers = [layer.made(parts, i) for i in range(len(spec.layers))]
         self.frequencies = [inverse_frequencies(rope, length) for rope in spec.ropes]
 
     def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:

@@ -3,19 +3,20 @@
 Invariant: every row by itself; which experts a row takes depends on that row alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, Ops, Weights
-from flyweight.spec import LayerSpec, MoeSpec
-from flyweight.wire import F32
+from flyweight.spec import MoeSpec
+from flyweight.wire import F32, Batch
 
 
 class FeedForward(Protocol):
     """[T,H] -> [T,H]."""
 
-    def __call__(self, x: F32) -> F32: ...
+    def __call__(self, x: F32, batch: Batch) -> F32: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,13 @@ class Gated:
 
     ops: Ops
     comm: Comm
-    up: Weights
-    down: Weights
+    up: Linear
+    down: Linear
     act: str
 
-    def __call__(self, x: F32) -> F32:
-        ops = self.ops
-        inner = ops.act(ops.linear(x, self.up), self.act)
-        return self.comm.all_reduce(ops.linear(inner, self.down))
+    def __call__(self, x: F32, batch: Batch) -> F32:
+        inner = self.ops.act(self.up(x, batch), self.act)
+        return self.comm.all_reduce(self.down(inner, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,13 @@ class TwoLayers:
 
     ops: Ops
     comm: Comm
-    up: Weights
-    down: Weights
+    up: Linear
+    down: Linear
     act: str
 
-    def __call__(self, x: F32) -> F32:
-        ops = self.ops
-        inner = ops.activate(ops.linear(x, self.up), self.act)
-        return self.comm.all_reduce(ops.linear(inner, self.down))
+    def __call__(self, x: F32, batch: Batch) -> F32:
+        inner = self.ops.activate(self.up(x, batch), self.act)
+        return self.comm.all_reduce(self.down(inner, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +64,29 @@ class Mixture:
     shared: FeedForward | None
     shared_gate: Weights | None
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: F32, batch: Batch) -> F32:
         ops = self.ops
         ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.bias)
         out = self.comm.all_reduce(ops.experts(x, ids, weights, self.up, self.down, self.act))
         if self.shared is not None:
-            always = self.shared(x)
+            always = self.shared(x, batch)
             if self.shared_gate is not None:
                 ops.gate(always, ops.linear(x, self.shared_gate))
             ops.add(always, out)
         return out
 
 
-def made(
-    ops: Ops, comm: Comm, layer: LayerSpec, weights: Mapping[str, Any], at: str
-) -> FeedForward:
-    """The block whose slots begin with `at`."""
+def made(parts: Parts, i: int) -> FeedForward:
+    """The block of layer i."""
+    layer, at, ops, comm = parts.spec.layers[i], f"layers.{i}.", parts.ops, parts.comm
     if layer.moe is None:
         kind = Gated if layer.gated else TwoLayers
-        return kind(ops, comm, weights[at + "up"], weights[at + "down"], layer.act)
+        return kind(ops, comm, parts.linear(at + "up"), parts.linear(at + "down"), layer.act)
     shared = None
     if layer.moe.shared:
-        up, down = weights[at + "shared_up"], weights[at + "shared_down"]
+        up, down = parts.linear(at + "shared_up"), parts.linear(at + "shared_down")
         shared = Gated(ops, comm, up, down, layer.act)
-    experts = range(layer.moe.route.experts)
+    weights, experts = parts.weights, range(layer.moe.route.experts)
     return Mixture(
         ops,
         comm,

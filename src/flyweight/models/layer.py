@@ -3,16 +3,15 @@
 Invariant: a layer takes the normed rows, and gives what is still to be added to the residual.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from flyweight.models import attention, feedforward, norms
 from flyweight.models.attention import Mixer
 from flyweight.models.feedforward import FeedForward
+from flyweight.models.linear import Parts
 from flyweight.models.norms import Norm, Plain, Scaled
-from flyweight.ops.base import Comm, KVLayer, Ops, Rotation
-from flyweight.spec import ModelSpec
+from flyweight.ops.base import KVLayer, Ops, Rotation
 from flyweight.wire import F32, Batch
 
 After = Callable[[F32], F32]  # what is done to a block's output before it is added
@@ -34,7 +33,7 @@ class Serial:
 
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         mixed = self.attn_post(self.attn(x, kv, batch, rope))
-        return self.mlp_post(self.mlp(self.mlp_norm.add(mixed, residual)))
+        return self.mlp_post(self.mlp(self.mlp_norm.add(mixed, residual), batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +51,25 @@ class Parallel:
 
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         out = self.attn(x, kv, batch, rope)
-        self.ops.add(self.mlp(x if self.mlp_norm is None else self.mlp_norm(residual)), out)
+        own = x if self.mlp_norm is None else self.mlp_norm(residual)
+        self.ops.add(self.mlp(own, batch), out)
         return out
 
 
 Layer = Serial | Parallel
 
 
-def made(ops: Ops, comm: Comm, spec: ModelSpec, i: int, weights: Mapping[str, Any]) -> Layer:
+def made(parts: Parts, i: int) -> Layer:
     """Layer i of a model."""
-    at, layer = f"layers.{i}.", spec.layers[i]
+    spec, at = parts.spec, f"layers.{i}."
     first, second, *posts = (
-        norms.made(ops, spec.norm, weights, at + name)
-        for name in ("attn_norm", "mlp_norm", "attn_post", "mlp_post")
+        norms.made(parts, at + name) for name in ("attn_norm", "mlp_norm", "attn_post", "mlp_post")
     )
-    attn = attention.made(ops, comm, layer, weights, at, spec.norm.eps)
-    mlp = feedforward.made(ops, comm, layer, weights, at)
+    attn, mlp, rope = attention.made(parts, i), feedforward.made(parts, i), spec.layers[i].rope
     if spec.parallel:
         own = None if isinstance(second, Plain) else second
-        return Parallel(ops, first, attn, own, mlp, layer.rope)
+        return Parallel(parts.ops, first, attn, own, mlp, rope)
     after: list[After] = list(posts)
     if spec.residual_scale != 1:
-        after = [Scaled(ops, spec.residual_scale)] * 2
-    return Serial(first, attn, after[0], second, mlp, after[1], layer.rope)
+        after = [Scaled(parts.ops, spec.residual_scale)] * 2
+    return Serial(first, attn, after[0], second, mlp, after[1], rope)

@@ -4,12 +4,11 @@ Invariant: `norm(x)` leaves x as it is; `norm.add(x, residual)` adds x to the re
 returns the norm of the sum.  A place without a norm has `Plain`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops
-from flyweight.spec import NormSpec
 from flyweight.wire import F32
 
 
@@ -78,8 +77,9 @@ class Scaled:
         return x
 
 
-def made(ops: Ops, spec: NormSpec, weights: Mapping[str, Any], name: str) -> Norm:
+def made(parts: Parts, name: str) -> Norm:
     """The norm in slot `name`; `Plain` where the model has none there."""
+    ops, spec, weights = parts.ops, parts.spec.norm, parts.weights
     if name not in weights:
         return Plain(ops)
     if spec.kind == "layer":

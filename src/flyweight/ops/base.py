@@ -6,7 +6,7 @@ alone rounds them to what it multiplies with. Legend: T tokens, S sequences, R l
 hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +49,14 @@ class Weight(Protocol):
 
 # A slot whose sources differ in kind is a tuple, in order along N.
 Weights = Weight | tuple[Weight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What an adapter adds to a matrix (N,K): up(down(x)), (r,K) and (N,r)."""
+
+    down: Weight
+    up: Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,12 @@ class Ops(Protocol):
 
     def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
         """Every head through a matrix of its own: [T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
+        ...
+
+    def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+        """y [T,N] += up(down(x)), x [T,K], in place, with the matrices of each token's sequence
+        (`batch.adapters`, -1 for none).
+        """
         ...
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:

@@ -7,7 +7,7 @@ fast, and nothing here knows threads or tiles.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from flyweight.ops.base import (
     Array,
     HeadNorm,
     KVLayer,
+    LowRank,
     Rotation,
     Weight,
     Weights,
@@ -31,6 +32,7 @@ from flyweight.ops.base import (
     rounding,
 )
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.lowrank import adapt
 from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
 from flyweight.spec import KVGroup, RouteSpec
@@ -151,6 +153,9 @@ class ReferenceOps:
 
     def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
         return np.stack([self.linear(x[:, h], part) for h, part in enumerate(w)], axis=1)
+
+    def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+        adapt(self, y, x, low, batch)
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
         angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]

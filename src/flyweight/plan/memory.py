@@ -115,6 +115,10 @@ class Needs:
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
         return cls(spec, kinds, weight_bytes(kinds, ops), ops.activations)
 
+    def beside(self, more: SlotKinds, ops: Packer) -> "Needs":
+        """The same with further matrices (adapters)."""
+        return Needs.of(self.spec, {**self.kinds, **more}, ops)
+
 
 def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     """Bytes all slots will hold once packed; vectors are kept as float32."""

@@ -5,19 +5,29 @@ the company.  Behind it: gemm (weights), attention (KV memory), elementwise, sam
 models and no files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, KVLayer, Rotation, Weight, Weights
+from flyweight.ops.base import (
+    ACTIVATIONS,
+    Array,
+    HeadNorm,
+    KVLayer,
+    LowRank,
+    Rotation,
+    Weight,
+    Weights,
+)
 from flyweight.ops.cpu import elementwise
 from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight
 from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.lowrank import adapt
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
@@ -141,6 +151,9 @@ class CpuOps:
 
     def take(self, x: F32, rows: I32) -> F32:
         return elementwise.take(self._pool, x, rows)
+
+    def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+        adapt(self, y, x, low, batch)
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
         """Once a step for all layers, so NumPy will do; the angle is one float32 product."""

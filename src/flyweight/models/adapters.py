@@ -1,0 +1,100 @@
+"""LoRA adapters (Hu et al., 2021) put into a model's slots: which tensors of an adapter go beside
+which matrix of the decoder.
+
+Invariant: every tensor of an adapter is used, or it is refused by name.  A slot of several sources
+(q, k, v) takes their low-rank pairs as one: the first matrices stacked, the second ones block by
+block.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import LowRank, Ops
+from flyweight.spec import SlotPlan, Source, WeightPlan
+from flyweight.untrusted import shown
+from flyweight.weights.adapter import Adapter, Pair
+from flyweight.wire import F32
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One source's pair in its slot: its rows begin at `first`."""
+
+    pair: Pair
+    source: Source
+    first: int
+
+
+def places(adapter: Adapter, plan: WeightPlan) -> dict[str, list[Placed]]:
+    """Slot name to the pairs in it.  `plan` is the model's as published.  Raises `CheckpointError`
+    for pairs that fit nowhere.
+    """
+    found: dict[str, list[Placed]] = {}
+    for slot in plan.slots:
+        placed = list(_of_slot(adapter, slot))
+        if placed:
+            found[slot.name] = placed
+    used = {placed.pair.module for pairs in found.values() for placed in pairs}
+    lost = sorted(set(adapter.pairs) - used)
+    if lost:
+        raise CheckpointError(
+            f"{adapter.path}: {len(lost)} modules cannot be adapted in this model, "
+            f"the first {shown(lost[0])}; allowed: its attention and MLP matrices"
+        )
+    return found
+
+
+def low_rank(adapter: Adapter, plan: WeightPlan, ops: Ops) -> dict[str, LowRank]:
+    """Slot name to its matrices, packed."""
+    shapes = {slot.name: slot.shape for slot in plan.slots}
+    return {
+        name: _packed(placed, shapes[name], ops) for name, placed in places(adapter, plan).items()
+    }
+
+
+def kinds(adapter: Adapter, plan: WeightPlan) -> list[tuple[tuple[int, ...], str]]:
+    """(shape, kind) of every matrix `low_rank` packs, for the memory plan."""
+    shapes = {slot.name: slot.shape for slot in plan.slots}
+    found: list[tuple[tuple[int, ...], str]] = []
+    for name, placed in places(adapter, plan).items():
+        rank = sum(p.pair.rank for p in placed)
+        found += [((rank, shapes[name][1]), "f32"), ((shapes[name][0], rank), "f32")]
+    return found
+
+
+def _of_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[Placed]:
+    first = 0
+    for source in slot.sources:
+        pair = adapter.pairs.get(source.tensor.removesuffix(".weight"))
+        if pair is not None and slot.kind == "linear" and slot.name.startswith("layers."):
+            _check(adapter, pair, source, slot)
+            yield Placed(pair, source, first)
+        first += source.out
+
+
+def _check(adapter: Adapter, pair: Pair, source: Source, slot: SlotPlan) -> None:
+    whole = source.start == 0 and len(source.shape) == 2
+    wanted = (source.out, slot.shape[1])
+    if not whole or pair.shape != wanted:
+        raise CheckpointError(
+            f"{adapter.path}: {shown(pair.module)} is adapted as {list(pair.shape)}, "
+            f"the model's is {list(wanted)}"
+        )
+
+
+def _packed(placed: list[Placed], shape: tuple[int, ...], ops: Ops) -> LowRank:
+    rank = sum(p.pair.rank for p in placed)
+    down = np.concatenate([p.pair.down() for p in placed])  # [rank, K]
+    up: F32 = np.zeros((shape[0], rank), np.float32)
+    column = 0
+    for p in placed:
+        rows = p.pair.up()
+        if p.source.order:
+            first = np.arange(0, len(rows), len(p.source.order))[:, None]
+            rows = rows[(first + np.array(p.source.order)).reshape(-1)]
+        up[p.first : p.first + len(rows), column : column + p.pair.rank] = rows
+        column += p.pair.rank
+    return LowRank(ops.pack((rank, shape[1]), [down]), ops.pack((shape[0], rank), [up]))

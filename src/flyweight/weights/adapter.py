@@ -1,0 +1,139 @@
+"""The reader of PEFT's LoRA adapters: a folder with adapter_config.json and
+adapter_model.safetensors.
+
+Invariant: opening reads headers only; what the arithmetic here would not honour (DoRA, biases,
+whole modules, other kinds) is refused by name.  Format: huggingface.co/docs/peft.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyweight.errors import CheckpointError
+from flyweight.untrusted import read_json, shown
+from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
+from flyweight.wire import F32
+
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+MOST_RANK = 1024
+UNUSUAL = {  # what we do not compute, and the values that mean it is off
+    "use_dora": (False,),
+    "bias": ("none",),
+    "lora_bias": (False,),
+    "modules_to_save": ([],),
+    "target_parameters": ([],),
+    "trainable_token_indices": ([],),
+    "layer_replication": ([],),
+    "alora_invocation_tokens": ([],),
+    "use_qalora": (False,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One module's matrices: w + scale * up @ down, [N,r] @ [r,K]; `shape` is [N, K]."""
+
+    module: str
+    shape: tuple[int, int]
+    rank: int
+    scale: float
+    file: SafetensorsFile
+    names: tuple[str, str]
+
+    def down(self) -> F32:
+        """float32 [r, K]."""
+        return self._read(self.names[0], self.rank)
+
+    def up(self) -> F32:
+        """float32 [N, r], times the scale."""
+        scaled: F32 = self._read(self.names[1], self.shape[0]) * self.scale
+        return scaled
+
+    def _read(self, name: str, rows: int) -> F32:
+        found: Any = self.file.file.rows(name, self.file.spans[name], 0, rows)
+        return to_f32(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An opened adapter; `pairs` by the module's name in the published model."""
+
+    path: Path
+    file: SafetensorsFile
+    pairs: Mapping[str, Pair]
+
+    def close(self) -> None:
+        self.file.file.close()
+
+
+def open_adapter(path: Path) -> Adapter:
+    """Raises `CheckpointError`."""
+    if not (path / CONFIG).is_file():
+        raise CheckpointError(f"{path}: no {CONFIG}; an adapter is a folder that PEFT saved")
+    if not (path / WEIGHTS).is_file():
+        pickled = f"; {PICKLE} is a pickle, which can run any code when read: save it again with "
+        pickled += "safe_serialization=True"
+        raise CheckpointError(f"{path}: no {WEIGHTS}{pickled if (path / PICKLE).is_file() else ''}")
+    config = read_json(path / CONFIG)
+    _judge(config, path / CONFIG)
+    file = read_safetensors(path / WEIGHTS)
+    try:
+        return Adapter(path, file, _pairs(file, config, path))
+    except CheckpointError:
+        file.file.close()
+        raise
+
+
+def _judge(config: Mapping[str, Any], where: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(
+            f"{where}: peft_type = {shown(config.get('peft_type'))} is not supported; allowed: LORA"
+        )
+    for key, off in UNUSUAL.items():
+        value = config.get(key)
+        if value is not None and value not in off:
+            raise CheckpointError(f"{where}: {key} = {shown(value)} is not supported; leave it out")
+
+
+def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict[str, Pair]:
+    sides: dict[str, dict[str, str]] = {}
+    for name in file.spans:
+        found = NAME.fullmatch(name)
+        if found is None:
+            raise CheckpointError(
+                f"{path}: tensor {shown(name)} is no lora_A or lora_B of a module; "
+                "embeddings and whole modules cannot be adapted"
+            )
+        sides.setdefault(found[1], {})[found[2]] = name
+    return {module: _pair(module, names, file, config, path) for module, names in sides.items()}
+
+
+def _pair(
+    module: str, names: Mapping[str, str], file: SafetensorsFile, config: Mapping[str, Any],
+    path: Path,
+) -> Pair:  # fmt: skip
+    if set(names) != {"A", "B"}:
+        raise CheckpointError(f"{path}: {shown(module)} has only lora_{next(iter(names))}")
+    down, up = (file.spans[names[side]].shape for side in "AB")
+    if len(down) != 2 or len(up) != 2 or down[0] != up[1] or not 0 < down[0] <= MOST_RANK:
+        raise CheckpointError(
+            f"{path}: {shown(module)} has lora_A {list(down)} and lora_B {list(up)}; "
+            f"[r, K] and [N, r] with r from 1 to {MOST_RANK} expected"
+        )
+    scale = _scale(module, down[0], config, path)
+    return Pair(module, (up[0], down[1]), down[0], scale, file, (names["A"], names["B"]))
+
+
+def _scale(module: str, rank: int, config: Mapping[str, Any], path: Path) -> float:
+    """lora_alpha / r, or over its root for rank-stabilised adapters."""
+    alpha = config.get("lora_alpha", 8)
+    for pattern, own in (config.get("alpha_pattern") or {}).items():
+        if module == pattern or module.endswith(f".{pattern}"):
+            alpha = own
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e9:
+        raise CheckpointError(f"{path / CONFIG}: lora_alpha = {shown(alpha)}; a number expected")
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
