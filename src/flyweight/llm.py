@@ -241,6 +241,7 @@ class LLM:
         *,
         salt: str = "",
         priority: int = 0,
+        adapter: str = "",
     ) -> Generator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
@@ -252,7 +253,8 @@ class LLM:
                 f"ended; nearest valid: best_of = {params.n}, or generate",
                 "best_of",
             )
-        asked = self._reader.read(prompt, params, salt, priority)
+        (own,) = self._adapters(adapter, 1)
+        asked = replace(self._reader.read(prompt, params, salt, priority), adapter=own)
         id = f"request-{next(self._ids)}"
         runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)

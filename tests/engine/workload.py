@@ -174,7 +174,7 @@ class Harness:
         pool = self.parts.pool(limits.blocks, limits.block_size)
         self.scheduler = self.parts.scheduler(limits, pool, clock=self._clock)
         runner = MockRunner(limits.blocks, limits.block_size)
-        self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics())
+        self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics(), ("x",))
         self.now = 0.0
         self.tenant: dict[int, tuple[str, str]] = {}
         self.texts: dict[tuple[str, int], list[int]] = {}

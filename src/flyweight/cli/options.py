@@ -33,4 +33,7 @@ Revision = Annotated[
     typer.Option(metavar="NAME", help="A branch, tag or commit of a model on the Hub."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Make no network call.")]
+Adapter = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="A LoRA adapter to answer with, saved by PEFT.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -91,6 +91,7 @@ def run(
     max_num_batched_tokens: opt.MaxBatched = 512,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     enable_prefix_caching: opt.PrefixCaching = True,
+    adapter: opt.Adapter = None,
     revision: opt.Revision = None,
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
@@ -147,6 +148,7 @@ def run(
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_num_seqs": max_num_seqs,
         "enable_prefix_caching": enable_prefix_caching,
+        "adapters": {"adapter": adapter} if adapter else {},
         "revision": revision,
         "offline": offline,
         "prompt_logprob_rows": 0,  # nobody here asks for any
@@ -182,7 +184,8 @@ def answer(
     if prompt is None:
         session.talk()
     elif as_json:
-        out = llm.generate(session.extended(prompt), session.params, use_tqdm=False)[0]
+        said = session.extended(prompt)
+        out = llm.generate(said, session.params, use_tqdm=False, adapter=session.adapter)[0]
         print(json.dumps(asdict(out)))
     else:
         session.answer(prompt)

@@ -36,6 +36,7 @@ class Session:
 
     def __init__(self, llm: LLM, params: SamplingParams, system: str, console: Console) -> None:
         self.llm, self.params, self.system, self.console = llm, params, system, console
+        self.adapter = next(iter(llm.settings.adapters), "")  # the command line takes one
         self.chats = llm.tokenizer.chat_template is not None
         self.messages: list[Message] = []
         self.text = ""
@@ -84,7 +85,7 @@ class Session:
         """
         self.last, stopped = None, False
         try:
-            with closing(self.llm.stream(prompt, self.params)) as outputs:
+            with closing(self.llm.stream(prompt, self.params, adapter=self.adapter)) as outputs:
                 for self.last in outputs:
                     sys.stdout.write(self.last.outputs[0].delta)
                     sys.stdout.flush()
