@@ -109,7 +109,7 @@ MODELS = {
     ),
     "qwen3": Fixture("qwen3", "bf16", dict(head_dim=48, rope_theta=50000.0, rms_norm_eps=1e-6)),
     "qwen3-bias": Fixture(
-        "qwen3", "f32", dict(head_dim=32, attention_bias=True, tie_word_embeddings=True)
+        "qwen3", "bf16", dict(head_dim=32, attention_bias=True, tie_word_embeddings=True)
     ),
     "phi3": Fixture("phi3", "bf16", dict(sliding_window=61)),
     "phi4-longrope": Fixture(
@@ -190,7 +190,7 @@ MODELS = {
     ),
     "stablelm-parallel": Fixture(
         "stablelm",
-        "f32",
+        "bf16",
         dict(
             use_parallel_residual=True,
             rms_norm_eps=ABSENT,
@@ -223,7 +223,7 @@ MODELS = {
     ),
     "gpt-neox-serial": Fixture(
         "gpt_neox",
-        "f32",
+        "f16",
         dict(
             hidden_act="gelu",
             use_parallel_residual=False,
@@ -236,7 +236,7 @@ MODELS = {
     ),
     "gpt2": Fixture(
         "gpt2",
-        "f32",
+        "f16",
         {
             **dict.fromkeys(BASE, ABSENT),
             **dict(n_embd=64, n_head=4, n_layer=3, n_positions=CONTEXT, vocab_size=320),
@@ -335,7 +335,7 @@ MODELS = {
     ),
     "deepseek-v2": Fixture(
         "deepseek_v2",
-        "f32",
+        "bf16",
         dict(
             **{**LATENT, "q_lora_rank": 40},
             num_key_value_heads=4,
