@@ -160,7 +160,7 @@ def save(model: torch.nn.Module, fixture: Fixture, out: Path) -> None:
     for key in [key for key in tensors if fixture.mxfp4 and key.endswith(EXPERTS)]:
         blocks, scales = packed(key, tensors.pop(key).shape)
         tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
-    if fixture.model_type == "qwen3" and fixture.dtype == "bf16":
+    if out.name == "qwen3":
         return save_shards(tensors, out)
     save_file(tensors, out / "model.safetensors")
     return None
