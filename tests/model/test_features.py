@@ -15,7 +15,7 @@ import pytest
 from harness import MODELS, Weights, decoder, logits
 
 from flyweight.models.registry import family
-from flyweight.ops.base import Ops
+from flyweight.ops.base import Ops, from_bf16_bits
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, LayerSpec, ModelSpec, Source, WeightPlan
 from flyweight.untrusted import read_json
@@ -295,3 +295,28 @@ def test_checkpoints_without_the_base_prefix_load(native: Ops, tmp_path: Path) -
         model = decoder(tmp_path / name, native)
         got = logits(model, expected["prompt"], expected["rows"])
         assert np.abs(got - expected["logits"]).max() < 1e-3
+
+
+def test_the_text_part_of_a_model_that_sees_is_read(native: Ops, tmp_path: Path) -> None:
+    """Gemma 3 from 4B on: one checkpoint with a vision tower, under two ways of naming."""
+    from filewriters import encode, write_folder
+
+    source = open_checkpoint(MODELS / "gemma3")
+    for i, prefix in enumerate(("language_model.model.", "model.language_model.")):
+        tensors = {"vision_tower.encoder.weight": encode(np.ones((4, 4)), "f32")}
+        for key, info in source.tensors.items():
+            values = from_bf16_bits(source.read(key, 0, info.shape[0]))  # type: ignore[arg-type]
+            tensors[prefix + key.removeprefix("model.")] = encode(values, "bf16")
+        config = {"model_type": "gemma3", "text_config": source.config, "vision_config": {}}
+        folder = write_folder(tmp_path / str(i), config, tensors)
+        expected = np.load(MODELS / "gemma3" / "expected.npz")
+        got = logits(decoder(folder, native), expected["prompt"], expected["rows"])
+        assert np.abs(got - expected["logits"]).max() < 1e-3
+
+
+def test_the_rope_of_a_layer_does_not_depend_on_its_window(native: Ops) -> None:
+    """Gemma 3's local layers keep their base where the window is as wide as the context."""
+    narrow = decoder(MODELS / "gemma3", native).spec
+    wide = decoder(MODELS / "gemma3", native, {"sliding_window": 264}).spec
+    assert [x.rope for x in wide.layers] == [x.rope for x in narrow.layers] == [1, 0, 1]
+    assert [x.kv.window for x in wide.layers] == [264, 0, 264]

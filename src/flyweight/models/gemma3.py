@@ -4,17 +4,30 @@ rope base of their own to each that sees everything.
 
 from dataclasses import replace
 
+from flyweight.errors import CheckpointError
 from flyweight.models import gemma2
 from flyweight.models.config import Config, integer, real
-from flyweight.models.plans import each, sliding
+from flyweight.models.plans import decoder_plan, each, layer_kinds, sliding
 from flyweight.models.rope import rope_spec
-from flyweight.spec import LayerSpec, ModelSpec
+from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
+from flyweight.untrusted import shown
 
-plan = gemma2.plan
+# Where the text model lies in the checkpoints that see images too, by who saved them
+WRAPPED = ("language_model.model.", "model.language_model.")
+SEEING = ("*vision_tower.*", "*multi_modal_projector.*")
 
 
 def spec(config: Config) -> ModelSpec:
-    """A `Gemma3ForCausalLM` (text) config.json, as transformers 4 and 5 write it."""
+    """A `Gemma3ForCausalLM` (text) config.json, as transformers 4 and 5 write it, or that of a
+    model with images, whose text part is read.
+    """
+    text = config.get("text_config", config)
+    if not isinstance(text, dict):
+        raise CheckpointError(f"config: text_config = {shown(text)} is not an object")
+    return _text(text)
+
+
+def _text(config: Config) -> ModelSpec:
     nested = config.get("rope_parameters") or {}
     if "full_attention" in nested:
         everywhere, near = config, "sliding_attention"
@@ -28,9 +41,26 @@ def spec(config: Config) -> ModelSpec:
     local = {**flat, "rope_theta": real(config, "rope_local_base_freq", 10000.0)}
     ropes = rope_spec(everywhere, head, section), rope_spec(config if near else local, head, near)
     every = integer(config, "sliding_window_pattern", 6)
-    found = sliding(found, {"sliding_window": 4096, **config}, lambda i: (i + 1) % every != 0)
+    kinds = layer_kinds(found, config, lambda i: (i + 1) % every != 0)
+    named = {"sliding_window": 4096, **config, "layer_types": kinds}
 
-    def change(_: int, layer: LayerSpec) -> LayerSpec:
-        return replace(layer, qk_norm="head", rope=1 if layer.kv.window else 0)
+    def change(i: int, layer: LayerSpec) -> LayerSpec:
+        return replace(layer, qk_norm="head", rope=int(kinds[i] == "sliding_attention"))
 
-    return replace(each(found, change), ropes=ropes)
+    return replace(each(sliding(found, named, lambda i: True), change), ropes=ropes)
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    """The text model's tensors, wherever they are; those that see are not read."""
+    found = gemma2.plan(spec, files)
+    prefix = next((p for p in WRAPPED if any(n.startswith(p) for n in files.names)), "")
+    if prefix:
+        names = replace(
+            gemma2.NAMES,
+            embed=f"{prefix}embed_tokens",
+            norm=f"{prefix}norm",
+            head="lm_head",
+            layer=f"{prefix}layers.",
+        )
+        found = decoder_plan(spec, names, files, plus=1.0)
+    return replace(found, ignored=found.ignored + SEEING)

@@ -106,22 +106,21 @@ def each(spec: ModelSpec, change: Callable[[int, LayerSpec], LayerSpec]) -> Mode
     return replace(spec, layers=tuple(change(i, layer) for i, layer in enumerate(spec.layers)))
 
 
-def windowed(layer: LayerSpec, window: int, context: int) -> LayerSpec:
-    """The layer seeing only the last `window` positions; 0, or as many as there are, is all."""
-    window = window if window < context else 0
-    return replace(layer, kv=replace(layer.kv, window=window))
-
-
 def sliding(spec: ModelSpec, config: Config, usual: Callable[[int], bool]) -> ModelSpec:
     """The spec with sliding_window on the layers that layer_types names, or else `usual` ones."""
     if config.get("sliding_window") is None:
         return spec
     window = integer(config, "sliding_window", most=MOST_POSITIONS)
-    count = len(spec.layers)
-    kinds = ["sliding_attention" if usual(i) else "full_attention" for i in range(count)]
-    kinds = chosen_layers(config, "layer_types", kinds)
-    wide = {i: windowed(x, window, spec.context) for i, x in enumerate(spec.layers)}
-    return each(spec, lambda i, x: wide[i] if kinds[i] == "sliding_attention" else x)
+    kinds = layer_kinds(spec, config, usual)
+    seen = [window if kind == "sliding_attention" else 0 for kind in kinds]
+    return each(spec, lambda i, x: replace(x, kv=replace(x.kv, window=seen[i])))
+
+
+def layer_kinds(spec: ModelSpec, config: Config, usual: Callable[[int], bool]) -> list[str]:
+    """sliding_attention or full_attention for every layer."""
+    count = range(len(spec.layers))
+    kinds = ["sliding_attention" if usual(i) else "full_attention" for i in count]
+    return chosen_layers(config, "layer_types", kinds)
 
 
 def half_split(head: int, turned: int = 0) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class Family:
 FAMILIES = {
     "deepseek_v2": Family(deepseek2.spec, deepseek2.plan),
     "gemma2": Family(gemma2.spec, gemma2.plan),
+    "gemma3": Family(gemma3.spec, gemma3.plan),
     "gemma3_text": Family(gemma3.spec, gemma3.plan),
     "gpt2": Family(gpt2.spec, gpt2.plan),
     "gpt_neox": Family(gpt_neox.spec, gpt_neox.plan),
