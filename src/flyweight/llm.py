@@ -79,7 +79,7 @@ class LLM:
         finally:
             patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
-        self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len)
+        self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len, limits.scored)
         self._ids = count()
         self._loop = Loop(self.loaded.engine, limits)
         seed = self.settings.seed

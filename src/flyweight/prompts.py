@@ -40,11 +40,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence."""
+    """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
+    rows of a step may be for prompts' log-probabilities.
+    """
 
     tokenizer: Tokenizer
     vocab: int
     longest: int
+    scored: int
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +96,12 @@ class Reader:
                 f"prompt has {len(tokens)} tokens; allowed: 1 to {most} "
                 f"(max_model_len = {self.longest}{left})",
                 "prompt",
+            )
+        if params.prompt_logprobs is not None and not self.scored:
+            raise RequestError(
+                f"prompt_logprobs = {params.prompt_logprobs}, and prompt_logprob_rows = 0 leaves "
+                "no memory for their logits; nearest valid: none",
+                "prompt_logprobs",
             )
         for name, ids in (
             ("prompt", tokens),

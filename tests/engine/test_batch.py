@@ -67,6 +67,20 @@ def test_every_row_is_told_its_place_and_its_past():
     assert s.history.tolist() == [30, 31, 32, 30, 31, 32, 33, 30, 31, 32, 33, 34]
 
 
+def test_scored_rows_come_before_the_drawn_one():
+    """Of a prompt of 5, the last 4 tokens computed and 2 scored before: 2 more, and a draw."""
+    params = SamplingParams(prompt_logprobs=3, logprobs=1)
+    request = Request("r", (10, 11, 12, 13, 14), params, seed=9)
+    table = Table(b"", array("i", [3, 1, 6]))
+    seq = Sequence(request, 0, (0, 0, 0), table, array("i", request.tokens), computed=1, scored=2)
+    assert (seq.unscored, seq.first_row, seq.rows(4), seq.scores(4)) == (2, 2, 3, 2)
+    b = build(Plan([Chunk(seq, 1, 4, seq.rows(4), None, seq.scores(4))]), 2)
+    assert b.rows.tolist() == [1, 2, 3]
+    assert b.sampling.given.tolist() == [13, 14, -1]
+    assert b.sampling.logprobs.tolist() == [3, 3, 1]
+    assert b.sampling.position.tolist() == [3, 4, 5]
+
+
 def test_moves_are_slots_of_valid_tokens():
     src, dst = moves(plan_of_three(), 2)
     assert (src.tolist(), dst.tolist()) == ([4], [10])

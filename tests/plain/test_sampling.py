@@ -13,7 +13,7 @@ from flyweight.ops.reference_sample import sample, uniform
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
 from flyweight.sampling.verify import accept, accept_residual
-from flyweight.types import SamplingParams
+from flyweight.types import SamplingParams, Words
 from flyweight.wire import Sampled
 
 LOGITS = np.array([0.5, 2.0, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25], np.float32)
@@ -211,6 +211,28 @@ def test_columns_lay_rows_end_to_end() -> None:
     assert s.bias_starts.tolist() == [0, 0, 2, 2]
     assert s.banned_ids.tolist() == [3] and s.banned_starts.tolist() == [0, 0, 0, 1]
     assert s.penalties.tolist() == [[1, 0, 0], [1, 0.5, 0], [1, 0, 0]]
+
+
+def test_columns_of_the_rarer_options() -> None:
+    words = Words(bad=((3, 7), (8,)))
+    stops = Options(SamplingParams(min_tokens=9), 0, 0, 1, (2,), words)
+    rows = [
+        row(1, [0], allowed_token_ids=[5, 2]),
+        Row(stops, 3, [3, 0, 3]),
+        row(0)._replace(given=6),
+        row(2, [0, 1], typical_p=0.5, xtc_probability=0.25)._replace(mu=1.5),
+        row(2, [0, 1], mirostat=2, mirostat_tau=3.0)._replace(mu=2.5),
+    ]
+    s = columns(rows)
+    assert s.allowed_ids.tolist() == [2, 5] and s.allowed_starts.tolist() == [0, 2, 2, 2, 2, 2]
+    assert s.banned_ids.tolist() == [2, 7, 8] and s.banned_starts.tolist() == [0, 0, 3, 3, 3, 3]
+    assert s.given.tolist() == [-1, -1, 6, -1, -1]
+    cuts = s.cuts
+    assert cuts is not None and cuts.rows.tolist() == [3, 4] and cuts.mu.tolist() == [1.5, 2.5]
+    assert cuts.typical_p.tolist() == [0.5, 1] and cuts.xtc_probability.tolist() == [0.25, 0]
+    assert cuts.mirostat.tolist() == [0, 2] and cuts.mirostat_tau.tolist() == [5, 3]
+    assert (cuts.top_n_sigma.tolist(), cuts.xtc_threshold.tolist()) == ([0, 0], [0.1, 0.1])
+    assert cuts.mirostat_eta.tolist() == [0.1, 0.1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

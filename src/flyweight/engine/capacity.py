@@ -20,12 +20,8 @@ def check(request: Request, limits: Limits) -> None:
             f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
             "max_tokens",
         )
-    if request.params.prompt_logprobs is not None and not limits.scored:
-        raise RequestError(
-            f"prompt_logprobs = {request.params.prompt_logprobs}, and prompt_logprob_rows = 0 "
-            "leaves no memory for their logits; nearest valid: none",
-            "prompt_logprobs",
-        )
+    scores = request.params.prompt_logprobs is not None
+    assert limits.scored or not scores, "prompt_logprobs, and no rows for them"
     if request.beam is not None:
         _check_width(request.width, limits)
     most, why = _longest(request, limits)
