@@ -9,9 +9,9 @@ from flyweight.types import DRY_BREAKERS, SamplingParams
 
 @pytest.fixture(scope="module")
 def lexicon() -> Lexicon:
-    from flyweight.build import describe
+    from flyweight.build import ASSETS, describe
 
-    found = describe(None)
+    found = describe(ASSETS / "stories.gguf")
     return Lexicon(found.tokenizer, found.spec.vocab)
 
 
