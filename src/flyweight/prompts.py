@@ -47,7 +47,7 @@ class Reader:
     tokenizer: Tokenizer
     vocab: int
     longest: int
-    scored: int
+    scored: int = 256
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
