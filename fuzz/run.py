@@ -102,9 +102,9 @@ def cover(name: str, folder: Path, corpus: Path) -> int:
     measured.start()
     chosen = target(name, folder)
     source = Path(str(sys.modules["flyweight"].__file__)).parent
-    inputs = sorted(corpus.iterdir())
-    for path in inputs:
-        chosen.execute(path.read_bytes())
+    inputs = [b"", *(path.read_bytes() for path in sorted(corpus.iterdir()))]
+    for data in inputs:
+        chosen.execute(data)
     measured.stop()
     print(f"{name}: lines reached by the {len(inputs)} inputs of the corpus")
     worst = 100.0
