@@ -170,10 +170,9 @@ class AsyncLLM:
                 self._ring.wait_for(lambda: self._closed or self._inbox or engine.busy)
                 if self._closed:
                     break
-                news, self._inbox = self._inbox, deque()
-            for item in news:
-                self._take(item)
             try:
+                while self._inbox:
+                    self._take(self._inbox.popleft())
                 self._step()
             except Exception as error:  # a bug of ours, or memory: those who wait must hear of it
                 self._end_all(error)
@@ -185,12 +184,13 @@ class AsyncLLM:
             engine.abort(item)
             self._streams.pop(item, None)
             return
+        request = item.collector.request
+        self._streams[request.id] = item
         try:
-            engine.add(item.collector.request)
+            engine.add(request)
         except FlyweightError as refused:
+            del self._streams[request.id]
             item.fail(refused)
-        else:
-            self._streams[item.collector.request.id] = item
 
     def _step(self) -> None:
         engine = self.llm.loaded.engine

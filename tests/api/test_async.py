@@ -141,6 +141,23 @@ def test_what_breaks_in_the_engine_reaches_every_reader(folder: Path) -> None:
     run(folder, test)
 
 
+def test_what_breaks_at_the_door_reaches_its_reader(folder: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        engine = llm.llm.loaded.engine
+        add = engine.add
+
+        def broken(request):
+            engine.add = add  # type: ignore[method-assign]
+            raise ValueError("a bug of ours")
+
+        engine.add = broken  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="a bug of ours"):
+            await text(llm, "hello")
+        assert await text(llm, "hello")
+
+    run(folder, test)
+
+
 def test_refusals_are_the_askers_own(folder: Path) -> None:
     async def test(llm: AsyncLLM) -> None:
         with pytest.raises(RequestError, match="token id -1"):

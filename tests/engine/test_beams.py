@@ -17,7 +17,7 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, Sequence, State
 from flyweight.errors import RequestError
-from flyweight.kv.blocks import BlockPool
+from flyweight.kv.blocks import BlockPool, Table
 from flyweight.tasks import BeamSearchParams
 from flyweight.types import Event, Finish, Request, SamplingParams
 
@@ -177,6 +177,22 @@ def test_a_fork_goes_on_from_where_its_source_is(size: int, seats: int) -> None:
         tail = continued([3, 1, 4, *begun], 5, i)
         assert texts["a", i] == tail, i
     assert run.metrics.copied == (2 if size > 1 and seats > 1 and 6 % size else 0)
+
+
+def test_integrity_sees_a_fork_nobody_counted() -> None:
+    class Uncounted(BlockPool):
+        def share(self, table: Table, blocks: list[int]) -> None:
+            before = list(self.refs)
+            super().share(table, blocks)
+            self.refs = before
+
+    run = engine()
+    run.scheduler.pool.__class__ = Uncounted
+    run.add(request("a", (3, 1, 4), 9))
+    run.step()
+    run.fork("a")
+    with pytest.raises(AssertionError, match="reference counts differ from the tables"):
+        run.scheduler.pool.integrity([seq.table for seq in run.scheduler.running])
 
 
 def test_a_fork_at_the_prompt_waits_for_it() -> None:
