@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from filewriters import GGML_TYPES, encode, gguf_bytes, key, random_tensor, write_gguf
+from filewriters import BLOCKS, GGML_TYPES, encode, gguf_bytes, key, random_tensor, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.weights.checkpoint import open_checkpoint
+
+BIAS = encode(np.ones(4, np.float32), "bf16")
 
 
 class Target:
@@ -17,16 +19,18 @@ class Target:
         "weights/gguf_names.py",
         "weights/ggufmodel.py",
         "weights/mapped.py",
-        "weights/formats/*.py",
+        "weights/formats/[!_d]*.py",
     )
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "model.gguf"
+        self.path = folder / "model-00001-of-00002.gguf"
+        second = {"general.architecture": "llama", "split.count": 2, "split.no": 1}
+        write_gguf(folder / "model-00002-of-00002.gguf", second, {"b": BIAS})
 
     def seeds(self) -> Iterator[bytes]:
         """Every tensor kind, every type of metadata, every architecture, small."""
         rng = np.random.default_rng(1)
-        for kind in GGML_TYPES:
+        for kind in (*GGML_TYPES, *BLOCKS):
             tensors = {"token_embd.weight": random_tensor(rng, kind, (2, 256))}
             yield write_gguf(self.path, shape("llama"), tensors).read_bytes()
         for arch in ("qwen2", "qwen3"):
@@ -39,8 +43,13 @@ class Target:
             "llama.rope.scaling.original_context_length": 8,
             "tokenizer.ggml.eos_token_id": 1,
         }
-        tensors = {"rope_freqs.weight": encode(np.ones(4, np.float32), "f32")}
+        tensors = {"rope_freqs.weight": BIAS}
         yield write_gguf(self.path, shape("llama") | scaling, tensors).read_bytes()
+        long = {f"rope_factors_{which}.weight": BIAS for which in ("long", "short")}
+        longrope = {"llama.rope.scaling.original_context_length": 8}
+        yield write_gguf(self.path, shape("llama") | longrope, long).read_bytes()
+        parts = {"split.count": 2, "split.no": 0, "split.tensors.count": 2}
+        yield write_gguf(self.path, shape("llama") | parts, {"a": BIAS}).read_bytes()
         layers = {"llama.attention.head_count_kv": np.full(2, 1, np.int32), "split.count": 1}
         old = {"llama.rope.scale_linear": 4.0, "general.alignment": 8}
         yield write_gguf(self.path, shape("llama") | layers | old, {}).read_bytes()
