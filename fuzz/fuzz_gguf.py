@@ -9,6 +9,7 @@ from filewriters import BLOCKS, GGML_TYPES, encode, gguf_bytes, key, random_tens
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.gguf_names import ARCHITECTURES
 
 BIAS = encode(np.ones(4, np.float32), "bf16")
 
@@ -19,6 +20,8 @@ class Target:
         "weights/gguf_names.py",
         "weights/ggufmodel.py",
         "weights/mapped.py",
+        "weights/gguf_config.py",
+        "weights/ggufparts.py",
         "weights/formats/[!_d]*.py",
     )
 
@@ -33,10 +36,9 @@ class Target:
         for kind in (*GGML_TYPES, *BLOCKS):
             tensors = {"token_embd.weight": random_tensor(rng, kind, (2, 256))}
             yield write_gguf(self.path, shape("llama"), tensors).read_bytes()
-        for arch in ("qwen2", "qwen3"):
-            tensors = {"blk.0.attn_q.bias": random_tensor(rng, "f32", (4,))}
-            more = {"tokenizer.ggml.tokens": ["a"], f"{arch}.expert_count": 0}
-            yield write_gguf(self.path, shape(arch) | more, tensors).read_bytes()
+        for arch in ARCHITECTURES:
+            tensors = {"blk.0.attn_q.bias": BIAS}
+            yield write_gguf(self.path, shape(arch) | special(arch), tensors).read_bytes()
         scaling = {
             "llama.rope.scaling.type": "linear",
             "llama.rope.scaling.factor": 2.0,
@@ -61,7 +63,7 @@ class Target:
         """Whether the file is a model."""
         self.path.write_bytes(data)
         try:
-            checkpoint = open_checkpoint(self.path)
+            checkpoint = open_checkpoint(self.path.parent)  # which holds the two parts of a model
         except CheckpointError:
             return False
         try:
@@ -88,3 +90,25 @@ def shape(arch: str) -> dict[str, object]:
         f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
         f"{arch}.vocab_size": 2,
     }
+
+
+def special(arch: str) -> dict[str, object]:
+    """Windows, experts, latent attention, scaled rope: what some families have."""
+    keys: dict[str, object] = {
+        "attention.sliding_window": 4,
+        "attention.sliding_window_pattern": np.array([True, False]),
+        "attention.key_length": 8,
+        "attention.value_length": 8,
+        "attention.layer_norm_epsilon": 1e-5,
+        "expert_count": 2,
+        "expert_used_count": 1,
+        "expert_feed_forward_length": 4,
+        "rope.dimension_count": 2,
+        "rope.scaling.yarn_beta_fast": 32.0,
+    }
+    if arch == "deepseek2":
+        keys |= {"attention.kv_lora_rank": 4, "expert_group_count": 2}
+        keys |= {"expert_group_used_count": 1, "rope.scaling.yarn_log_multiplier": 0.1}
+        keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}
+        keys |= {"rope.scaling.original_context_length": 32}
+    return {f"{arch}.{key}": value for key, value in keys.items()}
