@@ -141,6 +141,19 @@ def test_several_files_each_have_their_say(report, tmp_path) -> None:
     assert [text[:13] for text in says[:2]] == ["a.safetensors", "b.safetensors"], says
 
 
+def test_every_part_of_a_split_model_has_its_say(report, tmp_path) -> None:
+    entries = [entry("x", (2, 8), 99, 0)]
+    for i in (0, 1):
+        keys = [key("split.count", 2), key("split.no", i), key("general.architecture", "llama")]
+        part = tmp_path / f"m-0000{i + 1}-of-00002.gguf"
+        part.write_bytes(gguf_bytes(keys, entries, bytes(64)))
+    (tmp_path / "other-00001-of-00002.gguf").write_bytes(b"GGUF")
+    _, found = report(tmp_path / "m-00001-of-00002.gguf")
+    says = [text for _, text in found["header"]]
+    assert len(says) == 2 and all("'x' has type 99" in text for text in says), says
+    assert "m-00002-of-00002.gguf" in says[1]
+
+
 def test_words_and_ids_that_disagree(report, tmp_path) -> None:
     rows = tiny_tensors(CONFIG | {"vocab_size": 400})
     code, found = report(tiny_folder(tmp_path / "m", {"vocab_size": 400}, rows))

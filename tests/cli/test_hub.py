@@ -8,8 +8,10 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from filewriters import encode, write_gguf
 from flyweight.build import ASSETS
 from hub_server import Repo, digest
 from tiny_model import tiny_folder
@@ -116,6 +118,22 @@ def test_every_part_of_a_split_model_is_fetched(client, hub) -> None:
     got = client("pull", "tiny/B:Q8_0")
     assert got.out.endswith("/Q8_0/B-Q8_0-00001-of-00003.gguf\n"), got.err
     assert sorted(hub.bodies()) == [Path(p).name for p in parts]
+
+
+def test_a_split_model_opens_from_the_cache(client, hub, tmp_path) -> None:
+    """Its parts are united before its metadata, which says too little here, is looked at."""
+    parts = {}
+    for i, name in enumerate(("token_embd.weight", "output_norm.weight")):
+        keys = {"split.count": 2, "split.no": i, "split.tensors.count": 2}
+        keys |= {} if i else {"general.architecture": "llama"}
+        raw = encode(np.ones((2, 32), np.float32), "f32")
+        file = write_gguf(tmp_path / f"S-F32-0000{i + 1}-of-00002.gguf", keys, {name: raw})
+        parts[file.name] = file.read_bytes()
+    hub.repos["tiny/S"] = Repo(parts)
+    assert client("pull", "tiny/S:f32").code == 0
+    got = client("check", "tiny/S", "--json")
+    header = [f["text"] for f in json.loads(got.out)["findings"] if f["stage"] == "header"]
+    assert len(header) == 1 and "llama." in header[0] and "is missing" in header[0], header
 
 
 def test_revisions_and_what_has_changed(client, hub, words) -> None:

@@ -18,9 +18,10 @@ from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.gguf import MAGIC, read_gguf
+from flyweight.weights.ggufparts import PART
 from flyweight.weights.safetensors import read_safetensors
 
-PART = 8 << 20  # bytes of a file looked at together
+LOOK = 8 << 20  # bytes of a file looked at together
 BF16_EXPONENT = 0x7F80  # all ones: infinity, or no number
 
 Progress = Callable[[int, int], None]
@@ -52,7 +53,7 @@ def value_faults(checkpoint: Checkpoint, progress: Progress | None = None) -> It
     for info in infos:
         shape = info.shape or (1,)
         row = max(1, FORMATS[info.kind].bytes_for(shape) // max(1, shape[0]))
-        step = max(1, PART // row)
+        step = max(1, LOOK // row)
         bad, first = 0, -1
         for start in range(0, shape[0], step):
             stop = min(start + step, shape[0])
@@ -93,9 +94,20 @@ def _not_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The model's files of weights, as far as they are regular."""
-    found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    """The model's files of weights, every part of a split one, as far as they are regular."""
+    found = [path]
+    if path.is_dir():
+        found = sorted(path.glob("*.safetensors")) or sorted(path.glob("*.gguf"))
+    elif PART.fullmatch(path.name):
+        mine = _split_of(path)
+        found = sorted(file for file in path.parent.iterdir() if _split_of(file) == mine)
     return [file for file in found if file.is_file()]
+
+
+def _split_of(file: Path) -> tuple[str, str] | None:
+    """Which split model a file is a part of: its name, and how many parts there are."""
+    part = PART.fullmatch(file.name)
+    return None if part is None else (part[1], part[3])
 
 
 def _is_gguf(file: Path) -> bool:
