@@ -149,6 +149,13 @@ def test_revisions_and_what_has_changed(client, hub, words) -> None:
     refused(client("run", "tiny/words", "hi", "--revision", "../x"), "revision = '../x'")
 
 
+def test_a_bar_at_a_terminal(client, hub) -> None:
+    hub.repos["tiny/g"] = Repo({"g-Q8_0.gguf": STORIES + os.urandom(25_000_000)})
+    got = client("pull", "tiny/g", FORCE_COLOR="1")  # stands for a terminal
+    assert got.code == 0 and "fetching g-Q8_0.gguf" in got.err and "MiB" in got.err
+    assert "fetching" not in client("pull", "tiny/g").err
+
+
 # --- what is not ---
 
 
