@@ -141,7 +141,7 @@ def test_what_looks_like_a_path_may_be_a_prompt(command) -> None:
 
 def test_ctrl_c_twice_ends_an_answer_only(session) -> None:
     def settle(talk: Session) -> None:
-        def stream(prompt, params):
+        def stream(prompt, params, **more):
             try:
                 yield from ()
                 raise KeyboardInterrupt

@@ -353,3 +353,12 @@ def test_gguf_fingerprint_follows_content_alone(tmp_path: Path) -> None:
     assert open_checkpoint(write_gguf(tmp_path / "b.gguf", META, EMBED)).fingerprint == first
     other = {"token_embd.weight": random_tensor(RNG, "q8_0", (10, 32))}
     assert open_checkpoint(write_gguf(tmp_path / "c.gguf", META, other)).fingerprint != first
+
+
+def test_values_of_every_expert_are_looked_at(tmp_path: Path) -> None:
+    values = np.ones((3, 2, 4), np.float32)
+    values[2, 1, 3] = np.nan
+    tensors = EMBED | {"blk.0.ffn_up_exps.weight": encode(values, "f32")}
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", META, tensors))
+    (fault,) = value_faults(checkpoint)
+    assert "not finite in 1 of 6 rows, the first in row 5" in fault

@@ -6,13 +6,13 @@ the folder is opened.
 """
 
 import math
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flyweight.errors import CheckpointError
-from flyweight.ops.grouped import GroupedWeight
 from flyweight.untrusted import read_json, shown
 from flyweight.weights import mxfp4
 from flyweight.weights.formats import Rows
@@ -79,12 +79,12 @@ class FolderCheckpoint:
 
     def _bytes(self, name: str, start: int, stop: int) -> U8:
         """Rows of MXFP4's blocks or scales: the two leading axes are rows, the rest their bytes."""
-        file = self._file_of[name]
-        experts, rows, *rest = file.spans[name].shape
-        span = replace(file.spans[name], shape=(experts * rows, math.prod(rest)))
-        found = file.file.rows(name, span, start, stop)
-        assert not isinstance(found, GroupedWeight)
-        return found
+        file, span = self._file_of[name].file, self._file_of[name].spans[name]
+        row = math.prod(span.shape[2:])
+        offset, count = span.offset + start * row, (stop - start) * row
+        found = np.frombuffer(file.copy(offset, count, name), np.uint8)
+        file.drop(offset, count)
+        return found.reshape(stop - start, row)
 
     def close(self) -> None:
         for file in self._files.values():

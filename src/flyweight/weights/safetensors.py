@@ -12,11 +12,11 @@ from typing import Any
 
 from flyweight.errors import CheckpointError
 from flyweight.untrusted import parse_object, shown
-from flyweight.weights.formats import FORMATS
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
 KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8"}
+SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}  # u8: halves of MXFP4 tensors (mxfp4.py)
 MOST_HEADER = 100_000_000
 MOST_TENSORS = 1 << 17  # of one file; the largest published models have 2^10
 MOST_AXES = 8
@@ -90,7 +90,7 @@ def _span(where: str, entry: Any, data: int) -> Span:
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{where} has data_offsets {shown(offsets)}; [begin, end] expected")
     kind, stored = KINDS[dtype], offsets[1] - offsets[0]
-    needed = math.prod(shape) * FORMATS[kind].nbytes
+    needed = math.prod(shape) * SIZES[kind]
     if stored != needed:
         raise CheckpointError(
             f"{where}: shape {shape} of {dtype} needs {needed} bytes, "

@@ -5,6 +5,7 @@ Invariant: reads what the loader would read, by the same readers, and holds no m
 Does not know which tensors a model wants.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def value_faults(checkpoint: Checkpoint, progress: Progress | None = None) -> It
     done = 0
     for info in infos:
         shape = info.shape or (1,)
+        if len(shape) > 2:  # leading axes count as rows
+            shape = (math.prod(shape[:-1]), shape[-1])
         row = max(1, FORMATS[info.kind].bytes_for(shape) // max(1, shape[0]))
         step = max(1, LOOK // row)
         bad, first = 0, -1

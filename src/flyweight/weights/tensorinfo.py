@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`kind` is a key of `formats.FORMATS`."""
+    """`kind` is a key of `formats.FORMATS`, or "u8" for half a tensor (mxfp4.py)."""
 
     name: str
     shape: tuple[int, ...]

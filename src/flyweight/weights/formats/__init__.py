@@ -44,7 +44,6 @@ FORMATS: Mapping[str, Format] = {
     "f32": Format(1, 4, 4, dense.parse_f32, "f32"),
     "f16": Format(1, 2, 2, dense.parse_f16, "f16"),
     "bf16": Format(1, 2, 2, dense.parse_bf16, "bf16"),
-    "u8": Format(1, 1, 1, dense.parse_u8, "u8"),
     "q4_0": Format(32, 18, 34, blocks.parse_q4_0, "q4_0"),
     "q4_1": Format(32, 20, 36, blocks.parse_q4_1, "q4_1"),
     "q5_0": Format(32, 22, 34, blocks.parse_q5_0, "q5_0"),

@@ -26,11 +26,6 @@ def parse_bf16(raw: U8, shape: tuple[int, ...]) -> NDArray[np.uint16]:
     return raw.view("<u2").reshape(shape).astype(np.uint16, copy=True)
 
 
-def parse_u8(raw: U8, shape: tuple[int, ...]) -> U8:
-    """Bytes that mean nothing by themselves (weights/mxfp4.py)."""
-    return raw.reshape(shape).copy()
-
-
 def to_f32(values: NDArray[Any]) -> F32:
     """Any dense canonical array to float32, exactly."""
     if values.dtype == np.uint16:
