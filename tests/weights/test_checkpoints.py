@@ -14,6 +14,7 @@ from flyweight.models.registry import family
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights import gguf_names
 from flyweight.weights.checkpoint import TensorInfo, open_checkpoint
+from flyweight.weights.survey import value_faults
 
 CONFIG = {"model_type": "llama", "eos_token_id": 2, "hidden_size": 8}
 RNG = np.random.default_rng(3)
