@@ -17,7 +17,7 @@ from flyweight.build import Notify
 from flyweight.collect import Collector, VectorCollector
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
-from flyweight.prompts import Prompt
+from flyweight.prompts import Lane, Prompt
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, SamplingParams
@@ -96,11 +96,12 @@ class AsyncLLM:
         *,
         salt: str = "",
         priority: int = 0,
+        adapter: str = "",
     ) -> AsyncGenerator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Leaving the loop, or
         cancelling the task, ends the request.
         """
-        collector = self.llm.collector(prompt, params, salt=salt, priority=priority)
+        collector = self.llm.collector(prompt, params, Lane(salt, priority, adapter))
         async with self._free:
             stream = self._begin(collector)
             try:
@@ -120,10 +121,11 @@ class AsyncLLM:
         *,
         salt: str = "",
         priority: int = 0,
+        adapter: str = "",
     ) -> EmbeddingRequestOutput:
         """The prompt's vector."""
         pooling = params or PoolingParams()
-        collector = self.llm.collector(prompt, pooling, salt=salt, priority=priority)
+        collector = self.llm.collector(prompt, pooling, Lane(salt, priority, adapter))
         async with self._free:
             stream = self._begin(collector)
             try:

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.config import Settings
-from flyweight.errors import CheckpointError, RequestError, nearest
+from flyweight.errors import CheckpointError, RequestError
 from flyweight.loop import Gathers, Loop
-from flyweight.prompts import Asked, Prompt, Reader, listed, one_each
+from flyweight.prompts import Asked, Lane, Prompt, Reader, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
@@ -79,7 +79,10 @@ class LLM:
         finally:
             patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
-        self._reader = Reader(self.tokenizer, spec.vocab, limits.max_model_len, limits.scored)
+        adapters = tuple(self.settings.adapters)
+        self._reader = Reader(
+            self.tokenizer, spec.vocab, limits.max_model_len, limits.scored, adapters
+        )
         self._ids = count()
         self._loop = Loop(self.loaded.engine, limits)
         seed = self.settings.seed
@@ -123,23 +126,11 @@ class LLM:
         """
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        read = [self._reader.read(p, s, salt, priority) for p, s in zip(many, params, strict=True)]
-        own = self._adapters(adapter, len(many))
-        asked = [replace(a, adapter=name) for a, name in zip(read, own, strict=True)]
+        names = one_each("adapter", adapter, str, len(many))
+        lanes = (Lane(salt, priority, name) for name in names)
+        read = self._reader.read
+        asked = [read(p, s, lane) for p, s, lane in zip(many, params, lanes, strict=True)]
         return self._all(asked, self._collector, use_tqdm)
-
-    def _adapters(self, given: str | Sequence[str], wanted: int) -> Sequence[str]:
-        """The name of every prompt's adapter, each of them loaded."""
-        names = one_each("adapter", given, str, wanted)
-        known = self.settings.adapters
-        bad = next((name for name in names if name and name not in known), None)
-        if bad is not None:
-            raise RequestError(
-                f"adapter = {bad!r} is not loaded; known: {', '.join(known) or 'none'}"
-                f"{nearest(bad, known)}",
-                "adapter",
-            )
-        return names
 
     def embed(
         self,
@@ -149,12 +140,14 @@ class LLM:
         use_tqdm: bool = True,
         salt: str = "",
         priority: int = 0,
+        adapter: str = "",
     ) -> list[EmbeddingRequestOutput]:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = listed(prompts)
         params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
+        lane = Lane(salt, priority, adapter)
         asked = [
-            replace(self._reader.read(p, UNSAMPLED, salt, priority, answer=0), pooling=pooling)
+            replace(self._reader.read(p, UNSAMPLED, lane, answer=0), pooling=pooling)
             for p, pooling in zip(many, params, strict=True)
         ]
         return self._all(asked, self._vector, use_tqdm)
@@ -167,12 +160,14 @@ class LLM:
         use_tqdm: bool = True,
         salt: str = "",
         priority: int = 0,
+        adapter: str = "",
     ) -> list[RequestOutput]:
         """The likeliest continuations of every prompt that `beam_width` beams find, best first."""
         many = listed(prompts)
         searches = one_each("params", params, BeamSearchParams, len(many))
         pairs = zip(many, searches, strict=True)
-        asked = [self._sought(p, beam, salt, priority) for p, beam in pairs]
+        lane = Lane(salt, priority, adapter)
+        asked = [self._sought(p, beam, lane) for p, beam in pairs]
         return self._all(asked, self._search, use_tqdm)
 
     def chat(
@@ -253,8 +248,7 @@ class LLM:
                 f"ended; nearest valid: best_of = {params.n}, or generate",
                 "best_of",
             )
-        (own,) = self._adapters(adapter, 1)
-        asked = replace(self._reader.read(prompt, params, salt, priority), adapter=own)
+        asked = self._reader.read(prompt, params, Lane(salt, priority, adapter))
         id = f"request-{next(self._ids)}"
         runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
@@ -263,26 +257,25 @@ class LLM:
         self,
         prompt: Prompt,
         params: SamplingParams | BeamSearchParams | PoolingParams | None = None,
-        *,
-        salt: str = "",
-        priority: int = 0,
+        lane: Lane | None = None,
     ) -> "Collector | VectorCollector":
         """A checked request with what gathers its answer, for a front that steps the engine itself.
         Raises `RequestError`.
         """
+        lane = lane or Lane()
         id = f"request-{next(self._ids)}"
         if isinstance(params, BeamSearchParams):
-            return self._search(self._sought(prompt, params, salt, priority), id)
+            return self._search(self._sought(prompt, params, lane), id)
         if isinstance(params, PoolingParams):
-            asked = self._reader.read(prompt, UNSAMPLED, salt, priority, answer=0)
+            asked = self._reader.read(prompt, UNSAMPLED, lane, answer=0)
             return self._vector(replace(asked, pooling=params), id)
         (one,) = self._params(params, 1)
-        return self._collector(self._reader.read(prompt, one, salt, priority), id)
+        return self._collector(self._reader.read(prompt, one, lane), id)
 
-    def _sought(self, prompt: Prompt, beam: BeamSearchParams, salt: str, priority: int) -> Asked:
+    def _sought(self, prompt: Prompt, beam: BeamSearchParams, lane: Lane) -> Asked:
         ends = frozenset() if beam.ignore_eos else self.loaded.stop_ids
         beam.check_ends(len(ends), self.loaded.spec.vocab)
-        return replace(self._reader.read(prompt, UNSAMPLED, salt, priority), beam=beam)
+        return replace(self._reader.read(prompt, UNSAMPLED, lane), beam=beam)
 
     def _all(
         self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
@@ -326,9 +319,7 @@ class LLM:
             max_tokens=room if params.max_tokens is None else max(1, min(room, params.max_tokens)),
             seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
             arrival=asked.arrival if arrival is None else arrival,
-            salt=asked.salt,
-            priority=asked.priority,
-            adapter=asked.adapter,
+            **asdict(asked.lane),
             words=asked.words,
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)
@@ -345,8 +336,7 @@ class LLM:
             stop_ids=frozenset() if beam.ignore_eos else self.loaded.stop_ids,
             max_tokens=room if beam.max_tokens is None else min(room, beam.max_tokens),
             arrival=asked.arrival,
-            salt=asked.salt,
-            priority=asked.priority,
+            **asdict(asked.lane),
             beam=beam,
         )
         every = replace(shown, n=beam.beam_width)
@@ -362,8 +352,7 @@ class LLM:
             params=asked.params,
             max_tokens=0,
             arrival=asked.arrival,
-            salt=asked.salt,
-            priority=asked.priority,
+            **asdict(asked.lane),
             pooling=pooling,
         )
         return VectorCollector(request, asked.text, asked.tokens)

@@ -15,7 +15,7 @@ from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.runner import Runner
 from flyweight.errors import RequestError
-from flyweight.prompts import Prompt, Reader
+from flyweight.prompts import Lane, Prompt, Reader
 from flyweight.sampling.arrays import columns
 from flyweight.types import SamplingParams
 from flyweight.wire import F32, I32, Batch
@@ -39,7 +39,7 @@ class KVCacheModel:
 
     def prefill(self, prompt: Prompt) -> F32:
         """Computes the whole prompt (text or token ids) anew; the logits after its last token."""
-        tokens = self._reader.read(prompt, GREEDY, "", 0).tokens
+        tokens = self._reader.read(prompt, GREEDY, Lane()).tokens
         self.length = 0
         most = self.loaded.limits.max_num_batched_tokens
         for start in range(0, len(tokens), most):

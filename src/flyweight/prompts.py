@@ -12,7 +12,7 @@ from numbers import Integral
 from operator import index
 from typing import Any, TypeVar
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, nearest
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.words import Lexicon
@@ -23,19 +23,28 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
+    goes first), and the adapter it goes through, "" for none.
+    """
+
+    salt: str = ""
+    priority: int = 0
+    adapter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """One prompt, checked; its tokens four bytes each until the engine gets to it."""
 
     text: str | None
     tokens: "array[int]"
     params: SamplingParams
-    salt: str
-    priority: int
+    lane: Lane
     words: Words
     arrival: float = field(default_factory=time.monotonic)
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
-    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +57,32 @@ class Reader:
     vocab: int
     longest: int
     scored: int = 256
+    adapters: tuple[str, ...] = ()
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lexicon", Lexicon(self.tokenizer, self.vocab))
 
-    def read(
-        self, prompt: Prompt, params: SamplingParams, salt: str, priority: int, *, answer: int = 1
-    ) -> Asked:
+    def read(self, prompt: Prompt, params: SamplingParams, lane: Lane, *, answer: int = 1) -> Asked:
         """Raises `RequestError` where the request could not be served, with at least `answer`
         tokens after the prompt.
         """
         text, tokens = self._tokens(prompt)
         self._check(tokens, params, answer)
-        Request("", (), params, salt=salt, priority=priority)  # refuses a bad salt or priority
+        self._judge(lane)
         words = self.lexicon.words(params)
-        return Asked(text, array("i", tokens), params, salt, priority, words)
+        return Asked(text, array("i", tokens), params, lane, words)
+
+    def _judge(self, lane: Lane) -> None:
+        # a request refuses a bad salt or priority
+        Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
+        if lane.adapter and lane.adapter not in self.adapters:
+            known = ", ".join(self.adapters) or "none"
+            raise RequestError(
+                f"adapter = {lane.adapter!r} is not loaded; known: {known}"
+                f"{nearest(lane.adapter, self.adapters)}",
+                "adapter",
+            )
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""

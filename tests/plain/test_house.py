@@ -193,3 +193,9 @@ def test_committed_test_data_is_small() -> None:
         sum(p.stat().st_size for p in (ROOT / "tests" / "data").rglob("*") if p.is_file())
         <= 15 << 20
     )
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Without packages, two of one name cannot be collected together."""
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
