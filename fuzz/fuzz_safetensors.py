@@ -35,7 +35,7 @@ MODEL = {
 
 
 class Target:
-    COVERED = ("weights/safetensors.py", "weights/folder.py")
+    COVERED = ("weights/safetensors.py", "weights/folder.py", "weights/mxfp4.py")
 
     def __init__(self, folder: Path) -> None:
         """Keeps every file a folder may have, by name; the folder itself stays empty."""
@@ -65,6 +65,11 @@ class Target:
             b'{"dtype":"F32","shape":[0],"data_offsets":[4,4]}',
         ):
             yield bytes([HEADER]) + b'{"a":' + entry + b"}\0" + bytes(4)
+        pair = (
+            b'{"a_blocks":{"dtype":"U8","shape":[1,1,1,16],"data_offsets":[0,16]},'
+            b'"a_scales":{"dtype":"U8","shape":[1,1,1],"data_offsets":[16,17]}}'
+        )
+        yield bytes([HEADER]) + pair + b"\0" + bytes(17)
         for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS)):
             mask = sum(1 << NAMES.index(name) for name in present)
             yield bytes([PRESENT]) + mask.to_bytes(2, "little")
