@@ -1,8 +1,14 @@
 """`flyweight inspect`: the facts, in tables that fit the terminal and as JSON."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+
+from tiny_model import VOCABULARY
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -40,3 +46,18 @@ def test_inspecting_reads_no_weights(command, folder, monkeypatch) -> None:
 def test_what_does_not_fit_is_refused(command, folder) -> None:
     got = command("inspect", folder, "--memory-limit", "10MB")
     assert got.code == 2 and "nearest settings that fit: memory_limit = " in got.err
+
+
+def test_what_sets_a_family_apart_is_told(command, tmp_path) -> None:
+    """Experts and heads share a row of the plan; windows and latents are said."""
+    for name, words in {
+        "gpt-oss": ("5 of inner 64, 2 a token, in 3 layers", "2 layers see 41 positions"),
+        "deepseek-v2": ("8 of inner 40, 4 a token, 40 shared", "latents of 40"),
+        "gpt2": ("learned positions", "ln_1.bias"),
+    }.items():
+        folder = shutil.copytree(MODELS / name, tmp_path / name)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(VOCABULARY / file, folder)
+        shown = command("inspect", folder).out
+        assert all(word in shown for word in words), shown
+        assert len(shown.splitlines()) < 60

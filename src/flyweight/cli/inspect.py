@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.build import Described
     from flyweight.plan.memory import MemoryPlan, SlotKinds
     from flyweight.spec import ModelSpec
+
+NUMBERED = re.compile(r"^layers\.\d+\.|\.\d+$")  # of a slot: its layer, its expert or head
 
 
 def inspect(
@@ -99,8 +102,10 @@ def facts(found: Described) -> Table:
     rows = {
         "family": spec.family,
         "layers": f"{len(spec.layers)}, {spec.hidden} wide, inner {layer.inner} ({layer.act})",
+        **_mixture(spec),
         "heads": f"{layer.heads} query, {layer.kv.heads} K/V, {layer.head} wide"
         + (", norms on q and k" if layer.qk_norm else ""),
+        **_cache(spec),
         "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
         "context": f"{spec.context} tokens, {positions(spec)}",
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
@@ -112,6 +117,30 @@ def facts(found: Described) -> Table:
     return table
 
 
+def _mixture(spec: ModelSpec) -> dict[str, str]:
+    """The experts of a model that has any."""
+    mixed = [layer.moe for layer in spec.layers if layer.moe is not None]
+    if not mixed:
+        return {}
+    route, shared = mixed[0].route, f", {mixed[0].shared} shared" if mixed[0].shared else ""
+    return {
+        "experts": f"{route.experts} of inner {mixed[0].inner}, {route.top} a token{shared}, "
+        f"in {len(mixed)} layers"
+    }
+
+
+def _cache(spec: ModelSpec) -> dict[str, str]:
+    """What is unusual about what layers remember or see."""
+    said = []
+    narrow = [layer.kv.window for layer in spec.layers if layer.kv.window]
+    if narrow:
+        said.append(f"{len(narrow)} layers see {max(narrow)} positions")
+    latents = [layer.kv.width for layer in spec.layers if layer.latent]
+    if latents:
+        said.append(f"latents of {max(latents)} a token and layer")
+    return {"attention": "; ".join(said)} if said else {}
+
+
 def positions(spec: ModelSpec) -> str:
     """How the model knows where a token stands."""
     if spec.positions:
@@ -120,16 +149,22 @@ def positions(spec: ModelSpec) -> str:
     return "; ".join(dict.fromkeys(ropes))
 
 
+def _short(tensor: str) -> str:
+    """q_proj of model.layers.0.self_attn.q_proj.weight, ln_1.bias of h.0.ln_1.bias."""
+    parts = tensor.removesuffix(".weight").split(".")
+    return ".".join(parts[-2:]) if parts[-1] == "bias" else parts[-1]
+
+
 def weight_table(found: Described, kinds: SlotKinds) -> Table:
-    """The weight plan; slots that look alike in every layer share a row."""
+    """The weight plan; slots that look alike in every layer and expert share a row."""
     from flyweight.cli.show import plain_table
 
-    table = plain_table("Weight plan", "slot", "layers", "shape", "kind", "from")
+    table = plain_table("Weight plan", "slot", "times", "shape", "kind", "from")
     alike: dict[tuple[str, str, str, str], int] = {}
     for slot in found.plan.slots:
         kind = "+".join(dict.fromkeys(kind for _, kind in kinds[slot.name]))
-        sources = " ".join(source.tensor.split(".")[-2] for source in slot.sources)
-        row = (slot.name.split(".")[-1], "×".join(map(str, slot.shape)), kind, sources)
+        sources = " ".join(_short(source.tensor) for source in slot.sources)
+        row = (NUMBERED.sub("", slot.name), "×".join(map(str, slot.shape)), kind, sources)
         alike[row] = alike.get(row, 0) + 1
     for (name, shape, kind, sources), many in alike.items():
         table.add_row(name, str(many) if many > 1 else "", shape, kind, sources)
