@@ -76,6 +76,13 @@ def test_documents_link_to_files_that_exist() -> None:
     assert dead == []
 
 
+def test_every_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for number, page in enumerate(pages, 1):
+        assert page.read_text(encoding="utf-8").startswith(f"# {number}. "), page.name
+
+
 def test_every_module_opens_with_a_docstring() -> None:
     assert [name(p) for p in [*MODULES, *TOOLS, *TESTS] if not ast.get_docstring(tree(p))] == []
 
