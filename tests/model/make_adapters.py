@@ -6,6 +6,7 @@ Needs peft, torch and transformers.  Under OUT_DIR/NAME lie the adapters' folder
 them, and expected.npz: the prompt, and the logits with each adapter.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -49,6 +50,15 @@ def adapted(name: str, adapter: str) -> torch.nn.Module:
     return model.eval()
 
 
+def settle(folder: Path) -> None:
+    """PEFT writes a set of modules in no order; and a card nobody needs here."""
+    (folder / "README.md").unlink()
+    file = folder / "adapter_config.json"
+    config = json.loads(file.read_text())
+    config["target_modules"].sort()
+    file.write_text(json.dumps(config, indent=2) + "\n")
+
+
 def main(out: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     for name in names or ADAPTERS:
@@ -59,7 +69,7 @@ def main(out: Path, names: list[str]) -> None:
         for adapter in ADAPTERS[name]:
             model = adapted(name, adapter)
             model.save_pretrained(out / name / adapter)
-            (out / name / adapter / "README.md").unlink()
+            settle(out / name / adapter)
             with torch.no_grad():
                 logits = model(torch.from_numpy(prompt)[None].long()).logits[0]
             found[f"logits {adapter}"] = logits[list(ROWS)].numpy()
