@@ -44,7 +44,9 @@ class Decoder:
         self.head = weights["embed" if spec.tie else "head"]
         self.final_norm = norms.made(parts, "norm")
         self.layers = [layer.made(parts, i) for i in range(len(spec.layers))]
-        self.frequencies = [inverse_frequencies(rope, length) for rope in spec.ropes]
+        self.ropes = [(inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes]
+        if any(x.rope is None for x in spec.layers):
+            self.ropes.append((STILL, 1.0))  # the last one turns nothing
 
     def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:
         """float32 logits [R, V]; K and V of all T tokens are written at batch.slots."""
@@ -85,9 +87,5 @@ class Decoder:
         return x
 
     def _rotations(self, positions: I32) -> list[Rotation]:
-        """cos and sin of every rope of the model, and last of none."""
-        found = [
-            self.ops.rotation(positions, inverse, rope.factor)
-            for inverse, rope in zip(self.frequencies, self.spec.ropes, strict=True)
-        ]
-        return [*found, self.ops.rotation(positions, STILL, 1.0)]
+        """cos and sin of every rope of the model."""
+        return [self.ops.rotation(positions, *rope) for rope in self.ropes]

@@ -104,8 +104,10 @@ class CpuOps:
         return self._gemm.embed(_packed(table), ids)
 
     def linear(self, x: F32, w: Weight | tuple[Weight, ...]) -> F32:
-        parts = w if isinstance(w, tuple) else (w,)
-        return self._gemm.linear(x, tuple(_packed(part) for part in parts))
+        if isinstance(w, PackedWeight):
+            return self._gemm.linear(x, w)
+        assert isinstance(w, tuple), "a weight of another backend"
+        return self._gemm.linear(x, tuple(_packed(part) for part in w))
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
         return elementwise.norm(self._pool, x, w, eps)

@@ -9,6 +9,9 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import GATED_ACTS, PLAIN_ACTS
 from flyweight.wire import F32, I32
 
+GATED = {kind: _native.GatedAct[kind] for kind in GATED_ACTS}
+PLAIN = {kind: _native.PlainAct[kind] for kind in PLAIN_ACTS}
+
 
 def norm(pool: _native.Pool, x: F32, w: F32, eps: float) -> F32:
     return _native.norm(pool, x, w, eps)
@@ -27,15 +30,15 @@ def act(pool: _native.Pool, x: F32, kind: str) -> F32:
 
 
 def activate(pool: _native.Pool, x: F32, kind: str) -> F32:
-    if kind not in PLAIN_ACTS:
+    if kind not in PLAIN:
         raise ConfigError(_unknown(kind, PLAIN_ACTS))
-    return _native.activate(pool, x, _native.PlainAct[kind])
+    return _native.activate(pool, x, PLAIN[kind])
 
 
 def gated(kind: str) -> _native.GatedAct:
-    if kind not in GATED_ACTS:
+    if kind not in GATED:
         raise ConfigError(_unknown(kind, GATED_ACTS))
-    return _native.GatedAct[kind]
+    return GATED[kind]
 
 
 def _unknown(kind: str, known: tuple[str, ...]) -> str:
