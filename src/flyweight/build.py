@@ -40,6 +40,7 @@ from flyweight.weights.load import load, slot_kinds
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "stories"
+HEADS = {"lm_head.weight", "embed_out.weight"}
 
 
 class Notify(Protocol):
@@ -253,7 +254,7 @@ def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
     """Where the config does not say whether embedding and head are one matrix, the file does."""
     config = dict(checkpoint.config)
     if config.get("tie_word_embeddings") is None:
-        config["tie_word_embeddings"] = "lm_head.weight" not in checkpoint.tensors
+        config["tie_word_embeddings"] = not checkpoint.tensors.keys() & HEADS
     return kind.spec(config)
 
 

@@ -124,6 +124,9 @@ CONFIGS = {
     "biases": ({"bias": "all"}, "bias = 'all' is not supported"),
     "whole modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
     "alpha a string": ({"lora_alpha": "8"}, "lora_alpha = '8'"),
+    "alpha by expressions": ({"alpha_pattern": {".*q_proj": 4}}, "alpha_pattern = "),
+    "alpha by nothing": ({"alpha_pattern": ["q_proj"]}, "alpha_pattern = "),
+    "other base weights": ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights = 'pissa"),
     "alpha infinite": ({"lora_alpha": 1e300}, "lora_alpha = 1e"),
 }
 
@@ -174,6 +177,21 @@ def test_tensors_that_do_not_fit(fault: str, tmp_path: Path) -> None:
     kind = family(config)
     with pytest.raises(CheckpointError, match=message):
         places(open_adapter(folder), kind.plan(kind.spec(config), Files()))
+
+
+def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
+    """Their matrices are in the plan, but no adapter would run beside them."""
+    folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
+    config = read_json(MODELS / "mixtral" / "config.json")
+    kind = family(config)
+    plan = kind.plan(kind.spec(config), Files())
+    for module, rows in (("experts.0.w1", config["intermediate_size"]), ("gate", 5)):
+        name = f"base_model.model.model.layers.0.block_sparse_moe.{module}"
+        shapes = {f"{name}.lora_A.weight": (4, 64), f"{name}.lora_B.weight": (rows, 4)}
+        tensors = {key: encode(np.zeros(shape), "f32") for key, shape in shapes.items()}
+        write_safetensors(folder / "adapter_model.safetensors", tensors)
+        with pytest.raises(CheckpointError, match="cannot be adapted"):
+            places(open_adapter(folder), plan)
 
 
 def test_folders_that_are_no_adapters(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def qkv_gguf(path: Path, kinds: tuple[str, str, str], bias: bool = False) -> dic
     return tensors
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", [k for k in FORMATS if k != "u8"])
 def test_rope_rows_leave_the_interleaved_order(kind: str, tmp_path: Path) -> None:
     tensors = qkv_gguf(tmp_path / "m.gguf", (kind, kind, kind), bias=True)
     found = run(tmp_path / "m.gguf", qkv_plan(bias=True))["qkv"]

@@ -18,6 +18,10 @@ from flyweight.untrusted import shown
 from flyweight.weights.adapter import Adapter, Pair
 from flyweight.wire import F32
 
+ADAPTED = {  # slots of a layer that the decoder runs as `Linear`; single experts' are not
+    "qkv", "out", "up", "down", "shared_up", "shared_down", "q", "q_down", "kv_down",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -66,10 +70,10 @@ def kinds(adapter: Adapter, plan: WeightPlan) -> list[tuple[tuple[int, ...], str
 
 
 def _of_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[Placed]:
-    first = 0
+    first, adapted = 0, slot.name.split(".", 2)[-1] in ADAPTED
     for source in slot.sources:
         pair = adapter.pairs.get(source.tensor.removesuffix(".weight"))
-        if pair is not None and slot.kind == "linear" and slot.name.startswith("layers."):
+        if pair is not None and adapted:
             _check(adapter, pair, source, slot)
             yield Placed(pair, source, first)
         first += source.out

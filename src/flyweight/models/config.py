@@ -31,17 +31,21 @@ def real(config: Config, key: str, default: float) -> float:
     value = default if value is None else value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value < LARGEST:
-        raise CheckpointError(f"config: {key} = {str(value)[:80]}; it must be a number above 0")
+        raise CheckpointError(f"config: {key} = {shown(value)}; it must be a number above 0")
     return float(value)
 
 
-def integer(config: Config, key: str, default: int | None = None, most: int = LIMIT) -> int:
-    """A positive whole number of the config, or `CheckpointError` naming the key and the value."""
+def integer(
+    config: Config, key: str, default: int | None = None, most: int = LIMIT, least: int = 1
+) -> int:
+    """A whole number of the config, or `CheckpointError` naming the key and the value."""
     value = config.get(key)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         found = "is missing" if value is None else f"= {shown(value)}"
-        raise CheckpointError(f"config: {key} {found}; it must be a whole number from 1 to {most}")
+        raise CheckpointError(
+            f"config: {key} {found}; it must be a whole number from {least} to {most}"
+        )
     return value
 
 
@@ -58,9 +62,12 @@ def known(config: Config, key: str, allowed: Mapping[str, str], default: str) ->
 
 
 def flag(config: Config, key: str, default: bool = False) -> bool:
-    """True or false."""
+    """True or false; "false" is neither."""
     value = config.get(key)
-    return default if value is None else bool(value)
+    value = default if value is None else value
+    if value not in (True, False):
+        raise CheckpointError(f"config: {key} = {shown(value)}; allowed: true, false")
+    return bool(value)
 
 
 def refuse(config: Config, key: str, *usual: object) -> None:

@@ -5,7 +5,7 @@ first layers.
 from dataclasses import replace
 
 from flyweight.errors import CheckpointError
-from flyweight.models.config import Config, flag, integer, known, real
+from flyweight.models.config import Config, flag, integer, known, real, refuse
 from flyweight.models.latent import Latent
 from flyweight.models.mixture import MoeNames
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
@@ -37,7 +37,7 @@ def spec(config: Config) -> ModelSpec:
     head = latent.rope + latent.plain
     found = gated_decoder({**config, "head_dim": head}, "deepseek_v2")
     rope = rope_spec(config, latent.rope)
-    moe, first = _mixture(config), integer(config, "first_k_dense_replace", 1)
+    moe, first = _mixture(config), integer(config, "first_k_dense_replace", 0, least=0)
     width = latent.rank + latent.rope
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
@@ -58,6 +58,8 @@ def _scale(config: Config, head: int) -> float:
 
 
 def _mixture(config: Config) -> MoeSpec:
+    refuse(config, "scoring_func", "softmax")
+    refuse(config, "moe_layer_freq", 1)
     count, top = integer(config, "n_routed_experts", 64), integer(config, "num_experts_per_tok", 6)
     inner = integer(config, "moe_intermediate_size", 1408)
     grouped = known(config, "topk_method", CHOOSING, "greedy")

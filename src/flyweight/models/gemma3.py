@@ -1,7 +1,8 @@
 """Gemma 3 (2025): Gemma 2 with head norms in place of caps, and five layers with a window and a
-rope base of their own to each that sees everything.
+rope base of their own to each that sees everything.  Of the models that see pictures, the text.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from flyweight.errors import CheckpointError
@@ -14,7 +15,13 @@ from flyweight.untrusted import shown
 
 # Where the text model lies in the checkpoints that see images too, by who saved them
 WRAPPED = ("language_model.model.", "model.language_model.")
-SEEING = ("*vision_tower.*", "*multi_modal_projector.*")
+SEEING = ("*vision_tower.*", "*multi_modal_projector.*", "language_model.lm_head.weight")
+USUAL = {  # what the 4B's text_config leaves out
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+}
 
 
 def spec(config: Config) -> ModelSpec:
@@ -28,8 +35,9 @@ def spec(config: Config) -> ModelSpec:
 
 
 def _text(config: Config) -> ModelSpec:
-    nested = config.get("rope_parameters") or {}
-    if "full_attention" in nested:
+    config = USUAL | {k: v for k, v in config.items() if v is not None}
+    nested = config.get("rope_parameters")
+    if isinstance(nested, Mapping) and "full_attention" in nested:
         everywhere, near = config, "sliding_attention"
         section = "full_attention"
     else:

@@ -27,6 +27,7 @@ def spec(config: Config) -> ModelSpec:
     refuse(config, "do_layer_norm_before", True)
     refuse(config, "word_embed_proj_dim", integer(config, "hidden_size"))
     refuse(config, "enable_bias", True)
+    refuse(config, "_remove_final_layer_norm", False)
     refuse(config, "layer_norm_elementwise_affine", True)
     renamed = {
         **config,

@@ -7,11 +7,13 @@ read here.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from flyweight.errors import CheckpointError
 from flyweight.models.config import (
     ACTS,
+    LIMIT,
     MAX_LAYERS,
     MOST_POSITIONS,
     Config,
@@ -34,6 +36,7 @@ from flyweight.spec import (
 )
 
 TOP = ("embed", "positions", "norm", "layer")
+MOST_BLOCKS = 1 << 15  # single experts and latent heads; the largest published models have 27,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,10 @@ def gated_decoder(config: Config, family: str) -> ModelSpec:
     if heads % kv_heads:
         raise CheckpointError(
             f"config: {heads} heads do not divide over num_key_value_heads = {kv_heads}"
+        )
+    if heads * head > LIMIT:
+        raise CheckpointError(
+            f"config: {heads} heads of {head} elements; at most {LIMIT} elements in all"
         )
     if head % 2:
         raise CheckpointError(
@@ -123,6 +130,7 @@ def layer_kinds(spec: ModelSpec, config: Config, usual: Callable[[int], bool]) -
     return chosen_layers(config, "layer_types", kinds)
 
 
+@lru_cache(maxsize=8)  # the same for every expert, and long
 def half_split(head: int, turned: int = 0) -> tuple[int, ...]:
     """Which row of an interleaved head goes where, so that element i pairs with i + turned/2; the
     first `turned` rows of a head turn, all of them by default.
@@ -144,6 +152,7 @@ def decoder_plan(
     """
     if names.base and files.names and not any(n.startswith(names.base) for n in files.names):
         names = names.bare()
+    _judge_count(spec)
     plan = _Plan(spec, names, turn, plus)
     slots = [plan.table("embed", names.embed, spec.vocab)]
     if spec.positions:
@@ -159,6 +168,17 @@ def decoder_plan(
         slots.append(linear("head", spec.hidden, head, biased=spec.head_bias, shard=0))
     ignored = ("*rotary_emb.inv_freq", "rope_freqs.weight")
     return WeightPlan(tuple(slots), ignored + ((f"{names.head}.weight",) if spec.tie else ()))
+
+
+def _judge_count(spec: ModelSpec) -> None:
+    """A lying config must not size the plan."""
+    experts = sum(layer.moe.route.experts for layer in spec.layers if layer.moe)
+    heads = sum(layer.heads for layer in spec.layers if layer.latent)
+    if experts + heads > MOST_BLOCKS:
+        raise CheckpointError(
+            f"config: {experts} experts and {heads} latent heads in {len(spec.layers)} layers; "
+            f"at most {MOST_BLOCKS} together"
+        )
 
 
 class Blocks(Protocol):

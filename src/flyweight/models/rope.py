@@ -55,7 +55,8 @@ def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
     try:
         factor = _factor(nested, kind, scaling)
         rope = RopeSpec(dim, base, kind, tuple(sorted(scaling.items())), factor)
-        inverse_frequencies(rope, 1)  # what is missing is missed now, not after the weights
+        for length in (1, MOST_POSITIONS):  # what is missing is missed now, not after the weights
+            inverse_frequencies(rope, length)
     except (ArithmeticError, ValueError):
         raise CheckpointError(
             f"rope_scaling of type {kind!r} gives no frequencies: base {base:g}, "
@@ -122,7 +123,7 @@ def yarn_mscale(stretch: float, scale: float) -> float:
 
 def _listed(key: str, values: object) -> tuple[float, ...]:
     if not isinstance(values, list | tuple):
-        raise CheckpointError(f"rope_scaling: {key} = {str(values)[:80]}; a list is needed")
+        raise CheckpointError(f"rope_scaling: {key} = {shown(values)}; a list is needed")
     return tuple(real({key: v}, key, 0) for v in values)
 
 

@@ -19,7 +19,9 @@ from flyweight.wire import F32
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+PLAIN = re.compile(r"\^?[\w.]+")  # PEFT would take any regular expression, and a name for one
 MOST_RANK = 1024
+CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")  # they change the model's own weights
 UNUSUAL = {  # what we do not compute, and the values that mean it is off
     "use_dora": (False,),
     "bias": ("none",),
@@ -93,6 +95,12 @@ def _judge(config: Mapping[str, Any], where: Path) -> None:
         raise CheckpointError(
             f"{where}: peft_type = {shown(config.get('peft_type'))} is not supported; allowed: LORA"
         )
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGING):
+        raise CheckpointError(
+            f"{where}: init_lora_weights = {shown(start)} fits weights changed in training; "
+            "save it again with path_initial_model_for_weight_conversion"
+        )
     for key, off in UNUSUAL.items():
         value = config.get(key)
         if value is not None and value not in off:
@@ -130,9 +138,13 @@ def _pair(
 
 def _scale(module: str, rank: int, config: Mapping[str, Any], path: Path) -> float:
     """lora_alpha / r, or over its root for rank-stabilised adapters."""
-    alpha = config.get("lora_alpha", 8)
-    for pattern, own in (config.get("alpha_pattern") or {}).items():
-        if module == pattern or module.endswith(f".{pattern}"):
+    alpha, patterns = config.get("lora_alpha", 8), config.get("alpha_pattern") or {}
+    if not isinstance(patterns, Mapping) or not all(map(PLAIN.fullmatch, patterns)):
+        raise CheckpointError(
+            f"{path / CONFIG}: alpha_pattern = {shown(patterns)}; names of modules expected"
+        )
+    for pattern, own in reversed(patterns.items()):  # the first that fits counts
+        if module == pattern.removeprefix("^") or module.endswith(f".{pattern}"):
             alpha = own
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e9:
         raise CheckpointError(f"{path / CONFIG}: lora_alpha = {shown(alpha)}; a number expected")

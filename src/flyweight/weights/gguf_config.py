@@ -30,12 +30,12 @@ WHOLES = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "expert_shared_count": "n_shared_experts",
-    "leading_dense_block_count": "first_k_dense_replace",
     "attention.kv_lora_rank": "kv_lora_rank",
     "attention.q_lora_rank": "q_lora_rank",
 }
 FLAGS = {"use_parallel_residual": "use_parallel_residual", "expert_weights_norm": "norm_topk_prob"}
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+SOFTMAX = (0, 1, 3)  # not said, of all experts, of the chosen ones; DeepSeek-V3 has 2
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon")
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled anew
 
@@ -65,8 +65,10 @@ def hf_config(
     config |= dict.fromkeys(EPSILONS, _epsilon(keys))
     config |= _biases(spans)
     config |= {c: keys.real(k) for k, c in REALS.items() if keys.get(k) is not None}
-    config |= {c: keys.whole(k) for k, c in WHOLES.items() if keys.get(k) is not None}
+    config |= {c: keys.whole(k) for k, c in WHOLES.items() if keys.get(k) not in (None, 0)}
     config |= {c: bool(keys.get(k)) for k, c in FLAGS.items() if keys.get(k) is not None}
+    if (dense := keys.get("leading_dense_block_count")) is not None:
+        config["first_k_dense_replace"] = dense  # 0 is a count too
     if "kv_lora_rank" in config:
         config |= _latent(keys, heads)
     else:
@@ -170,6 +172,9 @@ def _experts(keys: _Keys, name: str) -> dict[str, Any]:
     count = keys.get("expert_count")
     if not count:
         return {}
+    gating = keys.get("expert_gating_func")
+    if gating not in (None, *SOFTMAX):
+        raise keys.fail("expert_gating_func", gating, "only softmax is supported, 1 or 3")
     found: dict[str, Any] = dict.fromkeys(EXPERT_COUNTS, keys.whole("expert_count"))
     if name == "llama":
         found["model_type"] = "mixtral"

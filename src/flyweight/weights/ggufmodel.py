@@ -81,7 +81,8 @@ class GgufCheckpoint:
         found = {name: self._divisors(name, where) for name in ROPE_TENSORS if name in self._spans}
         scaling = self.config.get("rope_scaling")
         if "rope_freqs.weight" in found:
-            scaling = scaling or {"rope_type": "linear", "factor": 1.0}
+            if scaling is None or scaling["rope_type"] in (None, "none"):
+                scaling = {"rope_type": "linear", "factor": 1.0}
             if scaling["rope_type"] != "linear":
                 raise CheckpointError(
                     f"{where}: rope_freqs.weight with rope scaling of type "

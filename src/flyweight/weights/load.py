@@ -106,7 +106,9 @@ def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
         info = checkpoint.tensors[name]
         if info.shape != shape:
             yield f"tensor {shown(name)} has shape {list(info.shape)}, expected {list(shape)}"
-        if name in floats and FORMATS[info.kind].quantised:
+        if info.kind == "u8":
+            yield f"tensor {shown(name)} holds bytes, which are no weights by themselves"
+        elif name in floats and FORMATS[info.kind].quantised:
             yield f"vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
 
 

@@ -1,8 +1,8 @@
 """gpt-oss's own layout of MXFP4 in safetensors: for a tensor of experts one of codes,
 `NAME_blocks`, and one of exponents, `NAME_scales`, both bytes.
 
-Invariant: a pair is one tensor `NAME_blocks` of kind mxfp4 and shape [E, N, K]; bytes without a
-partner are refused by name.
+Invariant: a pair is one tensor `NAME_blocks` of kind mxfp4 and shape [E, N, K]; other bytes (the
+masks of older files) stay bytes.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,10 @@ def paired(tensors: Mapping[str, TensorInfo], where: str) -> dict[str, TensorInf
     """The tensors with every pair of bytes as one.  Raises `CheckpointError`."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
-        if info.kind != "u8":
-            found[name] = info
-        elif name.endswith(BLOCKS):
+        if info.kind == "u8" and name.endswith(BLOCKS):
             found[name] = _pair(info, tensors.get(partner(name)), where)
         elif not (name.endswith(SCALES) and name.removesuffix(SCALES) + BLOCKS in tensors):
-            raise CheckpointError(
-                f"{where}: tensor {shown(name)} holds bytes; only MXFP4's {BLOCKS} and {SCALES} may"
-            )
+            found[name] = info
     return found
 
 
