@@ -96,7 +96,7 @@ class Examination:
         yield from (("problem", fault) for fault in faults)
         if self.checkpoint is not None:
             infos = self.checkpoint.tensors.values()
-            total = sum(FORMATS[info.kind].bytes_for(info.shape) for info in infos)
+            total = sum(FORMATS[i.kind].bytes_for(i.shape) for i in infos if i.kind in FORMATS)
             kinds = ", ".join(sorted({info.kind for info in infos}))
             yield "ok", f"{len(infos)} tensors, {size(total)}, {kinds}"
 
@@ -137,7 +137,8 @@ class Examination:
         if self.checkpoint is None:
             yield "skipped", "the files cannot be opened"
             return
-        found = list(value_faults(self.checkpoint, self.progress))
+        unused = self.plan.ignored if self.plan else ()
+        found = list(value_faults(self.checkpoint, self.progress, unused))
         yield from (("problem", text) for text in found)
         if not found:
             yield "ok", "all finite"

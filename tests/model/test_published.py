@@ -20,6 +20,7 @@ from flyweight.spec import Files, WeightPlan
 from flyweight.untrusted import read_json
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.survey import value_faults
 
 LONG_LISTS = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
 
@@ -324,12 +325,15 @@ def test_the_masks_of_older_files_are_passed_over(native: Ops, tmp_path: Path) -
     at = "gpt_neox.layers.0.attention."
     tensors |= {
         at + "bias": ("bool", (1, 1, 8, 8), bytes(64)),
-        at + "masked_bias": ("f32", (), bytes(4)),
+        at + "masked_bias": encode(np.array(-np.inf), "f32"),
         at + "rotary_emb.inv_freq": encode(np.ones(2), "f32"),
     }
     config = read_json(MODELS / "gpt-neox" / "config.json")
     write_folder(tmp_path, config, tensors)
     assert same("gpt-neox", tmp_path, native)
+    checkpoint, kind = open_checkpoint(tmp_path), family(config)
+    files = Files(False, frozenset(checkpoint.tensors))
+    assert not list(value_faults(checkpoint, None, kind.plan(kind.spec(config), files).ignored))
     tensors["gpt_neox.final_layer_norm.weight"] = ("bool", (64,), bytes(64))
     write_folder(tmp_path, config, tensors)
     with pytest.raises(CheckpointError, match=r"final_layer_norm.weight' holds bytes"):

@@ -6,7 +6,8 @@ Does not know which tensors a model wants.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,18 @@ def header_faults(path: Path) -> list[str]:
     return found
 
 
-def value_faults(checkpoint: Checkpoint, progress: Progress | None = None) -> Iterator[str]:
+def value_faults(
+    checkpoint: Checkpoint, progress: Progress | None = None, unused: Sequence[str] = ()
+) -> Iterator[str]:
     """Every tensor with values that are not finite, and how many; for blocks of quantised ones
-    their scales are looked at.
+    their scales are looked at.  Tensors that fit a pattern of `unused` are not: the masks of older
+    files hold infinities.
     """
-    infos = list(checkpoint.tensors.values())
+    infos = [
+        info
+        for name, info in checkpoint.tensors.items()
+        if not any(fnmatchcase(name, known) for known in unused) and info.kind in FORMATS
+    ]
     total = sum(FORMATS[info.kind].bytes_for(info.shape) for info in infos)
     done = 0
     for info in infos:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`kind` is a key of `formats.FORMATS`, or "u8" for half a tensor (mxfp4.py)."""
+    """`kind` is a key of `formats.FORMATS`, or "u8" for bytes: half a tensor (mxfp4.py), a mask."""
 
     name: str
     shape: tuple[int, ...]
