@@ -143,7 +143,7 @@ def _scale(module: str, rank: int, config: Mapping[str, Any], path: Path) -> flo
         raise CheckpointError(
             f"{path / CONFIG}: alpha_pattern = {shown(patterns)}; names of modules expected"
         )
-    for pattern, own in reversed(patterns.items()):  # the first that fits counts
+    for pattern, own in reversed([*patterns.items()]):  # the first that fits counts
         if module == pattern.removeprefix("^") or module.endswith(f".{pattern}"):
             alpha = own
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e9:
