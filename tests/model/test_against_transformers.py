@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from families import Report
+from families import DOC, END, START, Report
 from harness import MODELS, decoded, decoder, logits, mixed
 from random_models import answers, engine, request
 
@@ -125,3 +125,16 @@ def test_greedy_tokens_of_the_reference(name: str) -> None:
     run = engine(decoder(MODELS / name, ReferenceOps("f32")), "f32", max_num_batched_tokens=64)
     got = answers(run, [request("a", expected["prompt"].tolist(), GREEDY, temperature=0)])
     assert list(got["a", 0].tokens) == expected["greedy"].tolist()
+
+
+def test_the_documents_table_has_every_checkpoint() -> None:
+    """Its figures are a run's (`--models-table`); its rows are held to what there is."""
+    pytest.importorskip("gguf")
+    from gguf_twins import twins
+
+    rows = {(name, "safetensors") for name in NAMES} | {(name, "gguf") for name in twins()}
+    table = DOC.read_text().partition(START)[2].partition(END)[0]
+    found = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert {(cells[0].removeprefix("| "), cells[1]) for cells in found} == rows
+    for cells in found:
+        assert all(float(cell) <= TOLERANCE for cell in cells[2:-1]), cells
