@@ -18,6 +18,7 @@ from flyweight.collect import Collector, VectorCollector
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
 from flyweight.prompts import Lane, Prompt
+from flyweight.ranges import whole
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, SamplingParams
@@ -75,6 +76,7 @@ class AsyncLLM:
         notify: Notify | None = None,
         **settings: Any,
     ) -> None:
+        max_requests = whole("max_requests", max_requests, 1, None)
         self.llm = LLM(model, notify=notify, **settings)
         self._free = asyncio.Semaphore(max_requests)
         self._streams: dict[str, Stream] = {}  # the engine thread's own

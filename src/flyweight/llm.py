@@ -17,7 +17,7 @@ from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.loop import Gathers, Loop
-from flyweight.prompts import Asked, Lane, Prompt, Reader, listed, one_each
+from flyweight.prompts import Asked, Lane, Prompt, Reader, lanes_of, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
@@ -126,8 +126,7 @@ class LLM:
         """
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        names = one_each("adapter", adapter, str, len(many))
-        lanes = (Lane(salt, priority, name) for name in names)
+        lanes = lanes_of(salt, priority, adapter, len(many))
         read = self._reader.read
         asked = [read(p, s, lane) for p, s, lane in zip(many, params, lanes, strict=True)]
         return self._all(asked, self._collector, use_tqdm)
@@ -140,15 +139,15 @@ class LLM:
         use_tqdm: bool = True,
         salt: str = "",
         priority: int = 0,
-        adapter: str = "",
+        adapter: str | Sequence[str] = "",
     ) -> list[EmbeddingRequestOutput]:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = listed(prompts)
         params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
-        lane = Lane(salt, priority, adapter)
+        lanes = lanes_of(salt, priority, adapter, len(many))
         asked = [
             replace(self._reader.read(p, UNSAMPLED, lane, answer=0), pooling=pooling)
-            for p, pooling in zip(many, params, strict=True)
+            for p, pooling, lane in zip(many, params, lanes, strict=True)
         ]
         return self._all(asked, self._vector, use_tqdm)
 
@@ -160,14 +159,13 @@ class LLM:
         use_tqdm: bool = True,
         salt: str = "",
         priority: int = 0,
-        adapter: str = "",
+        adapter: str | Sequence[str] = "",
     ) -> list[RequestOutput]:
         """The likeliest continuations of every prompt that `beam_width` beams find, best first."""
         many = listed(prompts)
         searches = one_each("params", params, BeamSearchParams, len(many))
-        pairs = zip(many, searches, strict=True)
-        lane = Lane(salt, priority, adapter)
-        asked = [self._sought(p, beam, lane) for p, beam in pairs]
+        lanes = lanes_of(salt, priority, adapter, len(many))
+        asked = [self._sought(*one) for one in zip(many, searches, lanes, strict=True)]
         return self._all(asked, self._search, use_tqdm)
 
     def chat(

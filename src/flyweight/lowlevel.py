@@ -14,13 +14,15 @@ import numpy as np
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.runner import Runner
-from flyweight.errors import RequestError
+from flyweight.errors import ConfigError, RequestError
 from flyweight.prompts import Lane, Prompt, Reader
+from flyweight.ranges import whole
 from flyweight.sampling.arrays import columns
 from flyweight.types import SamplingParams
 from flyweight.wire import F32, I32, Batch
 
 GREEDY = SamplingParams(temperature=0)
+FOR_MANY = {"adapters", "draft_tokens", "max_num_seqs"}  # settings that would change nothing here
 
 
 class KVCacheModel:
@@ -29,6 +31,10 @@ class KVCacheModel:
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        for name in sorted(FOR_MANY & set(settings)):
+            raise ConfigError(
+                f"{name} is for many requests; KVCacheModel has one sequence: use LLM"
+            )
         self.loaded = build(Settings.of(model=model, max_num_seqs=1, **settings))
         limits = self.loaded.limits
         self.tokenizer = self.loaded.tokenizer
@@ -67,6 +73,7 @@ class KVCacheModel:
 
     def generate(self, prompt: Prompt, max_new_tokens: int = 100) -> str:
         """The likeliest continuation, token by token, up to the model's own end."""
+        max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, None)
         token = int(self.prefill(prompt).argmax())
         made = [token]
         room = self.loaded.limits.max_model_len - self.length

@@ -68,7 +68,7 @@ class Reader:
         tokens after the prompt.
         """
         text, tokens = self._tokens(prompt)
-        self._check(tokens, params, answer)
+        self._check(text, tokens, params, answer)
         self._judge(lane)
         words = self.lexicon.words(params)
         return Asked(text, array("i", tokens), params, lane, words)
@@ -101,14 +101,15 @@ class Reader:
             )
         return None, _ids(prompt)
 
-    def _check(self, tokens: Sequence[int], params: SamplingParams, answer: int) -> None:
+    def _check(
+        self, text: str | None, tokens: Sequence[int], params: SamplingParams, answer: int
+    ) -> None:
         vocab, most = self.vocab, self.longest - answer
         if not tokens:
-            raise RequestError(
-                "prompt is empty and nothing is put before it (this vocabulary adds no BOS token); "
-                "allowed: 1 token or more",
-                "prompt",
+            why = (
+                "" if text is None else " and nothing is put before it (the vocabulary has no BOS)"
             )
+            raise RequestError(f"prompt is empty{why}; allowed: 1 token or more", "prompt")
         if len(tokens) > most:
             left = ", and one is left for the answer" if answer else ""
             raise RequestError(
@@ -160,13 +161,19 @@ def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T
         return [given] * wanted
     listed = isinstance(given, Sequence) and all(isinstance(p, kind) for p in given)
     if not listed or len(given) != wanted:  # type: ignore[arg-type]
-        found = f"has {len(given)} entries" if listed else f"= {str(given)[:80]!r}"  # type: ignore[arg-type]
+        found = f"is a list of {len(given)}" if listed else f"= {str(given)[:80]!r}"  # type: ignore[arg-type]
+        many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
         raise RequestError(
-            f"{name} {found} for {wanted} prompts; allowed: one {kind.__name__}, "
-            "or a list with one for each",
+            f"{name} {found} for {many}; allowed: one {kind.__name__}, or a list with one for each",
             name,
         )
     return given  # type: ignore[return-value]
+
+
+def lanes_of(salt: str, priority: int, adapter: str | Sequence[str], wanted: int) -> Sequence[Lane]:
+    """A lane for each prompt; `adapter` is one name for all, or a list with one for each."""
+    names = one_each("adapter", adapter, str, wanted)
+    return [Lane(salt, priority, name) for name in names]
 
 
 def _ids(given: object) -> tuple[int, ...]:

@@ -73,9 +73,13 @@ def test_every_kind_of_call_takes_one(llm: LLM) -> None:
     assert tuple(last.outputs[0].token_ids) == wanted
     plain, own = (llm.embed(PROMPT, adapter=name)[0].outputs.embedding for name in ("", "clerk"))
     assert plain != own
+    both = llm.embed([PROMPT] * 2, adapter=["", "clerk"])
+    assert [out.outputs.embedding for out in both] == [plain, own]
     search = BeamSearchParams(beam_width=2, max_tokens=5, ignore_eos=True)
     plain, own = (llm.beam_search(PROMPT, search, adapter=name)[0] for name in ("", "clerk"))
     assert plain.outputs[0].score != own.outputs[0].score
+    both = llm.beam_search([PROMPT] * 2, search, adapter=["", "clerk"])
+    assert [out.outputs[0].score for out in both] == [o.outputs[0].score for o in (plain, own)]
 
 
 def test_asyncio_takes_one(folders: dict[str, Path]) -> None:
@@ -94,7 +98,7 @@ def test_unknown_names_are_refused_before_any_work(llm: LLM) -> None:
     for call in (llm.generate, llm.stream, llm.embed, llm.beam_search):
         with pytest.raises(RequestError, match=r"'poets' is not loaded; known: poet, clerk.*poet"):
             call(PROMPT, adapter="poets")  # type: ignore[operator]
-    with pytest.raises(RequestError, match="adapter has 1 entries for 2 prompts"):
+    with pytest.raises(RequestError, match="adapter is a list of 1 for 2 prompts"):
         llm.generate([PROMPT] * 2, PARAMS, adapter=["poet"])
 
 

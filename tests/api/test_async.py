@@ -196,3 +196,8 @@ def test_searches_and_vectors(folder: Path) -> None:
         assert [v.outputs for v in vectors] == [a.outputs for a in alone]
 
     run(folder, test)
+
+
+def test_room_for_no_request_is_refused(folder: Path) -> None:
+    with pytest.raises(RequestError, match=r"max_requests = 0 is out of range.*nearest valid: 1"):
+        AsyncLLM(folder, max_requests=0)

@@ -82,7 +82,7 @@ def test_bad_asks_are_refused(llm: LLM) -> None:
     ):
         with pytest.raises(RequestError, match=words):
             BeamSearchParams(**option)
-    with pytest.raises(RequestError, match="params has 2 entries for 1 prompts"):
+    with pytest.raises(RequestError, match="params is a list of 2 for 1 prompt;"):
         llm.beam_search("a", [BeamSearchParams()] * 2)
     with pytest.raises(RequestError, match=f"among {VOCAB} tokens"):
         BeamSearchParams(32).check_ends(40, VOCAB)

@@ -234,6 +234,7 @@ def test_a_processor_is_its_requests_alone(llm: LLM) -> None:
         (lambda ids, row: row[:5], "of shape (5,); needed: ("),
         (lambda ids, row: "abc", "logits_processors[1] raised ValueError: could not convert"),
         (lambda ids: ids, "logits_processors[1] raised TypeError"),
+        (lambda ids, row: row * np.nan, "logits_processors[1] raised ValueError: it left no token"),
     ],
 )
 def test_what_a_processor_raises_ends_its_request_only(llm: LLM, processor, words: str) -> None:

@@ -95,7 +95,7 @@ def test_bad_asks_are_refused(llm: LLM) -> None:
         PoolingParams("men")
     with pytest.raises(RequestError, match="normalize = 1"):
         PoolingParams(normalize=1)
-    with pytest.raises(RequestError, match="pooling_params has 1 entries for 2 prompts"):
+    with pytest.raises(RequestError, match="pooling_params is a list of 1 for 2 prompts"):
         llm.embed(["a", "b"], [PoolingParams()])
     with pytest.raises(RequestError, match="pooling_params = 'mean'"):
         llm.embed("a", "mean")

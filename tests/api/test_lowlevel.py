@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flyweight import LLM, KVCacheModel, RequestError, SamplingParams
+from flyweight import LLM, ConfigError, KVCacheModel, RequestError, SamplingParams
 from tiny_model import VOCAB, tiny_folder
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +47,11 @@ def test_logits_do_not_depend_on_how_they_were_reached(folder: Path) -> None:
     assert np.array_equal(model.logits, whole)
 
 
+def test_settings_that_would_change_nothing_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"adapters is for many requests.*use LLM"):
+        KVCacheModel(folder, adapters={"poet": "poet"})
+
+
 def test_what_is_out_of_order_is_refused(folder: Path) -> None:
     model = KVCacheModel(folder, max_model_len=8)
     with pytest.raises(RequestError, match="decode_step before prefill"):
@@ -55,6 +60,8 @@ def test_what_is_out_of_order_is_refused(folder: Path) -> None:
         model.prefill([3] * 8)
     with pytest.raises(RequestError, match="decode_step before prefill"):
         model.decode_step(3)
+    with pytest.raises(RequestError, match="max_new_tokens = 0 is out of range"):
+        model.generate([3], max_new_tokens=0)
     model.prefill([3] * 7)
     with pytest.raises(RequestError, match=f"token = {VOCAB} is out of range"):
         model.decode_step(VOCAB)

@@ -55,6 +55,8 @@ def apply(logits: F32, wanted: Seq[Edit]) -> None:
                 name = f"logits_processors[{i}]"
                 row = _row(_called(processor, edit.seq, row), len(row))
             row[np.isnan(row)] = -np.inf
+            if row.max() == -np.inf:
+                raise ValueError("it left no token to draw")
             logits[edit.row] = np.minimum(row, LARGEST)
         except Exception as error:
             edit.error = one_line(f"{name} raised {type(error).__name__}: {error}", LONGEST)
