@@ -302,6 +302,14 @@ def test_named_templates_of_every_source(tmp_path: Path) -> None:
     assert templates == {"default": "main", "tool_use": "file"}
 
 
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_audio", "video"])
+def test_what_is_not_text_is_refused(kind: str) -> None:
+    talk = [{"role": "user", "content": [{"type": kind}, {"type": "text", "text": "See?"}]}]
+    for template in ("{{ messages[0].content }}", "{% for p in messages[0].content %}{% endfor %}"):
+        with pytest.raises(RequestError, match=rf"messages\[0\] has a part of type '{kind}'"):
+            prepared(talk, template)
+
+
 def test_arguments_and_parts_as_clients_send_them() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -21,11 +21,14 @@ Message = Mapping[str, Any]
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same field
 OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
+MEDIA = ("image", "audio", "video")  # in the names of parts that are not text
 OWN = ("messages", "tools", "chat_template")  # never a template's switch
 
 
 def check(messages: Sequence[Message]) -> None:
-    """Raises `RequestError` unless every message has a role and content."""
+    """Raises `RequestError` unless every message has a role, and nothing but text to read: a
+    template would put a mark where an image was, and nobody would see the image.
+    """
     if isinstance(messages, str | Mapping) or not messages:
         raise RequestError(
             f"messages = {shown(messages)}; allowed: a list of one or more messages",
@@ -38,6 +41,14 @@ def check(messages: Sequence[Message]) -> None:
                 "allowed: a mapping with a role (system, user, assistant) and content",
                 "messages",
             )
+        content = message.get("content")
+        for part in content if isinstance(content, list | tuple) else ():
+            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+            if any(medium in kind for medium in MEDIA):
+                raise RequestError(
+                    f"messages[{i}] has a part of type {shown(kind)}; only text is read here",
+                    "messages",
+                )
 
 
 def prepared(messages: Sequence[Message], template: str) -> list[Message]:

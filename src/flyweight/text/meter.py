@@ -81,7 +81,7 @@ class Meter:
         arguments = [*values, *named.values()]
         for value in arguments:
             if isinstance(value, int) and abs(value) > MOST_NUMBER:
-                raise Spent(f"calls {name} with {value:.3g}")
+                raise Spent(f"calls {name.removeprefix('safe_')} with {value:.3g}")
         if name in GROWS and values:
             self.charge(GROWS[name](self, values[0], arguments[1:]))
 
