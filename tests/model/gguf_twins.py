@@ -58,8 +58,10 @@ def twins() -> list[str]:
     return [n for n in sorted(p.name for p in MODELS.iterdir()) if n not in NO_TWIN]
 
 
-def twin(name: str, path: Path) -> Path:
-    """Writes a fixture as a GGUF file, matrices in their own type."""
+def twin(name: str, path: Path, other: dict[str, object] | None = None) -> Path:
+    """Writes a fixture as a GGUF file, matrices in their own type; `other` metadata takes the place
+    of what is right.
+    """
     source = open_checkpoint(MODELS / name)
     config = json.loads((MODELS / name / "config.json").read_text())
     dtype = next(i.kind for i in source.tensors.values() if len(i.shape) == 2)
@@ -82,7 +84,7 @@ def twin(name: str, path: Path) -> Path:
         tensors[known] = mxfp4(values) if kind == "mxfp4" else encode(values, kind)
     for key, values in rope_tensors(config).items():
         tensors[key] = encode(values, "f32")
-    return write_gguf(path, metadata(config), tensors)
+    return write_gguf(path, metadata(config) | (other or {}), tensors)
 
 
 def dense(rows: Any) -> np.ndarray:

@@ -64,7 +64,8 @@ def hf_config(
     }
     config |= dict.fromkeys(EPSILONS, _epsilon(keys))
     config |= _biases(spans)
-    config |= {c: keys.real(k) for k, c in REALS.items() if keys.get(k) is not None}
+    found = {c: k for k, c in REALS.items() if keys.get(k) is not None}
+    config |= {c: keys.real(k) if keys.get(k) != 0 else None for c, k in found.items()}  # 0: off
     config |= {c: keys.whole(k) for k, c in WHOLES.items() if keys.get(k) not in (None, 0)}
     config |= {c: bool(keys.get(k)) for k, c in FLAGS.items() if keys.get(k) is not None}
     if (dense := keys.get("leading_dense_block_count")) is not None:

@@ -1,0 +1,93 @@
+"""Tensors and keys that published files hold beside what a model needs, in files of fixtures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_twins import twin
+from harness import MODELS, decoder, logits
+
+from filewriters import encode, write_folder
+from flyweight.errors import CheckpointError
+from flyweight.models.registry import family
+from flyweight.ops.base import Ops
+from flyweight.spec import Files
+from flyweight.untrusted import read_json
+from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.survey import value_faults
+
+OLD_GEMMA3 = {  # what transformers 4 called the rope of the fixture
+    "rope_theta": 50000.0,
+    "rope_local_base_freq": 1000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
+
+
+def tensors_of(name: str) -> dict[str, Any]:
+    source = open_checkpoint(MODELS / name)
+    found = {
+        key: encode(np.asarray(to_f32(source.read(key, 0, info.shape[0]))), "f32")
+        for key, info in source.tensors.items()
+    }
+    source.close()
+    return found
+
+
+def same(name: str, folder: Path, ops: Ops) -> bool:
+    """Whether the model in a folder answers as the fixture does."""
+    expected = np.load(MODELS / name / "expected.npz")
+    got = logits(decoder(folder, ops), expected["prompt"], expected["rows"])
+    return bool(np.abs(got - expected["logits"]).max() < 1e-3)
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_of_a_gemma_that_sees_pictures(prefix: str, native: Ops, tmp_path: Path) -> None:
+    config = read_json(MODELS / "gemma3" / "config.json")
+    del config["rope_parameters"]
+    tensors = {prefix + k.removeprefix("model."): v for k, v in tensors_of("gemma3").items()}
+    for other in ("vision_tower.embeddings.patch.weight", "multi_modal_projector.mm_weight"):
+        tensors[other] = encode(np.ones((2, 2)), "f32")
+    whole = {"model_type": "gemma3", "text_config": config | OLD_GEMMA3, "vision_config": {}}
+    write_folder(tmp_path, whole, tensors)
+    assert same("gemma3", tmp_path, native)
+
+
+def test_the_masks_of_older_files_are_passed_over(native: Ops, tmp_path: Path) -> None:
+    """Truth values, a single number and frequencies, as Pythia's files hold them."""
+    tensors = tensors_of("gpt-neox")
+    at = "gpt_neox.layers.0.attention."
+    tensors |= {
+        at + "bias": ("bool", (1, 1, 8, 8), bytes(64)),
+        at + "masked_bias": encode(np.array(-np.inf), "f32"),
+        at + "rotary_emb.inv_freq": encode(np.ones(2), "f32"),
+    }
+    config = read_json(MODELS / "gpt-neox" / "config.json")
+    write_folder(tmp_path, config, tensors)
+    assert same("gpt-neox", tmp_path, native)
+    checkpoint, kind = open_checkpoint(tmp_path), family(config)
+    files = Files(False, frozenset(checkpoint.tensors))
+    assert not list(value_faults(checkpoint, None, kind.plan(kind.spec(config), files).ignored))
+    tensors["gpt_neox.final_layer_norm.weight"] = ("bool", (64,), bytes(64))
+    write_folder(tmp_path, config, tensors)
+    with pytest.raises(CheckpointError, match=r"final_layer_norm.weight' holds bytes"):
+        decoder(tmp_path, native)
+
+
+def test_what_files_say_to_mean_nothing(native: Ops, tmp_path: Path) -> None:
+    """Zeros for what is off, and keys that go with no rope scaling."""
+    for name, arch, other in (
+        ("llama3", "llama", {"rope.scaling.original_context_length": 64, "expert_count": 0}),
+        ("llama1", "llama", {"attention.scale": 0.0, "expert_used_count": 0, "logit_scale": 0.0}),
+        ("deepseek-v2-lite", "deepseek2", {"expert_gating_func": 1, "expert_group_count": 1}),
+    ):
+        keys = {f"{arch}.{key}": value for key, value in other.items()}
+        path = tmp_path / f"{name}.gguf"
+        twin(name, path, keys)
+        expected = np.load(MODELS / name / "expected.npz")
+        got = logits(decoder(path, native), expected["prompt"], expected["rows"])
+        assert np.abs(got - expected["logits"]).max() < 1e-3
+    v3 = twin("deepseek-v2", tmp_path / "v3.gguf", {"deepseek2.expert_gating_func": 2})
+    with pytest.raises(CheckpointError, match="expert_gating_func = 2; only softmax"):
+        open_checkpoint(v3)
