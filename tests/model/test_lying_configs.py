@@ -1,4 +1,4 @@
-"""Every key of every config given every kind of value: a spec and its plans, or one line of error."""
+"""Every key of every config given every kind of value: a spec and its plans, or a line of error."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
