@@ -216,13 +216,14 @@ class LLM:
         and the template's own switches.
         """
         from flyweight.text.chat import choose, render
-        from flyweight.text.messages import declared, prepared
+        from flyweight.text.messages import declared, prepared, text_only
 
         listed = declared("tools", tools)
         if variables.get("documents") is not None:
             variables["documents"] = declared("documents", variables["documents"])
         template = choose(self.tokenizer.marks.templates, chat_template, tools=bool(listed))
         talk = prepared(messages, template)
+        text_only(talk)
         text = render(template, talk, self.tokenizer, tools=listed, **variables)
         ids = self.tokenizer.encode(text, add_special=False)  # the template wrote BOS itself
         return {"prompt": text, "prompt_token_ids": ids}

@@ -96,3 +96,10 @@ def test_no_template_but_the_callers(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no chat template; give a prompt, or chat_template"):
         silent.chat(TALK)
     assert said(silent, chat_template="{{ messages[0].content }}") == "hi"
+
+
+def test_an_image_is_refused_and_not_a_mark_in_the_prompt(tmp_path: Path) -> None:
+    llm = LLM(tiny_folder(tmp_path / "m", chat_template="{{ messages[0].content[0].type }}"))
+    talk = [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]
+    with pytest.raises(RequestError, match="part of type 'image'; only text is read here"):
+        llm.chat(talk)

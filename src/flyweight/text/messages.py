@@ -26,9 +26,7 @@ OWN = ("messages", "tools", "chat_template")  # never a template's switch
 
 
 def check(messages: Sequence[Message]) -> None:
-    """Raises `RequestError` unless every message has a role, and nothing but text to read: a
-    template would put a mark where an image was, and nobody would see the image.
-    """
+    """Raises `RequestError` unless every message has a role and content."""
     if isinstance(messages, str | Mapping) or not messages:
         raise RequestError(
             f"messages = {shown(messages)}; allowed: a list of one or more messages",
@@ -41,6 +39,13 @@ def check(messages: Sequence[Message]) -> None:
                 "allowed: a mapping with a role (system, user, assistant) and content",
                 "messages",
             )
+
+
+def text_only(messages: Sequence[Message]) -> None:
+    """Raises `RequestError` where a message has an image or a sound: a template would put a mark
+    in its place, and nobody would see it.
+    """
+    for i, message in enumerate(messages):
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
             kind = str(part.get("type")) if isinstance(part, Mapping) else ""
