@@ -126,6 +126,7 @@ CONFIGS = {
     "alpha a string": ({"lora_alpha": "8"}, "lora_alpha = '8'"),
     "alpha by expressions": ({"alpha_pattern": {".*q_proj": 4}}, "alpha_pattern = "),
     "alpha by nothing": ({"alpha_pattern": ["q_proj"]}, "alpha_pattern = "),
+    "blocks": ({"use_bdlora": {"nblocks": 2}}, "use_bdlora = "),
     "other base weights": ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights = 'pissa"),
     "alpha infinite": ({"lora_alpha": 1e300}, "lora_alpha = 1e"),
 }
@@ -177,6 +178,27 @@ def test_tensors_that_do_not_fit(fault: str, tmp_path: Path) -> None:
     kind = family(config)
     with pytest.raises(CheckpointError, match=message):
         places(open_adapter(folder), kind.plan(kind.spec(config), Files()))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_a_model_with_pictures_names_its_text_otherwise(prefix: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
+    layer, shape = "layers.0.self_attn.q_proj", {"A": (4, 64), "B": (96, 4)}
+    tensors = {
+        f"base_model.model.{prefix}{layer}.lora_{side}.weight": encode(np.ones(shape[side]), "f32")
+        for side in "AB"
+    }
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    kind = family({"model_type": "gemma3"})
+    spec = kind.spec({"text_config": read_json(MODELS / "gemma3" / "config.json")})
+    assert [*places(open_adapter(folder), kind.plan(spec, Files()))] == ["layers.0.qkv"]
+    again = {
+        f"base_model.model.model.{layer}.lora_{side}.weight": tensors[name]
+        for side, name in zip("AB", tensors, strict=True)
+    }
+    write_safetensors(folder / "adapter_model.safetensors", tensors | again)
+    with pytest.raises(CheckpointError, match="two tensors are lora_A"):
+        open_adapter(folder)
 
 
 def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:

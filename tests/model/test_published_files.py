@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_twins import twin
+from gguf_twins import metadata, twin
 from harness import MODELS, decoder, logits
 
-from filewriters import encode, write_folder
+from filewriters import encode, write_folder, write_gguf
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.ops.base import Ops
@@ -16,6 +16,7 @@ from flyweight.spec import Files
 from flyweight.untrusted import read_json
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.gguf import read_gguf
 from flyweight.weights.survey import value_faults
 
 OLD_GEMMA3 = {  # what transformers 4 called the rope of the fixture
@@ -91,3 +92,27 @@ def test_what_files_say_to_mean_nothing(native: Ops, tmp_path: Path) -> None:
     v3 = twin("deepseek-v2", tmp_path / "v3.gguf", {"deepseek2.expert_gating_func": 2})
     with pytest.raises(CheckpointError, match="expert_gating_func = 2; only softmax"):
         open_checkpoint(v3)
+
+
+def test_deepseek_files_from_before_the_matrices_were_parted(native: Ops, tmp_path: Path) -> None:
+    """kv_b whole, and the sizes of whole heads under the plain keys."""
+    name = "deepseek-v2-lite"
+    config = read_json(MODELS / name / "config.json")
+    whole = tensors_of(name)
+    parted = read_gguf(twin(name, tmp_path / "m.gguf"))
+    tensors = {}
+    for key, span in parted.spans.items():
+        layer, _, part = key.rpartition(".attn_")
+        if part == "k_b.weight":
+            of = layer.replace("blk", "model.layers")
+            tensors[f"{layer}.attn_kv_b.weight"] = whole[f"{of}.self_attn.kv_b_proj.weight"]
+        elif part != "v_b.weight":
+            rows = int(np.prod(span.shape[:-1])) if len(span.shape) > 1 else span.shape[0]
+            values = np.asarray(to_f32(parted.file.rows(key, span, 0, rows)))
+            tensors[key] = encode(values.reshape(span.shape), "f32")
+    at, meta = "deepseek2.attention.", metadata(config)
+    meta = {k: v for k, v in meta.items() if not k.endswith("_length_mla")}
+    meta[f"{at}head_count_kv"] = config["num_attention_heads"]
+    meta[f"{at}key_length"] = config["qk_rope_head_dim"] + config["qk_nope_head_dim"]
+    meta[f"{at}value_length"] = config["v_head_dim"]
+    assert same(name, write_gguf(tmp_path / "old.gguf", meta, tensors), native)

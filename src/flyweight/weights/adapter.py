@@ -19,6 +19,7 @@ from flyweight.wire import F32
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+SEEING = re.compile(r"(language_model\.model|model\.language_model)\.")  # Gemma 3 with pictures
 PLAIN = re.compile(r"\^?[\w.]+")  # PEFT would take any regular expression, and a name for one
 MOST_RANK = 1024
 CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")  # they change the model's own weights
@@ -32,6 +33,9 @@ UNUSUAL = {  # what we do not compute, and the values that mean it is off
     "layer_replication": ([],),
     "alora_invocation_tokens": ([],),
     "use_qalora": (False,),
+    "use_bdlora": (False,),
+    "kasa_config": (),
+    "arrow_config": (),
 }
 
 
@@ -116,7 +120,10 @@ def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict
                 f"{path}: tensor {shown(name)} is no lora_A or lora_B of a module; "
                 "embeddings and whole modules cannot be adapted"
             )
-        sides.setdefault(found[1], {})[found[2]] = name
+        module = SEEING.sub("model.", found[1], count=1) if SEEING.match(found[1]) else found[1]
+        if found[2] in sides.setdefault(module, {}):
+            raise CheckpointError(f"{path}: two tensors are lora_{found[2]} of {shown(module)}")
+        sides[module][found[2]] = name
     return {module: _pair(module, names, file, config, path) for module, names in sides.items()}
 
 
