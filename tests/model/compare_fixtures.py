@@ -15,7 +15,9 @@ NOISE = 1e-4  # float32 sums differ a little between builds of torch
 
 def compare(old: Path, new: Path) -> list[str]:
     """One line per difference."""
-    names = {p.relative_to(root) for root in (old, new) for p in root.rglob("*") if p.is_file()}
+    files = {(root, p) for root in (old, new) for p in root.rglob("*") if p.is_file()}
+    # what is imported from among them leaves a cache there
+    names = {p.relative_to(root) for root, p in files if "__pycache__" not in p.parts}
     return [line for name in sorted(names) for line in _differs(old / name, new / name)]
 
 
