@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flyweight.models.registry import family
+from flyweight.models.rope import rope_spec
 from flyweight.spec import Files, WeightPlan
 
 LONG_LISTS = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
@@ -267,3 +268,32 @@ def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
     kind = family(config)
     assert numbers(kind.plan(kind.spec(config), Files())) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "unsaid"),
+    [
+        ("gpt2", "activation_function"),
+        ("opt-125m", "activation_function"),
+        ("pythia-70m", "hidden_act"),
+        ("pythia-70m", "rotary_pct"),
+        ("starcoder2-3b", "hidden_act"),
+        ("stablelm-2-1_6b", "partial_rotary_factor"),
+        ("Mixtral-8x7B-v0.1", "rope_theta"),
+        ("gemma-2-2b", "hidden_activation"),
+        ("gpt-oss-20b", "head_dim"),
+    ],
+)
+def test_null_means_what_the_family_usually_has(name: str, unsaid: str) -> None:
+    """The values these configs give are the usual ones."""
+    _, config = PUBLISHED[name]
+    kind = family(config)
+    without = {key: value for key, value in config.items() if key != unsaid}
+    assert kind.spec(config | {unsaid: None}) == kind.spec(without) == kind.spec(config)
+
+
+@pytest.mark.parametrize("head", [52, 64, 80, 96, 112, 128, 160, 256])
+def test_a_part_of_a_head_is_counted_exactly(head: int) -> None:
+    """GGUF says how many elements turn, a config which part of a head they are."""
+    for turned in range(2, head + 1, 2):
+        assert rope_spec({"partial_rotary_factor": turned / head}, head).dim == turned

@@ -14,6 +14,7 @@ from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
 from flyweight.untrusted import read_json
+from flyweight.weights import gguf_config
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats.dense import to_f32
 from flyweight.weights.gguf import read_gguf
@@ -116,3 +117,17 @@ def test_deepseek_files_from_before_the_matrices_were_parted(native: Ops, tmp_pa
     meta[f"{at}key_length"] = config["qk_rope_head_dim"] + config["qk_nope_head_dim"]
     meta[f"{at}value_length"] = config["v_head_dim"]
     assert same(name, write_gguf(tmp_path / "old.gguf", meta, tensors), native)
+
+
+def test_gemma3_without_a_window_has_one_rope() -> None:
+    """Converters leave the window out where every layer sees everything."""
+    for window in ({}, {"gemma3.attention.sliding_window": 33}):
+        meta = metadata(read_json(MODELS / "gemma3" / "config.json"))
+        kept = {k: v for k, v in meta.items() if "sliding_window" not in k} | {
+            "gemma3.vocab_size": 9
+        }
+        config = gguf_config.hf_config(kept | window, {}, "m.gguf")
+        layers = family(config).spec(config | {"num_hidden_layers": 12}).layers
+        near = [bool(window) and (i + 1) % 6 != 0 for i in range(12)]
+        assert [layer.rope == 1 for layer in layers] == near
+        assert [layer.kv.window for layer in layers] == [33 if n else 0 for n in near]

@@ -61,6 +61,11 @@ def known(config: Config, key: str, allowed: Mapping[str, str], default: str) ->
     return allowed[word]
 
 
+def filled(config: Config, usual: Config) -> dict[str, Any]:
+    """The config with what is usual where it says nothing, or null."""
+    return {**usual, **{key: value for key, value in config.items() if value is not None}}
+
+
 def flag(config: Config, key: str, default: bool = False) -> bool:
     """True or false; "false" is neither."""
     value = config.get(key)

@@ -4,7 +4,7 @@ and logits, and a window on every other layer.
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, real
+from flyweight.models.config import Config, filled, real
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
@@ -27,9 +27,9 @@ def spec(config: Config) -> ModelSpec:
 def gemma(config: Config, family: str) -> ModelSpec:
     """What Gemma 2 and 3 share."""
     usual = {"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
-    filled = usual | {k: v for k, v in config.items() if v is not None}
-    filled["hidden_act"] = filled["hidden_activation"]
-    found = gated_decoder(filled, family)
+    whole = filled(config, usual)
+    whole["hidden_act"] = whole["hidden_activation"]
+    found = gated_decoder(whole, family)
     scale = real(config, "query_pre_attn_scalar", 256.0) ** -0.5
     found = each(found, lambda _, layer: replace(layer, scale=scale))
     return replace(found, embed_scale=found.hidden**0.5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flyweight.errors import CheckpointError
 from flyweight.models import gemma2
-from flyweight.models.config import Config, integer, real
+from flyweight.models.config import Config, filled, integer, real
 from flyweight.models.plans import decoder_plan, each, layer_kinds, sliding
 from flyweight.models.rope import rope_spec
 from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
@@ -35,7 +35,8 @@ def spec(config: Config) -> ModelSpec:
 
 
 def _text(config: Config) -> ModelSpec:
-    config = USUAL | {k: v for k, v in config.items() if v is not None}
+    window = config.get("sliding_window", 4096)  # null is none
+    config = {**filled(config, USUAL), "sliding_window": window}
     nested = config.get("rope_parameters")
     if isinstance(nested, Mapping) and "full_attention" in nested:
         everywhere, near = config, "sliding_attention"
@@ -50,7 +51,7 @@ def _text(config: Config) -> ModelSpec:
     ropes = rope_spec(everywhere, head, section), rope_spec(config if near else local, head, near)
     every = integer(config, "sliding_window_pattern", 6)
     kinds = layer_kinds(found, config, lambda i: (i + 1) % every != 0)
-    named = {"sliding_window": 4096, **config, "layer_types": kinds}
+    named = {**config, "layer_types": kinds}
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
         return replace(layer, qk_norm="head", rope=int(kinds[i] == "sliding_attention"))

@@ -34,7 +34,7 @@ def spec(config: Config) -> ModelSpec:
         "num_hidden_layers": integer(config, "n_layer"),
         "intermediate_size": integer(config, "n_inner", 4 * hidden),
         "max_position_embeddings": integer(config, "n_positions", 1024, MOST_POSITIONS),
-        "hidden_act": config.get("activation_function", "gelu_new"),
+        "hidden_act": config.get("activation_function") or "gelu_new",
         "vocab_size": config.get("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
     }

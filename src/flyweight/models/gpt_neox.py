@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flyweight.models.config import Config, flag, real
+from flyweight.models.config import Config, filled, flag, real
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
@@ -29,7 +29,7 @@ def spec(config: Config) -> ModelSpec:
         "partial_rotary_factor": real(config, "rotary_pct", 0.25),
         "rope_theta": real(config, "rotary_emb_base", 10000.0),
     }
-    found = gated_decoder({"hidden_act": "gelu", **turned, **config}, "gpt_neox")
+    found = gated_decoder(filled(config, {"hidden_act": "gelu", **turned}), "gpt_neox")
     bias = flag(config, "attention_bias", True)
 
     def change(_: int, x: LayerSpec) -> LayerSpec:

@@ -4,7 +4,7 @@ experts with a clamped activation, published as MXFP4 or as [in, out] matrices.
 
 from dataclasses import dataclass, replace
 
-from flyweight.models.config import Config, flag, integer, refuse
+from flyweight.models.config import Config, filled, flag, integer, refuse
 from flyweight.models.mixture import STACKED, Experts, MoeNames
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split, sliding
 from flyweight.spec import Files, LayerSpec, ModelSpec, MoeSpec, RouteSpec, Source, WeightPlan
@@ -17,8 +17,8 @@ def spec(config: Config) -> ModelSpec:
     """A `GptOssForCausalLM` config.json."""
     refuse(config, "swiglu_limit", 7.0)
     refuse(config, "swiglu_alpha", 1.702)
-    filled = {"head_dim": 64, **{k: v for k, v in config.items() if v is not None}}
-    found = gated_decoder(filled, "gpt_oss")
+    whole = filled(config, {"head_dim": 64})
+    found = gated_decoder(whole, "gpt_oss")
     count, top = (
         integer(config, "num_local_experts", 128),
         integer(config, "num_experts_per_tok", 4),

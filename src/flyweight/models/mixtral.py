@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, integer
+from flyweight.models.config import Config, filled, integer
 from flyweight.models.mixture import Experts, MoeNames
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split, sliding
 from flyweight.spec import Files, ModelSpec, MoeSpec, RouteSpec, WeightPlan
@@ -12,7 +12,7 @@ NAMES = MoeNames("block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3"
 
 def spec(config: Config) -> ModelSpec:
     """A `MixtralForCausalLM` config.json."""
-    found = gated_decoder({"rope_theta": 1e6, **config}, "mixtral")
+    found = gated_decoder(filled(config, {"rope_theta": 1e6}), "mixtral")
     count, top = integer(config, "num_local_experts", 8), integer(config, "num_experts_per_tok", 2)
     moe = MoeSpec(RouteSpec(count, min(top, count), "chosen"), found.layers[0].inner)
     found = each(found, lambda _, layer: replace(layer, moe=moe))

@@ -32,7 +32,7 @@ def spec(config: Config) -> ModelSpec:
     renamed = {
         **config,
         "intermediate_size": integer(config, "ffn_dim"),
-        "hidden_act": config.get("activation_function", "relu"),
+        "hidden_act": config.get("activation_function") or "relu",
         "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
     }
     found = gated_decoder(renamed, "opt")

@@ -36,7 +36,7 @@ def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
         nested = nested.get(section) or {}
     if not isinstance(nested, Mapping):
         raise CheckpointError(f"rope_scaling = {shown(nested)} is not an object with a rope_type")
-    kind = str(nested.get("rope_type", nested.get("type", "default")))
+    kind = str(nested.get("rope_type") or nested.get("type") or "default")
     kind = {"su": "longrope"}.get(kind, kind)  # Phi-3's first name for it
     if kind not in _KINDS:
         known = ", ".join(sorted(_KINDS))
@@ -45,7 +45,7 @@ def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
             f"{nearest(kind[:80], _KINDS)}"
         )
     part = real(nested, "partial_rotary_factor", real(config, "partial_rotary_factor", 1.0))
-    dim = int(head * min(part, 1.0))
+    dim = int(head * min(part, 1.0) + 1e-6)  # 52 * (30 / 52) is 29.99
     if dim % 2 or dim < 2:
         raise CheckpointError(
             f"config: {dim} of {head} elements of a head turn; an even number is needed"

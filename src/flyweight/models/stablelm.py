@@ -4,7 +4,7 @@ some sizes attention and MLP side by side.
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, flag, real, refuse
+from flyweight.models.config import Config, filled, flag, real, refuse
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, ModelSpec, NormSpec, WeightPlan
 
@@ -14,7 +14,7 @@ SIDE_BY_SIDE = Names(mlp_norm="")
 def spec(config: Config) -> ModelSpec:
     """A `StableLmForCausalLM` config.json; norms of single heads (12B) are refused."""
     refuse(config, "qk_layernorm", False)
-    found = gated_decoder({"partial_rotary_factor": 0.25, **config}, "stablelm")
+    found = gated_decoder(filled(config, {"partial_rotary_factor": 0.25}), "stablelm")
     bias = flag(config, "use_qkv_bias")
     return replace(
         each(found, lambda _, layer: replace(layer, attn_bias=bias)),

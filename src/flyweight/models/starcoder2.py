@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, flag, real
+from flyweight.models.config import Config, filled, flag, real
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
@@ -12,7 +12,7 @@ NAMES = Names(up=("mlp.c_fc",), down="mlp.c_proj")
 def spec(config: Config) -> ModelSpec:
     """A `Starcoder2ForCausalLM` config.json."""
     usual = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}
-    found = gated_decoder({**usual, **config}, "starcoder2")
+    found = gated_decoder(filled(config, usual), "starcoder2")
     bias = flag(config, "use_bias", True)
 
     def change(_: int, x: LayerSpec) -> LayerSpec:

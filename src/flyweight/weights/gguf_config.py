@@ -36,6 +36,7 @@ WHOLES = {
 FLAGS = {"use_parallel_residual": "use_parallel_residual", "expert_weights_norm": "norm_topk_prob"}
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 SOFTMAX = (0, 1, 3)  # not said, of all experts, of the chosen ones; DeepSeek-V3 has 2
+NO_PATTERN = {"gemma3_text": {"sliding_window_pattern": 1}}  # then every layer sees everything
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon")
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled anew
 
@@ -195,7 +196,7 @@ def _windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     """
     window = keys.get("attention.sliding_window")
     if window is None or window == 0:
-        return {"sliding_window": None}
+        return {"sliding_window": None} | NO_PATTERN.get(str(config["model_type"]), {})
     size = keys.whole("attention.sliding_window")
     if config["model_type"] == "llama":
         # Mistral's files call themselves llama
