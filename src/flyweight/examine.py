@@ -97,8 +97,8 @@ class Examination:
         if self.checkpoint is not None:
             infos = self.checkpoint.tensors.values()
             total = sum(FORMATS[i.kind].bytes_for(i.shape) for i in infos if i.kind in FORMATS)
-            kinds = ", ".join(sorted({info.kind for info in infos}))
-            yield "ok", f"{len(infos)} tensors, {size(total)}, {kinds}"
+            kinds = sorted({info.kind for info in infos})
+            yield "ok", ", ".join([f"{len(infos)} tensors", size(total), *kinds])
 
     def _config(self) -> Iterator[tuple[Level, str]]:
         if self.checkpoint is None:

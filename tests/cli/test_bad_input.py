@@ -230,6 +230,10 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda p: lying(p, model_type="lama"),
         ("model_type = 'lama'", "did you mean 'llama'?"),
     ),
+    "an encoder": (
+        lambda p: lying(p, model_type="nomic_bert"),
+        ("model_type = 'nomic_bert'", "encoders (BERT, Nomic and their kin) are out of scope"),
+    ),
     "a config without sizes": (
         lambda p: lying(p, hidden_size=None),
         ("hidden_size is missing", "a whole number from 1"),

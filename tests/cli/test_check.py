@@ -66,8 +66,8 @@ def test_every_problem_is_told_at_once(command, report, tmp_path) -> None:
     assert found["config"][0][1].startswith("generation_config.json: temperature = -1.0")
     assert ("warning", "end ids [9000] are outside the vocabulary of 483") in found["config"]
     missing, extra, shape = (text for _, text in found["tensors"])
-    assert missing == "1 tensor is ('model.norm.weight') missing"
-    assert extra == "1 tensor is ('stranger.weight') not used by this model"
+    assert missing == "1 tensor is missing: 'model.norm.weight'"
+    assert extra == "1 tensor is not used by this model: 'stranger.weight'"
     assert "q_proj.weight' has shape [4, 32], expected [32, 32]" in shape
     bad = [text.split(" has ")[0] for _, text in found["values"]]
     assert len(bad) == 3 and "'stranger.weight'" in " ".join(bad)

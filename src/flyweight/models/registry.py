@@ -72,6 +72,8 @@ def family(config: Mapping[str, Any]) -> Family:
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         hint = nearest(str(name)[:80], FAMILIES)
+        if "bert" in str(name):
+            hint = "; encoders (BERT, Nomic and their kin) are out of scope"
         raise CheckpointError(
             f"model_type = {shown(name)} is not supported; known: {', '.join(FAMILIES)}{hint}"
         )

@@ -91,14 +91,14 @@ def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
     expected = _expected(plan)
     missing = {name: None for name in expected if name not in checkpoint.tensors}
     if missing:
-        yield f"{_list([*missing])} missing"
+        yield _list([*missing], "missing")
     extra = [
         name
         for name in checkpoint.tensors
         if name not in expected and not any(fnmatchcase(name, known) for known in plan.ignored)
     ]
     if extra:
-        yield f"{_list(extra)} not used by this model"
+        yield _list(extra, "not used by this model")
     floats = _floats(plan)
     for name, shape in expected.items():
         if name in missing:
@@ -129,10 +129,10 @@ def _floats(plan: WeightPlan) -> set[str]:
     return found | {slot.sources[0].tensor for slot in plan.slots if slot.kind == "vector"}
 
 
-def _list(names: Sequence[str]) -> str:
+def _list(names: Sequence[str], what: str) -> str:
     some = ", ".join(map(shown, names[:NAMED]))
     more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{len(names)} tensor{'s are' if len(names) > 1 else ' is'} ({some}{more})"
+    return f"{len(names)} tensor{'s are' if len(names) > 1 else ' is'} {what}: {some}{more}"
 
 
 def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
