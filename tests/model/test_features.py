@@ -44,6 +44,17 @@ def test_nothing_switched_off_is_not_felt(native: Ops) -> None:
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "activation": ("llama1", {"hidden_act": "gelu"}),
+    "gpt2's activation": ("gpt2", {"activation_function": "relu"}),
+    "opt's activation": ("opt", {"activation_function": "gelu"}),
+    "gpt-neox's activation": ("gpt-neox", {"hidden_act": "relu"}),
+    "starcoder2's activation": ("starcoder2", {"hidden_act": "relu"}),
+    "gemma's activation": ("gemma2", {"hidden_activation": "silu"}),
+    "longrope's factor": (
+        "phi4-longrope",
+        {"rope_parameters": read_json(MODELS / "phi4-longrope" / "config.json")["rope_parameters"]
+         | {"attention_factor": 1.0}},
+    ),
+    "experts' part of deepseek": ("deepseek-v2-lite", {"num_experts_per_tok": 2}),
     "norm epsilon": ("llama1", {"rms_norm_eps": 1.0}),
     "llama3 rope": ("llama3", {"rope_parameters": {**PLAIN_ROPE, "rope_theta": 5000.0}}),
     "llama3 thresholds": (
