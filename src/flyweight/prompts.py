@@ -106,9 +106,8 @@ class Reader:
     ) -> None:
         vocab, most = self.vocab, self.longest - answer
         if not tokens:
-            why = (
-                "" if text is None else " and nothing is put before it (the vocabulary has no BOS)"
-            )
+            bare = " and nothing is put before it (this vocabulary adds no BOS token)"
+            why = "" if text is None else bare
             raise RequestError(f"prompt is empty{why}; allowed: 1 token or more", "prompt")
         if len(tokens) > most:
             left = ", and one is left for the answer" if answer else ""

@@ -244,7 +244,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     ),
     "an epsilon that is no number": (
         lambda p: lying(p, rms_norm_eps="small"),
-        ("rms_norm_eps = small", "a number above 0"),
+        ("rms_norm_eps = 'small'", "a number above 0"),
     ),
     "a rope base of 0": (lambda p: lying(p, rope_theta=0), ("rope_theta = 0", "above 0")),
     "a rope factor of infinity": (
@@ -269,7 +269,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     ),
     "rope factors that are none": (
         lambda p: lying(p, rope_scaling={"rope_type": "factors", "factors": "abc"}),
-        ("factors = abc", "a list is needed"),
+        ("factors = 'abc'", "a list is needed"),
     ),
     "a config that is no JSON": (
         lambda p: [tiny_folder(p), (p / "config.json").write_text("{")] and p,
