@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +122,13 @@ sys.exit(main(sys.argv[1:]))
 """
     got = process("run", folder, "hello", "-n", 50, code=code)
     assert "Traceback" not in got.err and got.code in (0, 1)
+
+
+def test_the_terminals_page_shows_the_help_there_is(command, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # as tools/real_output.py has it
+    page = Path(__file__).parents[2] / "docs" / "terminal.md"
+    shown = "\n".join(line.rstrip() for line in command("run", "--help").out.splitlines())
+    assert shown.strip("\n") in page.read_text(encoding="utf-8")
 
 
 def test_help_and_version(command) -> None:
