@@ -270,6 +270,10 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     ),
     "architecture a number": ({"general.architecture": 3}, "not supported"),
     "no context length": ({"llama.context_length": None}, "llama.context_length is missing"),
+    "billions of layers": (
+        {"llama.block_count": 4_000_000_000, "llama.attention.sliding_window": 8},
+        "block_count = 4000000000; a whole number, from 1 to 65536",
+    ),
     "no heads": ({"llama.attention.head_count": 0}, "head_count = 0"),
     "heads a string": ({"llama.attention.head_count": "4"}, "head_count = '4'"),
     "heads differ by layer": (

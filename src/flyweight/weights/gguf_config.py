@@ -34,6 +34,7 @@ WHOLES = {
     "attention.q_lora_rank": "q_lora_rank",
 }
 FLAGS = {"use_parallel_residual": "use_parallel_residual", "expert_weights_norm": "norm_topk_prob"}
+MOST_LAYERS = 65536  # what is said of each must not size memory; families allow fewer
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 SOFTMAX = (0, 1, 3)  # not said, of all experts, of the chosen ones; DeepSeek-V3 has 2
 NO_PATTERN = {"gemma3_text": {"sliding_window_pattern": 1}}  # then every layer sees everything
@@ -52,7 +53,7 @@ def hf_config(
     config: dict[str, Any] = {
         "model_type": arch.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": keys.whole("block_count"),
+        "num_hidden_layers": keys.whole("block_count", most=MOST_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
         "intermediate_size": keys.whole("feed_forward_length"),
@@ -107,11 +108,12 @@ class _Keys:
             raise self.fail(key, f"{len(entries)} different values", "the same for every layer")
         return entries.pop()
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def whole(self, key: str, default: int | None = None, most: int = 2**63) -> int:
         value = self.get(key)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.fail(key, value, "a whole number, 1 or more")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            top = f"from 1 to {most}" if most < 2**63 else "1 or more"
+            raise self.fail(key, value, f"a whole number, {top}")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
