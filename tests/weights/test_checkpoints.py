@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from filewriters import encode, random_tensor, write_folder, write_gguf, write_safetensors
+from filewriters import (
+    encode,
+    random_tensor,
+    safetensors_bytes,
+    write_folder,
+    write_gguf,
+    write_safetensors,
+)
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.ops.grouped import GroupedWeight
@@ -367,3 +374,12 @@ def test_values_of_every_expert_are_looked_at(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", META, tensors))
     (fault,) = value_faults(checkpoint)
     assert "not finite in 1 of 6 rows, the first in row 5" in fault
+
+
+def test_bytes_are_not_read_as_numbers(tmp_path: Path) -> None:
+    """Masks of old files open, and are nobody's weights."""
+    (tmp_path / "config.json").write_text("{}")
+    header = {"mask": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(header, bytes(4)))
+    with pytest.raises(CheckpointError, match="'mask' holds bytes"):
+        open_checkpoint(tmp_path).read("mask", 0, 1)

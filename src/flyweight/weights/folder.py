@@ -75,6 +75,8 @@ class FolderCheckpoint:
             scales = self._bytes(mxfp4.partner(name), start, stop)
             return mxfp4.join(self._bytes(name, start, stop), scales)
         file = self._file_of[name]
+        if file.spans[name].kind == "u8":
+            raise CheckpointError(f"{self.path}: tensor {shown(name)} holds bytes, no numbers")
         return file.file.rows(name, file.spans[name], start, stop)
 
     def _bytes(self, name: str, start: int, stop: int) -> U8:
