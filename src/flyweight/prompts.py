@@ -12,7 +12,8 @@ from numbers import Integral
 from operator import index
 from typing import Any, TypeVar
 
-from flyweight.errors import RequestError, nearest
+from flyweight.errors import RequestError
+from flyweight.ranges import loaded
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.words import Lexicon
@@ -76,13 +77,7 @@ class Reader:
     def _judge(self, lane: Lane) -> None:
         # a request refuses a bad salt or priority
         Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
-        if lane.adapter and lane.adapter not in self.adapters:
-            known = ", ".join(self.adapters) or "none"
-            raise RequestError(
-                f"adapter = {lane.adapter!r} is not loaded; known: {known}"
-                f"{nearest(lane.adapter, self.adapters)}",
-                "adapter",
-            )
+        loaded(lane.adapter, self.adapters)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""

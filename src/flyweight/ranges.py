@@ -5,16 +5,27 @@ choice; what passes is of Python's own kinds.  Standard library only; knows no f
 """
 
 import math
+from collections.abc import Collection
 from contextlib import suppress
 from numbers import Integral, Real
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, nearest
 
 
 def require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
     if not ok:
         hint = "" if near is None else f"; nearest valid: {near}"
         raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
+
+
+def loaded(adapter: str, known: Collection[str]) -> None:
+    """The name of an adapter there is, or "" for none."""
+    if adapter and adapter not in known:
+        raise RequestError(
+            f"adapter = {adapter!r} is not loaded; known: {', '.join(known) or 'none'}"
+            f"{nearest(adapter, known)}",
+            "adapter",
+        )
 
 
 def number(name: str, value: object) -> float:

@@ -146,7 +146,6 @@ class ModelSpec:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     parallel: bool = False
-    head_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

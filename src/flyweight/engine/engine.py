@@ -19,7 +19,8 @@ from flyweight.engine.processors import Edit, edits
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
-from flyweight.errors import RequestError, nearest
+from flyweight.errors import RequestError
+from flyweight.ranges import loaded
 from flyweight.sampling.verify import accept
 from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
@@ -61,13 +62,7 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queues a request.  Raises `RequestError` for what could never be finished."""
         self._mend()
-        if request.adapter and request.adapter not in self.adapters:
-            known = ", ".join(self.adapters) or "none were loaded"
-            raise RequestError(
-                f"adapter = {request.adapter!r} is not loaded; known: {known}"
-                f"{nearest(request.adapter, self.adapters)}",
-                "adapter",
-            )
+        loaded(request.adapter, self.adapters)
         self._sound = False
         try:
             self.scheduler.add(request)

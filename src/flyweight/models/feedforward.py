@@ -3,8 +3,9 @@
 Invariant: every row by itself; which experts a row takes depends on that row alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from flyweight.models.linear import Linear, Parts
@@ -20,32 +21,18 @@ class FeedForward(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
-    """down(f(gate(x)) * up(x)) (Shazeer, 2020); `up` is gate and up as one matrix."""
+class Mlp:
+    """down(act(up(x))).  A gated one (Shazeer, 2020) has gate and up as one matrix, and its `act`
+    multiplies f(gate) with up.
+    """
 
-    ops: Ops
     comm: Comm
     up: Linear
     down: Linear
-    act: str
+    act: Callable[[F32], F32]
 
     def __call__(self, x: F32, batch: Batch) -> F32:
-        inner = self.ops.act(self.up(x, batch), self.act)
-        return self.comm.all_reduce(self.down(inner, batch))
-
-
-@dataclass(frozen=True, slots=True)
-class TwoLayers:
-    """down(f(up(x)))."""
-
-    ops: Ops
-    comm: Comm
-    up: Linear
-    down: Linear
-    act: str
-
-    def __call__(self, x: F32, batch: Batch) -> F32:
-        inner = self.ops.activate(self.up(x, batch), self.act)
+        inner = self.act(self.up(x, batch))
         return self.comm.all_reduce(self.down(inner, batch))
 
 
@@ -57,7 +44,6 @@ class Mixture:
     comm: Comm
     moe: MoeSpec
     router: Weights
-    bias: F32 | None
     up: Sequence[Weights]
     down: Sequence[Weights]
     act: str
@@ -66,7 +52,7 @@ class Mixture:
 
     def __call__(self, x: F32, batch: Batch) -> F32:
         ops = self.ops
-        ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.bias)
+        ids, weights = ops.route(ops.linear(x, self.router), self.moe.route)
         out = self.comm.all_reduce(ops.experts(x, ids, weights, self.up, self.down, self.act))
         if self.shared is not None:
             always = self.shared(x, batch)
@@ -79,20 +65,19 @@ class Mixture:
 def made(parts: Parts, i: int) -> FeedForward:
     """The block of layer i."""
     layer, at, ops, comm = parts.spec.layers[i], f"layers.{i}.", parts.ops, parts.comm
+    act = partial(ops.act if layer.gated else ops.activate, kind=layer.act)
     if layer.moe is None:
-        kind = Gated if layer.gated else TwoLayers
-        return kind(ops, comm, parts.linear(at + "up"), parts.linear(at + "down"), layer.act)
+        return Mlp(comm, parts.linear(at + "up"), parts.linear(at + "down"), act)
     shared = None
     if layer.moe.shared:
         up, down = parts.linear(at + "shared_up"), parts.linear(at + "shared_down")
-        shared = Gated(ops, comm, up, down, layer.act)
+        shared = Mlp(comm, up, down, act)
     weights, experts = parts.weights, range(layer.moe.route.experts)
     return Mixture(
         ops,
         comm,
         layer.moe,
         weights[at + "router"],
-        weights.get(at + "router_bias"),
         [weights[f"{at}up.{e}"] for e in experts],
         [weights[f"{at}down.{e}"] for e in experts],
         layer.act,

@@ -55,8 +55,6 @@ class Names:
     attn_norm: str = "input_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     out: str = "self_attn.o_proj"
-    head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
-    sinks: str = "self_attn.sinks"
     attn_post: str = ""
     mlp_norm: str = "post_attention_layernorm"
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
@@ -165,7 +163,7 @@ def decoder_plan(
     slots += plan.norm("norm", names.norm)
     if not spec.tie:
         head = ((names.head, spec.vocab),)
-        slots.append(linear("head", spec.hidden, head, biased=spec.head_bias, shard=0))
+        slots.append(linear("head", spec.hidden, head, shard=0))
     ignored = ("*rotary_emb.inv_freq", "rope_freqs.weight")
     return WeightPlan(tuple(slots), ignored + ((f"{names.head}.weight",) if spec.tie else ()))
 
@@ -252,11 +250,11 @@ class _Plan:
         slots = [qkv, out]
         if layer.qk_norm:
             whole = layer.qk_norm == "whole"
-            for name, module, size in zip(("q_norm", "k_norm"), n.head_norms, (q, kv), strict=True):
+            for name, size in (("q_norm", q), ("k_norm", kv)):
                 wide = size if whole else layer.head
-                slots.append(vector(at + name, f"{src}{module}.weight", wide, self.plus))
+                slots.append(vector(at + name, f"{src}self_attn.{name}.weight", wide, self.plus))
         if layer.sinks:
-            slots.append(vector(at + "sinks", src + n.sinks, layer.heads))
+            slots.append(vector(at + "sinks", src + "self_attn.sinks", layer.heads))
         return slots
 
     def mlp(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
