@@ -1,6 +1,13 @@
 // Which targets were compiled in, and which of them this machine can run.
 #include "kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -16,6 +23,7 @@ FW_TARGET(scalar)
 #if defined(__x86_64__)
 FW_TARGET(avx2)
 FW_TARGET(avx512)
+FW_TARGET(amx)
 #elif defined(__aarch64__)
 FW_TARGET(neon)
 #endif
@@ -33,6 +41,19 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+// The kernel keeps tile registers from a process until it asks for them; what it grants holds for all threads.
+bool has_amx() {
+  constexpr uint32_t kTile = 1u << 24, kInt8 = 1u << 25, kBf16 = 1u << 22;  // of leaf 7, edx
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if ((d & (kTile | kInt8 | kBf16)) != (kTile | kInt8 | kBf16)) return false;
+#if defined(__linux__)
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 #elif defined(__aarch64__)
 bool has_neon() {
@@ -53,6 +74,7 @@ Targets targets() {
   __builtin_cpu_init();
   if (has_avx2()) found.list[found.count++] = &avx2::kernels;
   if (has_avx512()) found.list[found.count++] = &avx512::kernels;
+  if (has_amx()) found.list[found.count++] = &amx::kernels;
 #elif defined(__aarch64__)
   if (has_neon()) found.list[found.count++] = &neon::kernels;
 #endif

@@ -1,4 +1,4 @@
-// Products over grouped weights and the rounding of activations to int8.
+// Products over grouped weights.
 //
 // A kind answers four questions about a tile: the codes of a quad (four K), how codes multiply, the scale and minimum of a
 // sub-group, and the exact float32 values.  All are answered from its Structure (kernels_gemm.h); loops and the order of
@@ -6,6 +6,7 @@
 //
 // Error against float64 of the same rounded operands, per output: at most (2 K/sub + 2) * 2^-24 * sum |scale dot| for
 // int8 activations (integer dots are exact), K * 2^-24 * sum |w x| for float activations (one fma per K).
+#include "gemm_opened.h"
 #include "gemm_tile.h"
 
 namespace flyweight::FW_ISA {
@@ -174,80 +175,46 @@ FW_INLINE void with_kind(Kind kind, F f) {
   }
 }
 
+// Codes as the products of gemm_opened.cpp want them: without their offset where they are to be signed.
+template <class W>
+FW_INLINE B8x64 opened_codes(B8x64 codes) {
+#if defined(FW_ISA_AMX)
+  if constexpr (W::kSigned) return bxor(codes, bset1(128));
+  return bsub(codes, bset1(W::kOffset));
+#else
+  return W::kSigned && !W::kZero ? bxor(codes, bset1(128)) : codes;
+#endif
+}
+
+template <class W>
+void open_tile(const uint8_t* tile, int64_t group, int64_t groups, const uint8_t* next, Opened& to) {
+  constexpr int subs = kGroup / W::kSub;
+  for (int64_t g = 0; g < groups; ++g) {
+    prefetch(next + g * W::kGroupBytes, W::kGroupBytes);
+#pragma GCC unroll 8
+    for (int q = 0; q < kGroup / 4; ++q)
+      bstore(to.codes + (g * (kGroup / 4) + q) * 64, opened_codes<W>(W::quad(tile, group + g, q)));
+#pragma GCC unroll 2
+    for (int s = 0; s < subs; ++s) {
+      store(to.scales + (g * subs + s) * kLanes, W::scale(tile, group + g, s));
+      if constexpr (W::kMins) store(to.lows + (g * subs + s) * kLanes, sub(zero(), W::min(tile, group + g, s)));
+    }
+  }
+}
+
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
   if (job.mode != Mode::i8) return multiply_float_tiles<W>(job, tiles, panels);
-  const bool row = job.tokens <= kRowTokens;
-  walk(job, row ? kInners<Int8<W>, 1> : kInners<Int8<W>, kTiles>, tiles, panels);
-}
-
-// Largest |x| of 32 as bits, so that a NaN wins; and the sum of 16 codes.  Both run once a group on the thread that calls
-// `linear` for one token, so they avoid the way through memory of simd.h's reductions.
-#if defined(FW_ISA_AVX512) || defined(FW_ISA_AVX2)
-FW_INLINE float largest(F32x16 a, F32x16 b) {
-  const I32x16 both = imax(as_i32(abs(a)), as_i32(abs(b)));
-#if defined(FW_ISA_AVX512)
-  const __m256i eight = _mm256_max_epi32(_mm512_castsi512_si256(both.v), _mm512_extracti64x4_epi64(both.v, 1));
-#else
-  const __m256i eight = _mm256_max_epi32(both.a, both.b);
-#endif
-  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
-  return _mm_cvtss_f32(_mm_castsi128_ps(four));
-}
-FW_INLINE int32_t sum16(const uint8_t* codes) {  // vpsadbw adds unsigned bytes: code + 128
-  const __m128i offset = _mm_xor_si128(load16(codes), _mm_set1_epi8(static_cast<char>(0x80)));
-  const __m128i halves = _mm_sad_epu8(offset, _mm_setzero_si128());
-  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
-}
-#else
-FW_INLINE float largest(F32x16 a, F32x16 b) {
-  int32_t lane[kLanes];
-  istore(lane, imax(as_i32(abs(a)), as_i32(abs(b))));
-  for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
-  float out;
-  std::memcpy(&out, lane, 4);
-  return out;
-}
-FW_INLINE int32_t sum16(const uint8_t* codes) {
-  int32_t sum = 0;
-  for (int i = 0; i < 16; ++i) sum += static_cast<int8_t>(codes[i]);
-  return sum;
-}
-#endif
-
-// One group of 32 into a record (kernels_gemm.h).  A group whose 127 / max is no finite positive number (all zero, denormal,
-// or not finite) becomes zero.
-FW_INLINE void quantize_group(const float* x, int zero, bool mins, uint8_t* record) {
-  const F32x16 a = load(x), b = load(x + 16);
-  const float max = largest(a, b), inverse = 127.0f / max;
-  const bool usable = inverse > 0 && inverse <= 3.4028234e38f;
-  const float scale = usable ? max / 127.0f : 0.0f;
-  const F32x16 by = set1(inverse);
-  const I32x16 low = usable ? to_i32(mul(a, by)) : izero(), high = usable ? to_i32(mul(b, by)) : izero();
-  store_i8(reinterpret_cast<int8_t*>(record), low);
-  store_i8(reinterpret_cast<int8_t*>(record + 16), high);
-  const int32_t first = sum16(record), second = sum16(record + 16);
-  const int32_t sums[3] = {first, second, first + second};
-  std::memcpy(record + 32, &scale, 4);
-  for (int i = 0; i < 3; ++i) {
-    const int32_t offset = -zero * sums[i];
-    const float total = scale * static_cast<float>(sums[i]);
-    std::memcpy(record + 36 + 4 * i, mins ? static_cast<const void*>(&total) : &offset, 4);
-  }
+  if (job.tokens > kRowTokens) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned}, open_tile<W>);
+  walk(job, kRowInners<Int8<W>>, tiles, panels);
 }
 
 }  // namespace
 
-void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
-  int zero = 0;
-  with_kind(job.kind, [&]<class W>() { zero = W::kZero; });
-  const bool mins = structure_of(job.kind).mins;
-  uint8_t* record = job.panels + token * token_bytes(Mode::i8, job.k);
-  for (int64_t k = 0; k < job.k; k += kGroup)
-    for (int64_t t = 0; t < size; ++t, record += kRecord)
-      quantize_group(row_of(job, token + t) + k, zero, mins, record);
+CodeSums code_sums(Kind kind) {
+  CodeSums sums{0, structure_of(kind).mins};
+  with_kind(kind, [&]<class W>() { sums.zero = W::kZero; });
+  return sums;
 }
 
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {

@@ -41,18 +41,26 @@ struct Spot {
 };
 
 template <int Tiles, int Tokens>
+FW_INLINE void clear(F32x16 (&acc)[Tiles][Tokens]) {
+  each<Tiles>([&](auto i) FW_LAMBDA { each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = zero(); }); });
+}
+
+// Rows of tile i that there are.
+FW_INLINE int lanes_of(const Spot& at, int i) {
+  const int64_t left = at.left - int64_t{kLanes} * i;
+  return left < kLanes ? static_cast<int>(left) : kLanes;
+}
+
+template <int Tiles, int Tokens>
 FW_INLINE void finish(const LinearJob& job, const Spot& at, F32x16 (&acc)[Tiles][Tokens]) {
-#pragma GCC unroll 8
-  for (int i = 0; i < Tiles; ++i) {
-    const int64_t left = at.left - int64_t{kLanes} * i;
-    const int lanes = left < kLanes ? static_cast<int>(left) : kLanes;
+  each<Tiles>([&](auto i) FW_LAMBDA {
+    const int lanes = lanes_of(at, i);
     const F32x16 bias = at.bias ? load_tail(at.bias + kLanes * i, lanes) : zero();
-#pragma GCC unroll 8
-    for (int t = 0; t < Tokens; ++t) {
+    each<Tokens>([&](auto t) FW_LAMBDA {
       const F32x16 y = at.bias ? add(acc[i][t], bias) : acc[i][t];
       store_tail(at.out + t * job.stride + kLanes * i, y, lanes);
-    }
-  }
+    });
+  });
 }
 
 FW_INLINE F32x16 broadcast(const uint8_t* p) {
@@ -77,32 +85,26 @@ void multiply_float(const LinearJob& job, const Spot& at) {
   constexpr int step = W::kStep;
   const int64_t bytes = tile_bytes(W::kKind, job.k);
   F32x16 acc[Tiles][Tokens];
-#pragma GCC unroll 8
-  for (int i = 0; i < Tiles; ++i)
-#pragma GCC unroll 8
-    for (int t = 0; t < Tokens; ++t) acc[i][t] = zero();
+  clear(acc);
   const uint8_t* x = at.panel;
   const int64_t whole = job.k / step * step;
   for (int64_t k = 0; k < whole; k += step, x += 4 * step * Tokens) {
     if (at.ahead) prefetch(at.tile + at.ahead + k * W::kGroupBytes * Tiles / kGroup, W::kGroupBytes * Tiles * step / kGroup);
     F32x16 w[Tiles][step];
-#pragma GCC unroll 8
-    for (int i = 0; i < Tiles; ++i) W::values(at.tile + bytes * i, k, w[i]);
-#pragma GCC unroll 8
-    for (int j = 0; j < step; ++j)
-#pragma GCC unroll 8
-      for (int t = 0; t < Tokens; ++t) {
+    each<Tiles>([&](auto i) FW_LAMBDA { W::values(at.tile + bytes * i, k, w[i]); });
+    each<step>([&](auto j) FW_LAMBDA {
+      each<Tokens>([&](auto t) FW_LAMBDA {
         const F32x16 xs = broadcast(x + 4 * (j * Tokens + t));
-#pragma GCC unroll 8
-        for (int i = 0; i < Tiles; ++i) acc[i][t] = fma(w[i][j], xs, acc[i][t]);
-      }
+        each<Tiles>([&](auto i) FW_LAMBDA { acc[i][t] = fma(w[i][j], xs, acc[i][t]); });
+      });
+    });
   }
   if (whole < job.k) {  // bf16 with odd K: the second half of the last pair is padding
-    for (int i = 0; i < Tiles; ++i) {
+    each<Tiles>([&](auto i) FW_LAMBDA {
       F32x16 w[step];
       W::values(at.tile + bytes * i, whole, w);
-      for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(w[0], broadcast(x + 4 * t), acc[i][t]);
-    }
+      each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(w[0], broadcast(x + 4 * t), acc[i][t]); });
+    });
   }
   finish<Tiles, Tokens>(job, at, acc);
 }
@@ -116,52 +118,41 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
   constexpr int subs = kGroup / W::kSub, quads = W::kSub / 4, group = Tiles * W::kGroupBytes;
   const int64_t bytes = tile_bytes(W::kKind, job.k);
   F32x16 acc[Tiles][Tokens];
-#pragma GCC unroll 8
-  for (int i = 0; i < Tiles; ++i)
-#pragma GCC unroll 8
-    for (int t = 0; t < Tokens; ++t) acc[i][t] = zero();
+  clear(acc);
   const uint8_t* x = at.panel;
   for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
     if (at.ahead) prefetch(at.tile + at.ahead + g * group, group);
-#pragma GCC unroll 2
-    for (int s = 0; s < subs; ++s) {
-      constexpr int all = 44, first = 36;  // of a record
-      const int sums = subs == 1 ? all : first + 4 * s;
+    each<subs>([&](auto s) FW_LAMBDA {
+      constexpr int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
       I32x16 dot[Tiles][Tokens];
-#pragma GCC unroll 8
-      for (int t = 0; t < Tokens; ++t) {
-        const I32x16 start = W::kZero ? ibroadcast(x + kRecord * t + sums) : izero();
-#pragma GCC unroll 8
-        for (int i = 0; i < Tiles; ++i) dot[i][t] = start;
-      }
-#pragma GCC unroll 8
-      for (int j = 0; j < quads; ++j) {
+      each<Tokens>([&](auto t) FW_LAMBDA {
+        const I32x16 start = W::kZero ? ibroadcast(x + sums + 4 * t) : izero();
+        each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = start; });
+      });
+      each<quads>([&](auto j) FW_LAMBDA {
         B8x64 w[Tiles];
-#pragma GCC unroll 8
-        for (int i = 0; i < Tiles; ++i) w[i] = W::quad(at.tile + bytes * i, g, s * quads + j);
-#pragma GCC unroll 8
-        for (int t = 0; t < Tokens; ++t) {
-          const B8x64 xs = set4(x + kRecord * t + 4 * (s * quads + j));
-#pragma GCC unroll 8
-          for (int i = 0; i < Tiles; ++i) dot[i][t] = W::dot(dot[i][t], w[i], xs);
-        }
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < Tiles; ++i) {
+        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = W::quad(at.tile + bytes * i, g, s * quads + j); });
+        each<Tokens>([&](auto t) FW_LAMBDA {
+          const B8x64 xs = set4(x + kGroup * t + 4 * (s * quads + j));
+          each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = W::dot(dot[i][t], w[i], xs); });
+        });
+      });
+      each<Tiles>([&](auto i) FW_LAMBDA {
         const F32x16 scale = W::scale(at.tile + bytes * i, g, s);
-#pragma GCC unroll 8
-        for (int t = 0; t < Tokens; ++t)
-          acc[i][t] = fma(to_f32(dot[i][t]), mul(scale, broadcast(x + kRecord * t + 32)), acc[i][t]);
+        each<Tokens>([&](auto t) FW_LAMBDA {
+          acc[i][t] = fma(to_f32(dot[i][t]), mul(scale, broadcast(x + kGroup * Tokens + 4 * t)), acc[i][t]);
+        });
         if constexpr (W::kMins) {
           const F32x16 low = sub(zero(), W::min(at.tile + bytes * i, g, s));
-#pragma GCC unroll 8
-          for (int t = 0; t < Tokens; ++t) acc[i][t] = fma(low, broadcast(x + kRecord * t + sums), acc[i][t]);
+          each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(low, broadcast(x + sums + 4 * t), acc[i][t]); });
         }
-      }
-    }
+      });
+    });
   }
   finish<Tiles, Tokens>(job, at, acc);
 }
+
+int64_t panel_width(const LinearJob& job);
 
 using Inner = void (*)(const LinearJob&, const Spot&);
 
@@ -177,11 +168,15 @@ constexpr Inners inners(std::integer_sequence<int, T...>) {
 }
 template <class M, int Tiles>
 constexpr Inners kInners = inners<M, Tiles>(std::make_integer_sequence<int, kTokens>{});
+// The row path has no panel of more than kRowTokens.
+constexpr int kRowPanel = kRowTokens < kTokens ? kRowTokens : kTokens;
+template <class M>
+constexpr Inners kRowInners = inners<M, 1>(std::make_integer_sequence<int, kRowPanel>{});
 
 // Tiles outside, panels inside: a pair of tiles stays in L2 (at most 110 KB at K = 3072) while the panels pass.
 inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range panels) {
   const int64_t bytes = tile_bytes(job.kind, job.k), token = token_bytes(job.mode, job.k);
-  const int64_t count = panel_count(job.tokens, kTokens);
+  const int64_t count = panel_count(job.tokens, panel_width(job));
   for (int64_t i = tiles.begin; i < tiles.end;) {
     const bool many = i + inner.tiles <= tiles.end;
     const int64_t row = i * kLanes;
@@ -238,7 +233,14 @@ void unpack_row(const LinearJob& job, int64_t row, float* out) {
 int32_t probe_read(const uint8_t* data, int64_t size);
 int32_t probe_dot(int64_t rounds);
 float probe_fma(int64_t rounds);
-void fill_i8(const LinearJob& job, int64_t token, int64_t size);
+void fill(const LinearJob& job, Range panels);
+// How the sums of codes in a panel are kept: times -zero, or times their scale (kernels_gemm.h).
+struct CodeSums {
+  int32_t zero;
+  bool scaled;
+};
+CodeSums code_sums(Kind kind);
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels);
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
 

@@ -91,7 +91,7 @@ struct Kernels {
 
 // All targets this machine can run, best last.
 struct Targets {
-  const Kernels* list[4];
+  const Kernels* list[5];
   int count;
 };
 Targets targets();

@@ -101,13 +101,16 @@ FW_SIZE int64_t tile_bytes(Kind kind, int64_t k) {
 }
 FW_SIZE int64_t tile_count(int64_t n) { return (n + kLanes - 1) / kLanes; }
 
-// Bytes one token's K activations take in a panel: f32 words; pairs of bf16; or per 32 K a record of
-// [32 i8 codes][f32 scale][a][b][c] for the first 16, the second 16, and all 32 codes: i32 -zero * sum, which undoes the
-// offset of the weight's codes, or for kinds with minima, which have no offset, f32 scale * sum.
-constexpr int kRecord = 48;
+// Activations lie in panels of a few tokens, which a kernel walks with one pointer.  A panel of `size` tokens is
+//   f32   for every K: [size f32]
+//   bf16  for every 32 K: [size x 32 bf16], the last padded by zeros
+//   i8    for every 32 K: [size x 32 i8 codes] [size f32 scales] [size x a] [size x b] [size x c], where a, b and c stand
+//         for the first 16, the second 16, and all 32 codes: i32 -zero * sum, which undoes the offset of the weight's
+//         codes, or for kinds with minima, which have no offset, f32 scale * sum.
+constexpr int kRecord = 48;  // bytes of 32 K of one token, i8
 FW_SIZE int64_t token_bytes(Mode mode, int64_t k) {
   if (mode == Mode::i8) return k / kGroup * kRecord;
-  return mode == Mode::bf16 ? (k + 1) / 2 * 4 : k * 4;
+  return mode == Mode::bf16 ? (k + kGroup - 1) / kGroup * kGroup * 2 : k * 4;
 }
 
 // One call of `linear`: out[t, n] = bias[n] + sum over k of x[t, k] * weight[n, k].
@@ -129,8 +132,7 @@ FW_SIZE const float* row_of(const LinearJob& job, int64_t token) {
   return job.x + (job.rows ? job.rows[token] : token) * (job.x_stride ? job.x_stride : job.k);
 }
 
-// Tokens are shared out evenly over panels of at most `width`: panel p holds tokens [panel_start(p), panel_start(p+1)),
-// interleaved word by word (record by record for i8) so that a kernel walks one pointer.
+// Tokens are shared out evenly over panels of at most `width`: panel p holds tokens [panel_start(p), panel_start(p+1)).
 FW_SIZE int64_t panel_count(int64_t tokens, int64_t width) { return (tokens + width - 1) / width; }
 FW_SIZE int64_t panel_start(int64_t tokens, int64_t panels, int64_t p) { return tokens * p / panels; }
 
@@ -140,7 +142,7 @@ struct Range {
 
 // The kernels of one instruction set.  They do not know the pool: linear.cpp cuts the work.
 struct GemmKernels {
-  int64_t (*panel_width)();                   // most tokens a panel may hold
+  int64_t (*panel_width)(const LinearJob& job);    // most tokens a panel may hold
   int64_t (*tiles_at_once)(const LinearJob& job);  // best divisor of a run of tiles
   void (*fill)(const LinearJob& job, Range panels);               // x -> panels
   void (*multiply)(const LinearJob& job, Range tiles, Range panels);

@@ -21,7 +21,7 @@ Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share) {
   Cut cut{};
   cut.run = ceil_div(share / bytes + 1, step) * step;
   cut.runs = ceil_div(tile_count(job.n), cut.run);
-  cut.panels = panel_count(job.tokens, kernels.panel_width());
+  cut.panels = panel_count(job.tokens, kernels.panel_width(job));
   const int64_t panel_bytes = ceil_div(job.tokens, cut.panels) * token_bytes(job.mode, job.k);
   cut.depth = clamp(kPanelBytes / panel_bytes, 1, cut.panels);
   return cut;

@@ -19,8 +19,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #define FW_INLINE inline __attribute__((always_inline))
+#define FW_LAMBDA __attribute__((always_inline))
 
 #if defined(FW_ISA_AVX512)
 #include "simd_avx512.h"
@@ -35,6 +37,15 @@
 #endif
 
 namespace flyweight::FW_ISA {
+
+// f(0), ..., f(N - 1) with constants.  Unlike a loop with a pragma this is unrolled before arrays are given registers, so
+// an array of accumulators never goes through memory.  The body is marked FW_LAMBDA.
+template <int N, class F>
+FW_INLINE void each(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) FW_LAMBDA {
+    (f(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
 
 // Sum of the lanes in a fixed tree: lane i + lane i+8, then +4, +2, +1.  The order never depends on the target.
 FW_INLINE float hsum(F32x16 v) {

@@ -96,6 +96,7 @@ FW_INLINE B8x64 set4(const void* p) {
 }
 FW_INLINE B8x64 bset1(uint8_t x) { return {_mm512_set1_epi8(static_cast<char>(x))}; }
 FW_INLINE B8x64 band(B8x64 a, B8x64 b) { return {_mm512_and_si512(a.v, b.v)}; }
+FW_INLINE B8x64 bsub(B8x64 a, B8x64 b) { return {_mm512_sub_epi8(a.v, b.v)}; }
 FW_INLINE B8x64 bxor(B8x64 a, B8x64 b) { return {_mm512_xor_si512(a.v, b.v)}; }
 FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 a) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table)), a.v)};

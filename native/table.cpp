@@ -6,11 +6,20 @@
 
 namespace flyweight::FW_ISA {
 
-extern const ElementwiseKernels elementwise_kernels;
 extern const AttentionKernels attention_kernels;
 extern const GemmKernels gemm_kernels;
+#if defined(FW_ISA_AMX)  // what has no matrix to multiply is as it is without AMX
+}
+namespace flyweight::avx512 {
+#endif
+extern const ElementwiseKernels elementwise_kernels;
 extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
+#if defined(FW_ISA_AMX)
+}
+namespace flyweight::FW_ISA {
+using avx512::elementwise_kernels, avx512::moe_kernels, avx512::sample_kernels;
+#endif
 
 extern const Kernels kernels;
 const Kernels kernels = {

@@ -1,0 +1,168 @@
+// bf16 weights x bf16 activations, accumulated in float32.
+//
+// Error against float64 of the same operands, per output: K * 2^-24 * sum |w x|, plus subnormals flushed on AVX-512 and
+// AMX.  The order of a sum, K upward, is the target's own: vectors take two K at a time through dot_bf16 (simd.h); AMX
+// sums even and odd K of 32 by themselves, then adds both.
+#include "gemm_sums.h"
+#include "gemm_tile.h"
+#if defined(FW_ISA_AMX)
+#include "amx.h"
+#endif
+
+namespace flyweight::FW_ISA {
+
+#if defined(FW_ISA_AMX)
+namespace {
+
+constexpr int64_t kStepBytes = 1024;  // 32 K of 16 rows: a register
+constexpr int64_t kStretch = 16;      // steps whose weights stay in L1 while panels pass
+
+// Tiles in pairs x panels in pairs: accumulators are registers 0 to 3, [panel][tile].
+class Block {
+ public:
+  explicit Block(const LinearJob& job)
+      : job_(job), bytes_(tile_bytes(Kind::bf16, job.k)), token_(token_bytes(Mode::bf16, job.k)),
+        steps_((job.k + kGroup - 1) / kGroup), panels_(panel_count(job.tokens, kTileRows)) {}
+  ~Block() { TileShapes::release(); }
+
+  // At most kSumTiles tiles.
+  void run(Range tiles, Range panels) {
+    const int64_t length = panels.end - panels.begin <= 2 ? steps_ : kStretch;
+    for (int64_t step = 0; step < steps_; step += length)
+      for (int64_t p = panels.begin; p < panels.end; p += 2)
+        part(tiles, {p, p + 2 < panels.end ? p + 2 : panels.end}, {step, step + length < steps_ ? step + length : steps_});
+  }
+
+ private:
+  void part(Range tiles, Range panels, Range steps) {
+    for (int i = 0; i < 2; ++i) {
+      const int64_t p = panels.begin + i < panels.end ? panels.begin + i : panels.begin;
+      const int64_t token = panel_start(job_.tokens, panels_, p);
+      size_[i] = panel_start(job_.tokens, panels_, p + 1) - token;
+      x_[i] = job_.panels + token * token_;
+    }
+    shape();
+    const bool two = panels.end - panels.begin == 2;
+    const int64_t token = panel_start(job_.tokens, panels_, panels.begin), size = size_[0] + (two ? size_[1] : 0);
+    if (steps.begin > 0) sums_.take(job_, tiles, token, size);
+    for (int64_t i = tiles.begin; i < tiles.end; i += 2) {
+      float* sums = sums_.of(i - tiles.begin);
+      if (i + 1 < tiles.end)
+        two ? sum<2, 2>(i, steps, sums) : sum<2, 1>(i, steps, sums);
+      else
+        two ? sum<1, 2>(i, steps, sums) : sum<1, 1>(i, steps, sums);
+    }
+    sums_.give(job_, tiles, token, size, steps.end == steps_);
+  }
+
+  void shape() {
+    if (size_[0] == shaped_[0] && size_[1] == shaped_[1]) return;
+    shaped_[0] = size_[0], shaped_[1] = size_[1];
+    TileShapes shapes;
+    for (int i = 0; i < 2; ++i) {
+      shapes.set(2 * i, size_[i], 64);
+      shapes.set(2 * i + 1, size_[i], 64);
+      shapes.set(4 + i, size_[i], 64);
+      shapes.set(6 + i, kTileRows, 64);
+    }
+    shapes.load();
+  }
+
+  // `step` of a tile; the last is filled up with zeros.
+  const uint8_t* weights(int64_t tile, int64_t step, uint8_t* room) const {
+    const uint8_t* at = job_.weight + tile * bytes_ + step * kStepBytes;
+    const int64_t left = bytes_ - step * kStepBytes;
+    if (left >= kStepBytes) return at;
+    std::memset(room, 0, kStepBytes);
+    std::memcpy(room, at, static_cast<size_t>(left));
+    return room;
+  }
+
+  // Calls f with constants (register, tile, panel) for each accumulator there is.
+  template <int Tiles, int Panels, class F>
+  FW_INLINE static void each_sum(F f) {
+    each<Panels>([&](auto p) FW_LAMBDA {
+      each<Tiles>([&](auto i) FW_LAMBDA { f(std::integral_constant<int, 2 * p + i>{}, i, p); });
+    });
+  }
+
+  template <int Tiles, int Panels>
+  void sum(int64_t tile, Range steps, float* sums) {
+    const auto place = [&](int i, int p) { return sums + (i * kSumTokens + p * size_[0]) * kLanes; };
+    each_sum<Tiles, Panels>([&](auto r, auto i, auto p) FW_LAMBDA {
+      steps.begin == 0 ? tile_zero<r>() : tile_load<r>(place(i, p), 64);
+    });
+    alignas(64) uint8_t room[2][kStepBytes];
+    const bool few = job_.tokens <= kRowTokens;
+    for (int64_t s = steps.begin; s < steps.end; ++s) {
+      const uint8_t* first = weights(tile, s, room[0]);
+      if (few)
+        prefetch(first + kAhead, kStepBytes);
+      else if (Panels == 1)  // one panel: memory sets the pace
+        for (int i = 0; i < Tiles; ++i) prefetch_l2(first + (Tiles + i) * bytes_);
+      tile_load<4>(x_[0] + s * size_[0] * 64, 64);
+      tile_load<6>(first, 64);
+      tile_dot_bf16<0, 4, 6>();
+      if constexpr (Tiles == 2) tile_load<7>(weights(tile + 1, s, room[1]), 64);
+      if constexpr (Panels == 2) tile_load<5>(x_[1] + s * size_[1] * 64, 64);
+      if constexpr (Tiles == 2) tile_dot_bf16<1, 4, 7>();
+      if constexpr (Panels == 2) tile_dot_bf16<2, 5, 6>();
+      if constexpr (Tiles == 2 && Panels == 2) tile_dot_bf16<3, 5, 7>();
+    }
+    each_sum<Tiles, Panels>([&](auto r, auto i, auto p) FW_LAMBDA { tile_store<r>(place(i, p), 64); });
+  }
+
+  FW_INLINE static void prefetch_l2(const uint8_t* p) {
+    for (int64_t i = 0; i < kStepBytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+  }
+
+  const LinearJob& job_;
+  int64_t bytes_, token_, steps_, panels_;
+  int64_t size_[2] = {}, shaped_[2] = {};
+  const uint8_t* x_[2] = {};
+  Sums sums_;
+};
+
+}  // namespace
+
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels) {
+  Block block(job);
+  const int64_t step = job.tokens <= kRowTokens ? 1 : kSumTiles;
+  for (int64_t i = tiles.begin; i < tiles.end; i += step) block.run({i, i + step < tiles.end ? i + step : tiles.end}, panels);
+}
+
+#else
+namespace {
+
+struct Pairs {
+  template <int Tiles, int Tokens>
+  static void run(const LinearJob& job, const Spot& at) {
+    constexpr int pairs = kGroup / 2;
+    const int64_t bytes = tile_bytes(Kind::bf16, job.k), count = (job.k + 1) / 2;
+    F32x16 acc[Tiles][Tokens];
+    clear(acc);
+    const uint8_t* x = at.panel;
+    for (int64_t begin = 0; begin < count; begin += pairs, x += 64 * Tokens) {
+      if (at.ahead) prefetch(at.tile + at.ahead + 64 * Tiles * begin, 64 * Tiles * pairs);
+      const int64_t end = begin + pairs < count ? pairs : count - begin;
+      for (int64_t pair = 0; pair < end; ++pair) {
+        B8x64 w[Tiles];
+        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = bload(at.tile + bytes * i + 64 * (begin + pair)); });
+        each<Tokens>([&](auto t) FW_LAMBDA {
+          const B8x64 xs = set4(x + 64 * t + 4 * pair);
+          each<Tiles>([&](auto i) FW_LAMBDA { acc[i][t] = dot_bf16(acc[i][t], w[i], xs); });
+        });
+      }
+    }
+    finish<Tiles, Tokens>(job, at, acc);
+  }
+};
+
+}  // namespace
+
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels) {
+  walk(job, job.tokens <= kRowTokens ? kInners<Pairs, 1> : kInners<Pairs, kTiles>, tiles, panels);
+}
+#endif
+
+}  // namespace flyweight::FW_ISA

@@ -1,0 +1,57 @@
+// Products of more than a few tokens over grouped weights with int8 activations: a stretch of each tile is opened once
+// (codes to bytes, scales to float32) and then multiplied with every panel of the chunk.
+//
+// Invariant: the sums of multiply_i8 in gemm_tile.h, operation by operation; between stretches an accumulator waits in
+// `out`, which changes no bit.  What is opened is the same for every kind, so these loops are compiled once, not per kind.
+#pragma once
+
+#include "gemm_sums.h"
+
+namespace flyweight::FW_ISA {
+
+constexpr int kOpenK = 512;  // K of a stretch: codes of two tiles and the activations that meet them stay in L1
+constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time; they stay in L2 while panels pass
+
+// A stretch of one tile.  Codes are quads as in a plane of 8 bits.
+struct alignas(64) Opened {
+  uint8_t codes[kOpenK * kLanes];
+  float scales[kOpenK / 16 * kLanes];  // of sub-groups, 16 rows each
+  float lows[kOpenK / 16 * kLanes];    // minima, negated
+};
+
+// How products read opened tiles.
+struct OpenedForm {
+  int sub;     // K that share a scale
+  bool mins;
+  bool is_signed;  // codes are int8 and have no offset, else uint8
+};
+
+// Opens groups [group, group + groups) of a tile, asking for the lines at `next`, which are opened after these.
+using OpenTile = void (*)(const uint8_t* tile, int64_t group, int64_t groups, const uint8_t* next, Opened& to);
+
+void multiply_opened(const LinearJob& job, Range tiles, Range panels, const OpenedForm& form, OpenTile open);
+
+// What the products of some opened tiles with one panel read, and where they add.
+struct Stretch {
+  const Opened* tiles;
+  int64_t count;
+  const uint8_t* panel;  // its first group
+  float* sums;           // of the first tile; those of the next are kSumTokens rows further
+  int64_t groups;
+  bool first;  // of K: there are no sums yet
+};
+
+template <int Tiles, int Tokens>
+FW_INLINE void resume(const float* sums, bool first, F32x16 (&acc)[Tiles][Tokens]) {
+  each<Tiles>([&](auto i) FW_LAMBDA {
+    each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = first ? zero() : load(sums + (i * kSumTokens + t) * kLanes); });
+  });
+}
+template <int Tiles, int Tokens>
+FW_INLINE void leave(float* sums, const F32x16 (&acc)[Tiles][Tokens]) {
+  each<Tiles>([&](auto i) FW_LAMBDA {
+    each<Tokens>([&](auto t) FW_LAMBDA { store(sums + (i * kSumTokens + t) * kLanes, acc[i][t]); });
+  });
+}
+
+}  // namespace flyweight::FW_ISA
