@@ -36,6 +36,13 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
         )
 
 
+def peer_python(given: str | None) -> str:
+    """The interpreter that has the engines we are measured beside: the one given, else
+    FLYWEIGHT_PEER_PYTHON; empty for the one that runs.
+    """
+    return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the scheduler must never exceed.  Raises `ConfigError` when out of range.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import check, hub, inspect, run, tokenize
+from flyweight.cli import bench, check, hub, inspect, run, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -36,6 +36,7 @@ app.command("check")(check.check)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)
+app.add_typer(bench.app, name="bench")
 
 
 def show_version(wanted: bool) -> None:
@@ -111,7 +112,7 @@ def dashed(words: Sequence[str], group: Any) -> list[str]:
     """`--max_model_len=5` is `--max-model-len=5`: both spellings of the command's options are
     taken.  Prompts and values stay as they are.
     """
-    params = group.commands.get(command_word(words), group).params
+    params = chosen(words, group).params
     takes = {
         name: not getattr(param, "is_flag", True)
         for param in params
@@ -141,9 +142,21 @@ def wants_value(letters: str, takes: Mapping[str, bool]) -> bool:
     return at == len(letters) - 1
 
 
-def command_word(words: Sequence[str]) -> str:
-    """The word that should name a command; empty when there is none."""
-    return next((word for word in words if not word.startswith("-")), "")
+def chosen(words: Sequence[str], group: Any) -> Any:
+    """The command, or the group of commands, that the words name."""
+    for word in words:
+        inner = getattr(group, "commands", {})
+        if word.startswith("-"):
+            continue
+        if word not in inner:
+            break
+        group = inner[word]
+    return group
+
+
+def command_word(words: Sequence[str], depth: int) -> str:
+    """The word that should name a command `depth` groups down; empty when there is none."""
+    return "".join([word for word in words if not word.startswith("-")][depth : depth + 1])
 
 
 def misuse(error: Any, words: Sequence[str]) -> str:
@@ -161,7 +174,7 @@ def misuse(error: Any, words: Sequence[str]) -> str:
     elif option and option not in known:
         message = f"unknown option {option}{nearest(option, known)}"
     elif message.startswith("No such command"):
-        word = command_word(words)
+        word = command_word(words, len(context.command_path.split()) - 1)
         commands = list(context.command.commands)
         message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"

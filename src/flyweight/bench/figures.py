@@ -1,0 +1,130 @@
+"""From what was measured to rows: means, spreads, shares of the limits, ratios.
+
+Invariant: shares and ratios are made within a round, and only then is the middle taken.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flyweight.bench.facts import Facts
+from flyweight.bench.limits import Sample
+from flyweight.bench.ours import Options, Timed
+from flyweight.bench.rows import OURS, Row, Spread
+from flyweight.bench.surroundings import Around
+from flyweight.bench.workloads import Workload
+from flyweight.plan.roofline import Seen, Shape, Work, work
+
+
+@dataclass(slots=True)
+class Column:
+    """One engine's measurements of one test, a round each: its time, the limits around it, the
+    cores others used.
+    """
+
+    engine: str
+    version: str
+    isa: str = ""
+    timed: list[Timed] = field(default_factory=list)
+    around: list[Sample] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What rows of a run have in common."""
+
+    facts: Facts
+    shape: Shape
+    options: Options
+    threads: int
+    around: Around
+    busy: int = 0
+
+
+def rows(subject: Subject, test: Workload, columns: Sequence[Column]) -> list[Row]:
+    """A row an engine, ours first; peers' steps are taken to be ours."""
+    ours = columns[0]
+    assert ours.engine == OURS
+    steps = ours.timed[0].steps
+    found = [row(subject, test, ours, steps)]
+    for column in columns[1:]:
+        pairs = zip(column.timed, ours.timed, strict=True)
+        ratio = Spread.of([theirs.seconds / mine.seconds for theirs, mine in pairs])
+        found.append(row(subject, test, column, steps, ratio))
+    return found
+
+
+def row(
+    subject: Subject,
+    test: Workload,
+    column: Column,
+    steps: Sequence[Seen],
+    ratio: Spread | None = None,
+) -> Row:
+    facts, options, around = subject.facts, subject.options, subject.around
+    seconds = [timed.seconds for timed in column.timed]
+    speeds = [test.timed / s for s in seconds]
+    vector = [sample.vector for sample in column.around]
+    bound = [work(subject.shape, steps, limits) for limits in vector]
+    middle = statistics.median(seconds)
+    return Row(
+        engine=column.engine,
+        version=column.version,
+        isa=column.isa,
+        test=test.name,
+        build_commit=around.commit,
+        cpu_info=around.cpu,
+        backends="CPU",
+        model_filename=facts.name,
+        model_type=facts.kind,
+        model_size=facts.nbytes,
+        model_n_params=facts.params,
+        n_batch=options.max_num_batched_tokens,
+        n_threads=subject.threads,
+        type_k=options.kv_cache_dtype,
+        type_v=options.kv_cache_dtype,
+        activations=options.activations,
+        n_prompt=test.prompt,
+        n_gen=test.gen,
+        n_depth=test.depth,
+        n_seqs=test.seqs,
+        n_shared=test.shared,
+        n_busy=subject.busy,
+        test_time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        avg_ns=round(1e9 * statistics.mean(seconds)),
+        stddev_ns=round(1e9 * deviation(seconds)),
+        avg_ts=statistics.mean(speeds),
+        stddev_ts=deviation(speeds),
+        samples_ns=tuple(round(1e9 * s) for s in seconds),
+        samples_ts=tuple(speeds),
+        gbps=bound[0].nbytes / middle / 1e9,
+        gops=bound[0].operations / middle / 1e9,
+        limit_read=statistics.median(limits.read for limits in vector) / 1e9,
+        limit_int8=statistics.median(limits.int8 for limits in vector) / 1e9,
+        limit_bf16=statistics.median(limits.bf16 for limits in vector) / 1e9,
+        other_cores=statistics.median(column.others),
+        share=shares(bound, seconds),
+        share_tile=tile_shares(subject.shape, column, steps, seconds),
+        ratio=ratio,
+    )
+
+
+def tile_shares(
+    shape: Shape, column: Column, steps: Sequence[Seen], seconds: Sequence[float]
+) -> Spread | None:
+    """Of the limits with a tile unit's peaks, where there is one."""
+    tiles = [sample.tile for sample in column.around if sample.tile is not None]
+    if len(tiles) < len(seconds):
+        return None
+    return shares([work(shape, steps, tile) for tile in tiles], seconds)
+
+
+def shares(bound: Sequence[Work], seconds: Sequence[float]) -> Spread:
+    return Spread.of([b.seconds / s for b, s in zip(bound, seconds, strict=True)])
+
+
+def deviation(figures: Sequence[float]) -> float:
+    """Standard deviation, 0 of a single figure."""
+    return statistics.stdev(figures) if len(figures) > 1 else 0.0

@@ -1,0 +1,165 @@
+"""`bench kernels`: tests in rounds of ours, peer, ours, peer, ..., each between two samples of the
+machine's limits.
+
+Invariant: what is compared was measured in the same round; a test whose rows are all there already
+is passed over; a peer that fails says so and the others go on.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+from flyweight.bench.facts import file_name, size
+from flyweight.bench.figures import Column, Subject, rows
+from flyweight.bench.limits import Prober
+from flyweight.bench.ours import Options, Ours, Timed, check_depth, isa, settings
+from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
+from flyweight.bench.rows import OURS, Row, key
+from flyweight.bench.surroundings import Around, Neighbours
+from flyweight.bench.workloads import Workload, needed
+from flyweight.build import Silent, find
+from flyweight.plan.machine import machine
+
+BUSY = "while True: pass"  # a neighbour that takes a core
+PEER_STEP = 4096  # tokens of prompts a peer computes at once, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A run of `bench kernels`: `busy` processes take a core each meanwhile."""
+
+    model: str
+    tests: Sequence[Workload]
+    options: Options = field(default_factory=Options)
+    rounds: int = 5
+    peers: Sequence[Named] = ()
+    means: Means = field(default_factory=Means)
+    busy: int = 0
+
+
+class Listener(Silent):
+    """Who is told how a run goes; every method may do nothing."""
+
+    def round(self, test: str, done: int, total: int) -> None: ...
+    def rows(self, rows: Sequence[Row]) -> None: ...
+
+
+Run = Callable[[Workload, int], Timed]
+
+
+def run(asked: Asked, done: Sequence[Row] = (), tell: Listener | None = None) -> list[Row]:
+    """Measures what is not in `done`; rows are told of as soon as a test is finished, and returned
+    together.
+    """
+    tell = tell or Listener()
+    for test in asked.tests:
+        check_depth(test, asked.options.block_size)
+    wanted = missing(asked, {row.key for row in done}, tell)
+    if not wanted:
+        return []
+    found: list[Row] = []
+    with ExitStack() as stack:
+        bench = Kernels(asked, wanted, tell, stack)
+        for i, test in enumerate(wanted):
+            told = bench.measure(test, i, len(wanted))
+            tell.rows(told)
+            found += told
+    return found
+
+
+def missing(asked: Asked, known: set[tuple[object, ...]], tell: Silent) -> list[Workload]:
+    """Tests that lack a row of ours or of a peer's."""
+    if not known:
+        return [*asked.tests]
+    given = settings(asked.model, asked.tests, asked.options)
+    path = find(given, tell)
+    model = (file_name(path), size(path), given.threads or machine().cores)
+    options = (asked.options.kv_cache_dtype, asked.options.activations, asked.busy)
+    engines = [(OURS, isa(given)), *((peer.label, "") for peer in asked.peers)]
+    return [
+        test
+        for test in asked.tests
+        if any(key(engine, test.name, model, options) not in known for engine in engines)
+    ]
+
+
+class Kernels:
+    """The engine, its peers and a prober, ready for tests."""
+
+    def __init__(
+        self, asked: Asked, tests: Sequence[Workload], tell: Listener, stack: ExitStack
+    ) -> None:
+        self.asked, self.tell = asked, tell
+        self.ours = ours = Ours(asked.model, tests, asked.options, tell)
+        self.subject = Subject(
+            ours.facts, ours.shape, asked.options, ours.threads, Around.here(), asked.busy
+        )
+        self.prober = Prober(ours.threads, ours.isa, ours.facts.nbytes)
+        self.peers = list(self._open(tests, stack))
+        ours.warm()
+
+    def _open(self, tests: Sequence[Workload], stack: ExitStack) -> Iterator[Peer]:
+        asked, block = self.asked, self.asked.options.block_size
+        length, seqs, blocks = needed(tests, block, PEER_STEP)
+        tokens = max(blocks * block, length)
+        room = Room(tokens, seqs, tokens * self.ours.token_bytes)
+        means = replace(asked.means, threads=self.ours.threads)
+        for named in asked.peers:
+            try:
+                peer = opened(named, str(self.ours.path), room, means)
+            except PeerError as error:
+                self.tell.warn(f"{error}; it is left out")
+                continue
+            stack.callback(peer.close)
+            yield peer
+
+    def measure(self, test: Workload, number: int, tests: int) -> list[Row]:
+        """All rounds of a test; our row first."""
+        vocab = self.ours.loaded.spec.vocab
+        columns = [Column(OURS, self.subject.around.version, self.ours.isa)]
+        columns += [Column(peer.label, peer.version) for peer in self.peers]
+        runs: list[Run] = [self.ours.timed]
+        runs += [lambda t, r, peer=peer: peer.timed(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
+        live = list(zip(columns, runs, strict=True))
+        with neighbours(self.asked.busy) as busy:
+            for round in range(self.asked.rounds):
+                done = number * self.asked.rounds + round
+                self.tell.round(test.name, done, tests * self.asked.rounds)
+                live = self._round(test, round, live, busy)
+        for column, peer in zip(columns[1:], self.peers, strict=True):
+            column.version = peer.version  # a program tells only once it has run
+        return rows(self.subject, test, [column for column, _ in live])
+
+    def _round(
+        self, test: Workload, round: int, pairs: list[tuple[Column, Run]], busy: Sequence[int]
+    ) -> list[tuple[Column, Run]]:
+        """Everybody once; who is still there."""
+        live = []
+        before = self.prober.sample()
+        for column, timed in pairs:
+            others = Neighbours([*busy, *(pid for peer in self.peers for pid in peer.pids)])
+            try:
+                column.timed.append(timed(test, round))
+            except PeerError as error:
+                self.tell.warn(f"{test.name}: {error}; it is left out")
+                continue
+            column.others.append(others.cores())
+            after = self.prober.sample()
+            column.around.append(before.between(after))
+            before = after
+            live.append((column, timed))
+        return live
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[Sequence[int]]:
+    """So many processes that do nothing but take a core each."""
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield [process.pid for process in busy]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

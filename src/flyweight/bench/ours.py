@@ -1,0 +1,190 @@
+"""The engine's own time for a test: whole steps (schedule, compute, sample, commit) on token ids.
+
+Invariant: what comes before a test is not timed, and nothing is found in the prefix cache but that;
+`timed` raises where it is otherwise.  No text, no stop strings.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from flyweight import _native
+from flyweight.bench.facts import Facts
+from flyweight.bench.record import recording
+from flyweight.bench.workloads import Workload, needed
+from flyweight.build import Described, Silent, build
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.plan.machine import machine
+from flyweight.plan.memory import MemoryPlan
+from flyweight.plan.roofline import Seen, shape
+from flyweight.types import Request, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of one run of a test, and the steps in it (none where they are not known)."""
+
+    seconds: float
+    steps: tuple[Seen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the engine is set up for measuring."""
+
+    threads: int | None = None
+    activations: str = "int8"
+    kv_cache_dtype: str = "f16"
+    block_size: int = 32
+    max_num_batched_tokens: int = 512
+    memory_limit: str = "80%"
+
+
+class Notes(Silent):
+    """Keeps what a load finds out about the model, and passes the rest on."""
+
+    def __init__(self, tell: Silent) -> None:
+        self.tell = tell
+        self.found: Described | None = None
+
+    def planned(self, plan: MemoryPlan, found: Described) -> None:
+        self.found = found
+
+    def progress(self, done: int, total: int) -> None:
+        self.tell.progress(done, total)
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        self.tell.fetching(file, done, total)
+
+
+def settings(model: str, tests: Sequence[Workload], options: Options) -> Settings:
+    """The engine's settings for these tests: no more K/V than they need."""
+    step = max(options.max_num_batched_tokens, 1)
+    length, seqs, blocks = needed(tests, options.block_size, step)
+    return Settings.of(
+        model=model,
+        max_model_len=length,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=max(step, seqs),
+        blocks=blocks,
+        block_size=options.block_size,
+        threads=options.threads,
+        activations=options.activations,
+        kv_cache_dtype=options.kv_cache_dtype,
+        memory_limit=options.memory_limit,
+    )
+
+
+def isa(given: Settings) -> str:
+    """The instruction set that will be used."""
+    return str(_native.Pool(1, given.isa or "").isa)
+
+
+class Ours:
+    """An engine made to run some tests."""
+
+    def __init__(
+        self, model: str, tests: Sequence[Workload], options: Options, tell: Silent | None = None
+    ) -> None:
+        for test in tests:
+            check_depth(test, options.block_size)
+        notes = Notes(tell or Silent())
+        given = settings(model, tests, options)
+        self.options, self.loaded = options, build(given, notes)
+        self.threads, self.isa = given.threads or machine().cores, isa(given)
+        found = notes.found
+        assert found is not None, "a load tells what it found"
+        self.facts, self.path = Facts.of(found), found.checkpoint.path
+        self.shape = shape(
+            found.checkpoint, found.plan, found.spec, options.activations, options.kv_cache_dtype
+        )
+        width = sum(layer.kv.width for layer in found.spec.layers)
+        self.token_bytes = width * self.shape.kv_bytes
+        self._ids = count()
+
+    def warm(self) -> None:
+        """A short run of everything: threads are up, pages touched."""
+        room = self.loaded.limits.max_model_len
+        prompt = min(64, room - 2)
+        self.timed(Workload(prompt=prompt), -1)
+        if room > 5:
+            self.timed(Workload(gen=2), -1)
+
+    def timed(self, test: Workload, round: int) -> Timed:
+        """One run."""
+        if test.depth or test.shared:
+            self._fill(test)
+        if test.prompt:
+            return self._prefill(test, round)
+        return self._decode(test, round)
+
+    def _fill(self, test: Workload) -> None:
+        """Computes what comes before, where it is not in the prefix cache already."""
+        self._add(test, test.prompts(self._vocab)[0][: test.before], 1)
+        while self.loaded.engine.busy:
+            self.loaded.engine.step()
+
+    def _prefill(self, test: Workload, round: int) -> Timed:
+        engine = self.loaded.engine
+        fresh = test.fresh(self._vocab, round)
+        before = engine.metrics.cached
+        self._add(test, test.prompts(self._vocab)[0] + fresh, 1, round)
+        with recording(engine) as recorder:
+            start = time.perf_counter()
+            while engine.busy:
+                engine.step()
+            seconds = time.perf_counter() - start
+        self._found(test, engine.metrics.cached - before, test.depth)
+        return Timed(seconds, tuple(recorder.seen(self.options.block_size)))
+
+    def _decode(self, test: Workload, round: int) -> Timed:
+        engine, size = self.loaded.engine, self.options.block_size
+        before = engine.metrics.cached
+        prompts = [p or [1] for p in test.prompts(self._vocab, round)]
+        longest = self.loaded.limits.max_model_len - max(map(len, prompts))
+        mine = [self._add(test, prompt, longest, round) for prompt in prompts]
+        waiting = set(mine)
+        while waiting:  # until every sequence has its first token
+            waiting -= {event.id for event in engine.step() if event.tokens}
+        reach = test.shared or test.depth - 1
+        self._found(
+            test, engine.metrics.cached - before, test.seqs * (max(0, reach) // size * size)
+        )
+        with recording(engine) as recorder:
+            start = time.perf_counter()
+            for _ in range(test.gen):
+                engine.step()
+            seconds = time.perf_counter() - start
+        steps = tuple(recorder.seen(size))
+        for id in mine:
+            engine.abort(id)
+        assert all(step.tokens == test.seqs for step in steps), "a sequence ended too early"
+        return Timed(seconds, steps)
+
+    def _add(self, test: Workload, tokens: Sequence[int], answer: int, round: int = 0) -> str:
+        """Queues a request.  Only tests that want it find what others computed."""
+        id = f"bench-{next(self._ids)}"
+        salt = "depth" if test.depth or test.shared else id
+        self.loaded.engine.add(Request(id, tuple(tokens), GREEDY, max_tokens=answer, salt=salt))
+        return id
+
+    def _found(self, test: Workload, found: int, wanted: int) -> None:
+        assert found == wanted, f"{test.name}: {found} tokens found in the cache, not {wanted}"
+
+    @property
+    def _vocab(self) -> int:
+        return self.loaded.spec.vocab
+
+
+def check_depth(test: Workload, block_size: int) -> None:
+    """What comes before a prompt is kept in whole blocks."""
+    if test.prompt and test.depth % block_size:
+        near = max(1, round(test.depth / block_size)) * block_size
+        raise ConfigError(
+            f"depth = {test.depth} before a prompt; allowed: multiples of {block_size}, the tokens "
+            f"of a block of K/V; nearest valid: {near}"
+        )

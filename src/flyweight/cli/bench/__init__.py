@@ -1,0 +1,17 @@
+"""`flyweight bench`: what is measured, a command each."""
+
+import typer
+
+from flyweight.cli.bench import kernels
+
+app = typer.Typer(
+    help="Measure speed, beside the machine's limits and beside peers.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("kernels")(kernels.kernels)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed, beside the machine's limits and beside peers."""

@@ -1,0 +1,123 @@
+"""`flyweight bench kernels [MODEL]`: llama-bench's tests beside the machine's limits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.bench import options as by
+from flyweight.config import peer_python
+from flyweight.errors import ConfigError, nearest
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.bench.rows import Row
+
+Numbers = Annotated[
+    str, typer.Option("-p", "--n-prompt", metavar="N,N", help="Prompts, tokens; 0 is none.")
+]
+Gens = Annotated[
+    str, typer.Option("-n", "--n-gen", metavar="N,N", help="Tokens one by one; 0 is none.")
+]
+Depths = Annotated[
+    str, typer.Option("-d", "--n-depth", metavar="N,N", help="Tokens before both, not timed.")
+]
+Batches = Annotated[
+    str, typer.Option("-b", "--batch", metavar="N,N", help="Sequences that decode at once.")
+]
+BatchGen = Annotated[int, typer.Option(metavar="N", help="Tokens each of these decodes.")]
+Shared = Annotated[
+    str, typer.Option(metavar="N,N", help="Their prompt in common, in place of one each.")
+]
+Rounds = Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds of a test.")]
+Form = Annotated[
+    str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl|html", help="What is printed.")
+]
+Busy = Annotated[int, typer.Option(metavar="N", help="Processes that take a core each meanwhile.")]
+Results = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Rows are added to this file; tests in it are passed over."),
+]
+
+
+def kernels(
+    model: by.Model = "stories",
+    n_prompt: Numbers = "512",
+    n_gen: Gens = "128",
+    n_depth: Depths = "0",
+    batch: Batches = "1",
+    batch_gen: BatchGen = 32,
+    shared_prefix: Shared = "",
+    repetitions: Rounds = 5,
+    threads: by.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    memory_limit: opt.MemoryLimit = "80%",
+    vs: by.Vs = None,
+    vs_python: by.VsPython = None,
+    vs_binary: by.VsBinary = None,
+    busy: Busy = 0,
+    results: Results = None,
+    output: Form = "md",
+) -> None:
+    """Time prompts (pp), decoding (tg) and batches: tokens/s, GB/s, Gop/s, share of the limits.
+
+    Limits are sampled just before and after each run.  Ours and peers run in turn; `ours ÷ it` is
+    the median of the rounds' ratios, with the least and the most.
+    """
+    from flyweight.bench.kernels import Asked, run
+    from flyweight.bench.ours import Options
+    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.report import FORMS, head, line, machine_line, report
+    from flyweight.bench.rows import load, save
+    from flyweight.bench.surroundings import Around
+    from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, Wanted, numbers
+    from flyweight.cli.bench.progress import measuring
+    from flyweight.config import whole
+
+    if output not in FORMS:
+        allowed = ", ".join(FORMS)
+        raise ConfigError(f"output = {output!r}; allowed: {allowed}{nearest(output, FORMS)}")
+    whole("repetitions", repetitions, 1, 1000)
+    whole("batch_gen", batch_gen, 1, MOST_TOKENS)
+    whole("busy", busy, 0, 256)
+    wanted = Wanted(
+        numbers("n_prompt", n_prompt, 0, MOST_TOKENS),
+        numbers("n_gen", n_gen, 0, MOST_TOKENS),
+        numbers("n_depth", n_depth, 0, MOST_TOKENS) or [0],
+        numbers("batch", batch, 1, MOST_SEQS),
+        batch_gen,
+        numbers("shared_prefix", shared_prefix, 1, MOST_TOKENS),
+    )
+    asked = Asked(
+        model,
+        [*wanted.tests()],
+        Options(threads, activations, kv_cache_dtype, memory_limit=memory_limit),
+        repetitions,
+        [Named.of(name) for name in vs or ()],
+        Means(python=peer_python(vs_python), binary=vs_binary or ""),
+        busy,
+    )
+    if not asked.tests:
+        raise ConfigError("there is nothing to measure; give -p, -n, or -b above 1")
+    path = Path(results).expanduser() if results else None
+    done = load(path) if path else []
+    found: list[Row] = []
+
+    def shown(rows: Sequence[Row]) -> None:
+        if path:
+            save(path, rows)
+        if output == "md":
+            print(*([] if found else head()), *map(line, rows), sep="\n", flush=True)
+        found.extend(rows)
+
+    with measuring(shown) as tell:
+        run(asked, done, tell)
+    if output == "md":
+        print(f"\n{machine_line(Around.here(), found)}")
+    else:
+        sys.stdout.write(report(found, output) + "\n")

@@ -1,0 +1,71 @@
+"""What a person sees while something is measured: a bar on stderr, rows as they come.
+
+Invariant: stdout holds results and nothing else; without a terminal there is no bar.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from flyweight.bench.kernels import Listener
+from flyweight.bench.rows import Row
+from flyweight.cli.show import Loading, plain_console
+from flyweight.untrusted import printable
+
+Rows = Callable[[Sequence[Row]], None]
+
+
+class Measuring(Listener):
+    """Loading's bar, then one of the rounds; `shown` is told of rows."""
+
+    def __init__(self, console: Console, shown: Rows | None = None) -> None:
+        self.console, self.shown = console, shown
+        self.load = Loading(console, verbose=False)
+        self.bar: Progress | None = None
+
+    def progress(self, done: int, total: int) -> None:
+        self.load.progress(done, total)
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        self.load.fetching(file, done, total)
+
+    def warn(self, message: str) -> None:
+        self.load.warn(message)
+
+    def note(self, message: str) -> None:
+        self.load.note(message)
+
+    def round(self, test: str, done: int, total: int) -> None:
+        """`done` of `total` are over, and `test` begins."""
+        self.load.stop()
+        if not self.console.is_terminal:
+            return
+        if self.bar is None:
+            name = TextColumn("{task.description}", markup=False)
+            clocks = TimeElapsedColumn(), TimeRemainingColumn()
+            self.bar = Progress(name, BarColumn(), *clocks, console=self.console, transient=True)
+            self.bar.start()
+            self.bar.add_task(test, total=total)
+        self.bar.update(self.bar.task_ids[0], completed=done, description=printable(test))
+
+    def rows(self, rows: Sequence[Row]) -> None:
+        if self.shown is not None:
+            self.shown(rows)
+
+    def stop(self) -> None:
+        self.load.stop()
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+@contextmanager
+def measuring(shown: Rows | None = None) -> Iterator[Measuring]:
+    """Bars go when the block ends, however it ends."""
+    tell = Measuring(plain_console(stderr=True), shown)
+    try:
+        yield tell
+    finally:
+        tell.stop()

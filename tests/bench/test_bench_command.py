@@ -1,0 +1,66 @@
+"""`flyweight bench` from end to end, on the model inside, with tiny sizes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyweight.cli.main import main
+
+SMALL = ("-p", "16", "-n", "3", "-r", "1")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["bench", *words])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_kernels_prints_a_table_and_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "kernels", *SMALL, "-d", "0,32", "-b", "1,2", "--batch_gen", "2")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("| model | size | params | backend | threads | test | t/s | GB/s |")
+    tests = [line.split(" | ")[5] for line in lines[2:7]]
+    assert tests == ["pp16", "tg3", "pp16 @ d32", "tg3 @ d32", "tg2 b2"]
+    assert lines[8].split("; ")[1].endswith("cores") and "flyweight" in lines[8]
+
+
+def test_kernels_goes_on_where_it_was_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    said(capsys, "kernels", "-p", "16", "-n", "0", "-r", "1", "--results", str(file))
+    first = file.read_text()
+    code, out, _ = said(capsys, "kernels", *SMALL, "--results", str(file), "-o", "jsonl")
+    assert code == 0
+    assert [json.loads(line)["test"] for line in out.splitlines()] == ["tg3"]  # pp16 is there
+    assert file.read_text().startswith(first) and len(file.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("-o", "xml"), "output = 'xml'; allowed: md, csv, json, jsonl, html"),
+        (("-p", "0", "-n", "0"), "there is nothing to measure"),
+        (("-r", "0"), "repetitions = 0 is out of range"),
+        (("-d", "33"), "nearest valid: 32"),
+        (("--vs", "llamacpp"), "allowed: llama.cpp, openvino (did you mean 'llama.cpp'?)"),
+        (("--vs", "openvino", "--vs-python", "/none/python"), "vs_python = '/none/python'"),
+        (("--vs", "llama.cpp", "--vs-binary", "/none"), "vs_binary = '/none' is no program"),
+        (("-x",), "see flyweight bench kernels --help"),
+    ],
+)
+def test_refusals_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = said(capsys, "kernels", "-p", "16", "-n", "0", "-r", "1", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_the_group_names_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "kernel")
+    assert code == 2
+    assert "unknown command 'kernel' (did you mean 'kernels'?)" in err
+    assert "see flyweight bench --help" in err

@@ -1,0 +1,99 @@
+"""Tests by llama-bench's names, their tokens, and what the engine really computes for them."""
+
+import pytest
+
+from flyweight.bench.ours import Options, Ours
+from flyweight.bench.workloads import Wanted, Workload, needed, numbers
+from flyweight.errors import ConfigError
+
+
+def test_names_are_llama_benchs() -> None:
+    assert Workload(prompt=512).name == "pp512"
+    assert Workload(gen=128).name == "tg128"
+    assert Workload(prompt=512, depth=2048).name == "pp512 @ d2048"
+    assert Workload(gen=32, seqs=16).name == "tg32 b16"
+    assert Workload(gen=32, seqs=16, shared=3000).name == "tg32 b16 @ s3000"
+
+
+def test_lists_become_tests_in_order() -> None:
+    wanted = Wanted((512,), (128, 0), (0, 2048), (1, 2, 16), 32)
+    assert [test.name for test in wanted.tests()] == [
+        "pp512", "tg128", "pp512 @ d2048", "tg128 @ d2048", "tg32 b2", "tg32 b16",
+    ]  # fmt: skip
+    shared = Wanted((), (), (0,), (16,), 32, (3000,))
+    assert [test.name for test in shared.tests()] == ["tg32 b16 @ s3000"]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("1,x", "depth = '1,x': 'x' is no number"),
+        ("-1", "depth = -1 is out of range; allowed: whole numbers of 0 to 9"),
+        ("10", "nearest valid: 9"),
+    ],
+)
+def test_lists_are_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        numbers("depth", text, 0, 9)
+    assert said in str(refused.value)
+
+
+def test_prompts_are_random_and_the_same_again() -> None:
+    one = Workload(gen=4, seqs=3)
+    assert one.prompts(1000) == one.prompts(1000)
+    assert len({tuple(p) for p in one.prompts(1000)}) == 3
+    assert one.prompts(1000, round=1) != one.prompts(1000, round=2)
+    assert all(0 <= token < 50 for token in Workload(prompt=99).fresh(50, 0))
+    together = Workload(gen=4, seqs=3, shared=10).prompts(1000)
+    assert len({tuple(p[:10]) for p in together}) == 1 and len({p[10] for p in together}) > 1
+
+
+TESTS = [
+    Workload(prompt=70),
+    Workload(gen=6),
+    Workload(prompt=20, depth=64),
+    Workload(gen=6, depth=70),
+    Workload(gen=5, seqs=3),
+    Workload(gen=5, seqs=3, shared=70),
+]
+
+
+@pytest.fixture(scope="module")
+def ours() -> Ours:
+    return Ours("stories", TESTS, Options(threads=1))
+
+
+@pytest.mark.parametrize("round", [0, 1])
+@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
+def test_only_what_a_test_names_is_timed(ours: Ours, test: Workload, round: int) -> None:
+    """Also in a second round, when more could be found in the prefix cache."""
+    steps = ours.timed(test, round).steps
+    if test.prompt:
+        assert sum(step.tokens for step in steps) == test.prompt
+        assert steps[-1].chunks[-1][1] == test.depth + test.prompt
+    else:
+        assert [step.tokens for step in steps] == [test.seqs] * test.gen
+        assert [step.rows for step in steps] == [test.seqs] * test.gen
+        first = max(test.before, 1) + 1
+        assert {context for _, context in steps[0].chunks} >= {first + bool(test.shared)}
+    assert not ours.loaded.engine.busy
+
+
+def test_shared_blocks_are_counted_once(ours: Ours) -> None:
+    step = ours.timed(Workload(gen=5, seqs=3, shared=70), 0).steps[0]
+    own = sum(context - 64 for _, context in step.chunks)  # 70 tokens fill two blocks of 32
+    assert step.distinct == 64 + own
+    apart = ours.timed(Workload(gen=5, seqs=3), 0).steps[0]
+    assert apart.distinct == sum(context for _, context in apart.chunks)
+
+
+def test_an_engine_is_made_as_small_as_the_tests_allow() -> None:
+    assert needed([Workload(prompt=512)], 32, 512) == (514, 1, 19)
+    length, seqs, blocks = needed([Workload(gen=32, seqs=64)], 32, 512)
+    assert (length, seqs) == (32 + 32 + 1 + 6, 64)
+    assert blocks * 32 >= seqs * length
+
+
+def test_a_depth_that_ends_inside_a_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"depth = 50 .* nearest valid: 64"):
+        Ours("stories", [Workload(prompt=8, depth=50)], Options())
