@@ -23,6 +23,7 @@ from flyweight.build import Silent, find
 from flyweight.plan.machine import machine
 
 BUSY = "while True: pass"  # a neighbour that takes a core
+UNTIMED = -1  # a round of its own, with other tokens
 PEER_STEP = 4096  # tokens of prompts a peer computes at once, at most
 
 
@@ -98,7 +99,6 @@ class Kernels:
         )
         self.prober = Prober(ours.threads, ours.isa, ours.facts.nbytes)
         self.peers = list(self._open(tests, stack))
-        ours.warm()
 
     def _open(self, tests: Sequence[Workload], stack: ExitStack) -> Iterator[Peer]:
         asked, block = self.asked, self.asked.options.block_size
@@ -117,12 +117,13 @@ class Kernels:
 
     def measure(self, test: Workload, number: int, tests: int) -> list[Row]:
         """All rounds of a test; our row first."""
+        self.tell.round(test.name, number * self.asked.rounds, tests * self.asked.rounds)
         vocab = self.ours.loaded.spec.vocab
         columns = [Column(OURS, self.subject.around.version, self.ours.isa)]
         columns += [Column(peer.label, peer.version) for peer in self.peers]
         runs: list[Run] = [self.ours.timed]
         runs += [lambda t, r, peer=peer: peer.timed(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
-        live = list(zip(columns, runs, strict=True))
+        live = self._ready(test, list(zip(columns, runs, strict=True)))
         with neighbours(self.asked.busy) as busy:
             for round in range(self.asked.rounds):
                 done = number * self.asked.rounds + round
@@ -131,6 +132,21 @@ class Kernels:
         for column, peer in zip(columns[1:], self.peers, strict=True):
             column.version = peer.version  # a program tells only once it has run
         return rows(self.subject, test, [column for column, _ in live])
+
+    def _ready(self, test: Workload, pairs: list[tuple[Column, Run]]) -> list[tuple[Column, Run]]:
+        """Everybody once, short and untimed: some compile for the sizes they meet first.  Who is
+        still there.
+        """
+        live = []
+        short = replace(test, gen=min(test.gen, 2))
+        for column, timed in pairs:
+            try:
+                timed(short, UNTIMED)
+            except PeerError as error:
+                self.tell.warn(f"{test.name}: {error}; it is left out")
+                continue
+            live.append((column, timed))
+        return live
 
     def _round(
         self, test: Workload, round: int, pairs: list[tuple[Column, Run]], busy: Sequence[int]

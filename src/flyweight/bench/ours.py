@@ -106,14 +106,6 @@ class Ours:
         self.token_bytes = width * self.shape.kv_bytes
         self._ids = count()
 
-    def warm(self) -> None:
-        """A short run of everything: threads are up, pages touched."""
-        room = self.loaded.limits.max_model_len
-        prompt = min(64, room - 2)
-        self.timed(Workload(prompt=prompt), -1)
-        if room > 5:
-            self.timed(Workload(gen=2), -1)
-
     def timed(self, test: Workload, round: int) -> Timed:
         """One run."""
         if test.depth or test.shared:

@@ -42,7 +42,9 @@ class Named:
 
     @property
     def label(self) -> str:
-        return " ".join((self.kind, *self.flags))
+        """Name, file and flags: what a row is known by."""
+        file = f"={os.path.basename(self.file)}" if self.file else ""
+        return " ".join((self.kind + file, *self.flags))
 
     @classmethod
     def of(cls, text: str) -> "Named":
@@ -205,6 +207,9 @@ class Binary:
         return ()
 
     def timed(self, test: Workload, vocab: int, round: int) -> Timed:
+        """These programs warm themselves up."""
+        if round < 0:
+            return Timed(0.0)
         if test.seqs > 1:
             row = self._run(self._batched(test))
             return Timed(float(row["t_tg"]))

@@ -56,7 +56,7 @@ class Workload:
             common = ids(vocab, self.shared, self.shared)
             return [common + ids(vocab, 1, 1000 + i) for i in range(self.seqs)]
         if self.seqs > 1:
-            return [ids(vocab, self.before, 1000 * round + i) for i in range(self.seqs)]
+            return [ids(vocab, self.before, 1000 * (round + 2) + i) for i in range(self.seqs)]
         return [ids(vocab, self.depth, self.depth)]
 
     def fresh(self, vocab: int, round: int) -> list[int]:
