@@ -43,6 +43,11 @@ def peer_python(given: str | None) -> str:
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
 
 
+def beside_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment for another process of ours, with `more` in it."""
+    return {**os.environ, **more}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the scheduler must never exceed.  Raises `ConfigError` when out of range.

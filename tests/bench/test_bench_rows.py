@@ -55,7 +55,6 @@ THEIRS = replace(
     OURS,
     engine="llama.cpp -fa off",
     version="llama.cpp 0c1e570",
-    isa="",
     avg_ts=34.4,
     share=Spread(0.49, 0.48, 0.5),
     ratio=Spread(1.4534, 1.44, 1.47),

@@ -79,7 +79,7 @@ def test_every_test_has_a_row_with_its_figures() -> None:
 def test_a_peer_takes_its_turn_and_the_ratio_is_a_rounds(tmp_path: Path) -> None:
     means = stand_in(tmp_path, '{"seconds": 100.0}')
     ours, theirs = run(asked(means, [Workload(gen=3)]))
-    assert (theirs.engine, theirs.version, theirs.isa) == ("openvino", "peer 1", "")
+    assert (theirs.engine, theirs.version, theirs.isa) == ("openvino", "peer 1", ours.isa)
     assert theirs.avg_ts == pytest.approx(0.03)
     assert theirs.ratio is not None
     ratios = sorted(100.0 / (ns / 1e9) for ns in ours.samples_ns)

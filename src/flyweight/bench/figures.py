@@ -25,7 +25,7 @@ class Column:
 
     engine: str
     version: str
-    isa: str = ""
+    isa: str
     timed: list[Timed] = field(default_factory=list)
     around: list[Sample] = field(default_factory=list)
     others: list[float] = field(default_factory=list)

@@ -78,7 +78,7 @@ def missing(asked: Asked, known: set[tuple[object, ...]], tell: Silent) -> list[
     path = find(given, tell)
     model = (file_name(path), size(path), given.threads or machine().cores)
     options = (asked.options.kv_cache_dtype, asked.options.activations, asked.busy)
-    engines = [(OURS, isa(given)), *((peer.label, "") for peer in asked.peers)]
+    engines = [(name, isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
     return [
         test
         for test in asked.tests
@@ -120,7 +120,7 @@ class Kernels:
         self.tell.round(test.name, number * self.asked.rounds, tests * self.asked.rounds)
         vocab = self.ours.loaded.spec.vocab
         columns = [Column(OURS, self.subject.around.version, self.ours.isa)]
-        columns += [Column(peer.label, peer.version) for peer in self.peers]
+        columns += [Column(peer.label, peer.version, self.ours.isa) for peer in self.peers]
         runs: list[Run] = [self.ours.timed]
         runs += [lambda t, r, peer=peer: peer.timed(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
         live = self._ready(test, list(zip(columns, runs, strict=True)))

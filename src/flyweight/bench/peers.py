@@ -91,6 +91,7 @@ class Peer(Protocol):
     @property
     def pids(self) -> Sequence[int]: ...
     def timed(self, test: Workload, vocab: int, round: int) -> Timed: ...
+    def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float: ...
     def close(self) -> None: ...
 
 
@@ -145,6 +146,10 @@ class Child:
             return Timed(self.ask({"do": "prefill", "before": before, "tokens": fresh}))
         command = {"do": "decode", "prompts": prompts, "shared": test.shared, "gen": test.gen}
         return Timed(self.ask(command))
+
+    def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float:
+        """Seconds for all of these, answered with `gen` tokens each."""
+        return self.ask({"do": "generate", "prompts": prompts, "gen": gen})
 
     def ask(self, command: dict[str, Any]) -> float:
         """Seconds of a command."""
@@ -219,6 +224,9 @@ class Binary:
         )  # fmt: skip
         self.version = f"llama.cpp {row['build_commit']}"
         return Timed(float(row["samples_ns"][0]) / 1e9)
+
+    def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float:
+        raise PeerError(f"{self.label}: its programs serve no requests; llama-cpp-python does")
 
     def close(self) -> None: ...
 

@@ -122,7 +122,7 @@ class LlamaCpp:
             raise ValueError("llama.cpp refuses the context it was asked for")
         self.memory = llama_cpp.llama_get_memory(self.context)
         self.batch = llama_cpp.llama_batch_init(2048, 0, 1)
-        self._clear()
+        self.kept: list[Ids] = []
         self._run([(1, 0, 0)])  # a warm-up, as llama-bench makes
 
     def _flags(self, flags: list[str], context: Any) -> None:
@@ -133,8 +133,7 @@ class LlamaCpp:
             context.flash_attn_type = words[flags[1]]
 
     def prefill(self, before: Ids, tokens: Ids) -> float:
-        self._clear()
-        self._prompt(before, 0, 0)
+        self._fill([before], 0)
         start = time.perf_counter()
         self._prompt(tokens, len(before), 0)
         return time.perf_counter() - start
@@ -150,6 +149,7 @@ class LlamaCpp:
         with the prompt.
         """
         start = time.perf_counter()
+        self.kept = []
         for at in range(0, len(prompts), self.seqs):
             now = prompts[at : at + self.seqs]
             self._fill(now, 0)
@@ -157,7 +157,13 @@ class LlamaCpp:
         return time.perf_counter() - start
 
     def _fill(self, prompts: list[Ids], shared: int) -> None:
+        """Computes the prompts; where they are the last ones again, forgets what came after."""
+        if self.kept == prompts:
+            for seq, prompt in enumerate(prompts):
+                self.lib.llama_memory_seq_rm(self.memory, seq, len(prompt), -1)
+            return
         self._clear()
+        self.kept = prompts
         self._prompt(prompts[0][:shared], 0, 0)
         for seq in range(1, len(prompts) if shared else 0):
             self.lib.llama_memory_seq_cp(self.memory, 0, seq, 0, shared)

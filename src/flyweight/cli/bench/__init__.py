@@ -2,7 +2,7 @@
 
 import typer
 
-from flyweight.cli.bench import kernels
+from flyweight.cli.bench import kernels, serving, startup
 
 app = typer.Typer(
     help="Measure speed, beside the machine's limits and beside peers.",
@@ -10,6 +10,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("kernels")(kernels.kernels)
+app.command("throughput")(serving.throughput)
+app.command("latency")(serving.latency)
+app.command("startup")(startup.startup)
 
 
 @app.callback()

@@ -1,0 +1,148 @@
+"""The measurements of docs/performance.md, one `flyweight bench kernels` after another; resumable.
+
+    python bench/suite.py short|all [--models DIR] [--results FILE] [--repetitions 3]
+
+`short` is the 0.6B shape in Q4_0 and bf16 up to 2k of context; `all` is the rest.  Rows go to FILE;
+what is in it already is passed over.  Peers are those FLYWEIGHT_PEER_PYTHON (or this interpreter)
+can import; LLAMA_BENCH names llama.cpp's llama-bench instead, LLAMA_BENCH_AVX2 one built for AVX2.
+Models that are missing are made (make_shapes.py).
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from make_shapes import make
+
+ROOT = Path(__file__).parents[1]
+SMALL, LARGE = "qwen3-0.6b", "llama-3.2-1b"
+NO_FLASH = "llama.cpp -fa off"  # faster than its default at length, on a processor
+MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command: a model file (SHAPE/TYPE, or a name of flyweight's own), options of
+    `bench kernels`, the peers beside it, and an instruction set that is forced.
+    """
+
+    model: str
+    options: tuple[str, ...]
+    peers: tuple[str, ...] = ("llama.cpp", "openvino")
+    isa: str = ""
+
+
+def small(kind: str, depth: str = "2048") -> Iterator[Part]:
+    """Prompts, decoding, at depth, and in batches, of the 0.6B shape."""
+    model = f"{SMALL}/{kind}"
+    yield Part(model, ("-p", "512,2048", "-n", "128"))
+    deep = ("-p", "0", "-n", "32", "-d", depth)
+    yield Part(model, deep, ("llama.cpp", NO_FLASH, "openvino"))
+    yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "24"))
+
+
+def short() -> Iterator[Part]:
+    for kind in ("q4_0", "bf16"):
+        yield from small(kind)
+
+
+def rest() -> Iterator[Part]:
+    for kind in ("q8_0", "q4_k_m"):
+        yield from small(kind)
+    q4 = f"{SMALL}/q4_0"
+    deep = ("-p", "0", "-n", "32", "-d", "8192")
+    yield Part(q4, deep, ("llama.cpp", NO_FLASH, "openvino"))
+    shared = ("-p", "0", "-n", "0", "-b", "16", "--batch-gen", "24", "--shared-prefix", "3000")
+    yield Part(q4, shared, ("llama.cpp",))
+    yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
+    yield Part("stories", ("-p", "128", "-n", "128", "-b", "4"), ("llama.cpp",))
+    yield Part(q4, ("-p", "512", "-n", "128"), ("avx2",), isa="avx2")
+    yield Part(f"{SMALL}/q8_0", ("-p", "512", "-n", "128"), ("avx2",), isa="avx2")
+    for kind in ("q4_0", "q4_k_m", "q8_0", "bf16"):
+        model = f"{LARGE}/{kind}"
+        yield Part(model, ("-p", "512,2048", "-n", "64"))
+        yield Part(model, ("-p", "0", "-n", "0", "-b", "4,16,64", "--batch-gen", "16"))
+    for depth in ("2048", "8192"):
+        deep = ("-p", "0", "-n", "32", "-d", depth)
+        yield Part(f"{LARGE}/q4_0", deep, ("llama.cpp", NO_FLASH, "openvino"))
+
+
+def peers_here() -> set[str]:
+    """Which peers can be run."""
+    python = os.environ.get("FLYWEIGHT_PEER_PYTHON") or sys.executable
+    found = {"llama.cpp"} if os.environ.get("LLAMA_BENCH") else set()
+    for name, module in MODULES.items():
+        probe = [python, "-c", f"import {module}"]
+        if subprocess.run(probe, capture_output=True).returncode == 0:
+            found.add(name)
+    for name in sorted(set(MODULES) - found):
+        print(f"without {name}: {python} has no {module_of(name)}", file=sys.stderr)
+    return found
+
+
+def module_of(name: str) -> str:
+    return MODULES[name]
+
+
+def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str] | None:
+    """The command line of a part; nothing where it is all about a peer that is not here."""
+    own = "/" not in part.model
+    file = part.model if own else str(args.models / f"{part.model}.gguf")
+    words = [sys.executable, "-m", "flyweight.cli.main", "bench", "kernels", file, *part.options]
+    words += ["-r", str(args.repetitions), "--results", str(args.results)]
+    if part.isa == "avx2":
+        binary = os.environ.get("LLAMA_BENCH_AVX2")
+        return [*words, "--vs", "llama.cpp", "--vs-binary", binary] if binary else words
+    if os.environ.get("LLAMA_BENCH"):
+        words += ["--vs-binary", os.environ["LLAMA_BENCH"]]
+    for peer in part.peers:
+        if peer.split()[0] in here:
+            words += ["--vs", beside(peer, part.model, args.models)]
+    return words
+
+
+def beside(peer: str, model: str, models: Path) -> str:
+    """OpenVINO reads no bf16 from GGUF; it gets the same shape in f16."""
+    if peer == "openvino" and model.endswith("/bf16"):
+        return f"openvino={models / model.removesuffix('bf16')}f16.gguf"
+    return peer
+
+
+def run(parts: list[Part], args: argparse.Namespace) -> int:
+    here, failed = peers_here(), 0
+    start = time.monotonic()
+    for number, part in enumerate(parts, 1):
+        words = command(part, args, here)
+        if words is None:
+            continue
+        minutes = (time.monotonic() - start) / 60
+        print(f"[{number}/{len(parts)}, {minutes:.0f} min] {part.model} {' '.join(part.options)}")
+        sys.stdout.flush()
+        environment = os.environ | ({"FLYWEIGHT_ISA": part.isa} if part.isa else {})
+        failed += subprocess.run(words, env=environment).returncode != 0
+    return failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("plan", choices=("short", "all"))
+    parser.add_argument("--models", type=Path, default=ROOT / "build" / "bench" / "models")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench" / "results.jsonl")
+    parser.add_argument("--repetitions", type=int, default=3)
+    args = parser.parse_args()
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    parts = [*(short() if args.plan == "short" else rest())]
+    for shape in (SMALL, LARGE):
+        kinds = {p.model.split("/")[1] for p in parts if p.model.startswith(f"{shape}/")}
+        more = {"f16"} if "bf16" in kinds else set()
+        make(args.models, [shape] if kinds else [], sorted(kinds | more))
+    sys.exit(run(parts, args) > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""`bench latency` and `bench throughput`: whole requests through `LLM.generate`, in vLLM's
+words.
+
+Invariant: prompts are random tokens, never found in the prefix cache; answers have the length asked
+for; what was computed is written down step by step, and set against limits sampled before and
+after.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from flyweight.bench.figures import deviation
+from flyweight.bench.kernels import Listener
+from flyweight.bench.limits import Prober, Sample
+from flyweight.bench.ours import Notes, isa
+from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
+from flyweight.bench.record import recording
+from flyweight.bench.rows import Spread
+from flyweight.bench.surroundings import Neighbours
+from flyweight.bench.workloads import ids
+from flyweight.llm import LLM
+from flyweight.plan.machine import machine
+from flyweight.plan.roofline import Seen, Shape, shape, work
+from flyweight.types import SamplingParams
+
+PERCENTS = (10, 25, 50, 75, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """`count` requests of so many tokens in and out; at most `seqs` at once."""
+
+    count: int
+    input_len: int
+    output_len: int
+    seqs: int
+
+    @property
+    def tokens(self) -> int:
+        return self.count * (self.input_len + self.output_len)
+
+    def prompts(self, vocab: int, round: int) -> list[list[int]]:
+        seed = (round + 2) * (1 << 20)
+        return [ids(vocab, self.input_len, seed + i) for i in range(self.count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What serving them once took: seconds, achieved bytes and operations a second (in 1e9), the
+    share of the limits, and the cores others used.
+    """
+
+    seconds: float
+    gbps: float
+    gops: float
+    share: float
+    share_tile: float | None
+    other_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A peer's seconds for the same requests, and how much faster ours were."""
+
+    engine: str
+    version: str
+    seconds: tuple[float, ...]
+    ratio: Spread
+
+
+class Serving:
+    """An `LLM` with room for the requests, a prober beside it, and peers."""
+
+    def __init__(self, model: str, requests: Requests, tell: Listener, **settings: Any) -> None:
+        notes = Notes(tell)
+        length = requests.input_len + requests.output_len
+        self.requests, self.tell = requests, tell
+        self.llm = LLM(
+            model,
+            notify=notes,
+            max_model_len=length,
+            max_num_seqs=requests.seqs,
+            max_num_batched_tokens=max(512, requests.seqs),
+            **settings,
+        )
+        found, given = notes.found, self.llm.settings
+        assert found is not None, "a load tells what it found"
+        self.path, self.threads = str(found.checkpoint.path), given.threads or machine().cores
+        self.shape: Shape = shape(
+            found.checkpoint, found.plan, found.spec, given.activations, given.kv_cache_dtype
+        )
+        weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
+        self.prober = Prober(self.threads, isa(given), weights)
+        self.peers: list[Peer] = []
+
+    @property
+    def vocab(self) -> int:
+        return self.llm.loaded.spec.vocab
+
+    def once(self, round: int) -> Served:
+        """All requests, once."""
+        prompts = self.requests.prompts(self.vocab, round)
+        params = SamplingParams(temperature=0, max_tokens=self.requests.output_len, ignore_eos=True)
+        engine, size = self.llm.loaded.engine, self.llm.settings.block_size
+        before, others = self.prober.sample(), self._others()
+        with recording(engine) as recorder:
+            start = time.perf_counter()
+            self.llm.generate(prompts, params, use_tqdm=False)
+            seconds = time.perf_counter() - start
+        taken = others.cores()
+        return served(
+            self.shape, recorder.seen(size), seconds, before.between(self.prober.sample()), taken
+        )
+
+    @contextmanager
+    def beside(self, named: Sequence[Named], means: Means) -> Iterator[None]:
+        """Peers are there until the block ends."""
+        each = self.requests.input_len + self.requests.output_len + 2
+        tokens = each * min(self.requests.count, self.requests.seqs)
+        layers = self.llm.loaded.spec.layers
+        kv = tokens * sum(layer.kv.width for layer in layers) * self.shape.kv_bytes
+        room = Room(tokens, min(self.requests.count, self.requests.seqs), kv)
+        try:
+            for name in named:
+                try:
+                    means = replace(means, threads=self.threads)
+                    self.peers.append(opened(name, self.path, room, means))
+                except PeerError as error:
+                    self.tell.warn(f"{error}; it is left out")
+            yield
+        finally:
+            for peer in self.peers:
+                peer.close()
+            self.peers.clear()
+
+    def theirs(self, peer: Peer, round: int) -> float:
+        """A peer's seconds for the same requests."""
+        return peer.serve(self.requests.prompts(self.vocab, round), self.requests.output_len)
+
+    def _others(self) -> Neighbours:
+        return Neighbours([pid for peer in self.peers for pid in peer.pids])
+
+
+def served(
+    asked: Shape, steps: Sequence[Seen], seconds: float, sample: Sample, others: float
+) -> Served:
+    done = work(asked, steps, sample.vector)
+    tile = work(asked, steps, sample.tile).seconds / seconds if sample.tile else None
+    return Served(
+        seconds,
+        done.nbytes / seconds / 1e9,
+        done.operations / seconds / 1e9,
+        done.seconds / seconds,
+        tile,
+        others,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Rounds of the same requests, ours and peers'."""
+
+    requests: Requests
+    ours: tuple[Served, ...]
+    peers: tuple[Beside, ...]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [one.seconds for one in self.ours]
+
+    @property
+    def middle(self) -> Served:
+        """The round of the median time."""
+        return sorted(self.ours, key=lambda one: one.seconds)[len(self.ours) // 2]
+
+    def percentiles(self) -> dict[int, float]:
+        """Between neighbours in order, as NumPy's."""
+        times = sorted(self.seconds)
+        found = {}
+        for percent in PERCENTS:
+            at = percent / 100 * (len(times) - 1)
+            low = int(at)
+            high = min(low + 1, len(times) - 1)
+            found[percent] = times[low] + (at - low) * (times[high] - times[low])
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """vLLM's keys of both commands, and ours."""
+        seconds, asked = self.seconds, self.requests
+        average = sum(seconds) / len(seconds)
+        return {
+            "avg_latency": average,
+            "stddev_latency": deviation(seconds),
+            "latencies": seconds,
+            "percentiles": {str(k): v for k, v in self.percentiles().items()},
+            "elapsed_time": average,
+            "num_requests": asked.count,
+            "total_num_tokens": asked.tokens,
+            "requests_per_second": asked.count / average,
+            "tokens_per_second": asked.tokens / average,
+            "rounds": [asdict(one) for one in self.ours],
+            "vs": [asdict(one) for one in self.peers],
+        }
+
+
+def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
+    """Rounds in turn, after some that are not counted."""
+    tell, total = serving.tell, warm + rounds
+    ours: list[Served] = []
+    times: dict[str, list[float]] = {peer.label: [] for peer in serving.peers}
+    for turn in range(total):
+        tell.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
+        served_once = serving.once(turn)
+        if turn >= warm:
+            ours.append(served_once)
+        for peer in serving.peers:
+            if peer.label not in times:
+                continue
+            try:
+                seconds = serving.theirs(peer, turn)
+            except PeerError as error:
+                tell.warn(f"{error}; it is left out")
+                del times[peer.label]
+                continue
+            if turn >= warm:
+                times[peer.label].append(seconds)
+    mine = [one.seconds for one in ours]
+    beside = tuple(
+        Beside(
+            peer.label,
+            peer.version,
+            tuple(times[peer.label]),
+            Spread.of([a / b for a, b in zip(times[peer.label], mine, strict=True)]),
+        )
+        for peer in serving.peers
+        if peer.label in times
+    )
+    return Outcome(serving.requests, tuple(ours), beside)

@@ -1,0 +1,114 @@
+"""`bench startup`: a process of its own, from its first instruction to its first token.
+
+Invariant: the first start finds no cache of ours (an empty folder stands in for it), the later ones
+what that start has left; the file's own pages stay wherever the system keeps them.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flyweight.bench.peers import Means, Named, PeerError, Room, opened
+from flyweight.bench.rows import Spread
+from flyweight.config import beside_environment
+from flyweight.errors import ConfigError
+from flyweight.untrusted import one_line
+
+PROMPT = "Once"
+CACHE = "FLYWEIGHT_CACHE"  # where a cache of packed weights is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds to the first token and to the process's end, and the most memory it held."""
+
+    first: float
+    whole: float
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The first start, the later ones, and what peers took to a first token."""
+
+    cold: Start
+    warm: tuple[Start, ...]
+    peers: dict[str, tuple[float, ...]]
+
+    @property
+    def middle(self) -> Spread:
+        return Spread.of([one.first for one in self.warm])
+
+    def ratio(self, label: str) -> Spread:
+        pairs = zip(self.peers[label], self.warm, strict=True)
+        return Spread.of([theirs / ours.first for theirs, ours in pairs])
+
+    def document(self) -> dict[str, Any]:
+        ratios = {label: asdict(self.ratio(label)) for label in self.peers}
+        return {**asdict(self), "first_token": asdict(self.middle), "ratios": ratios}
+
+
+Told = Callable[[str, int, int], None]
+
+
+def startup(
+    model: str, options: Sequence[str], rounds: int, peers: Sequence[Named], means: Means,
+    tell: Told = lambda what, done, total: None,
+) -> Starts:  # fmt: skip
+    """One cold start and `rounds` later ones, peers in turn."""
+    warm: list[Start] = []
+    theirs: dict[str, list[float]] = {peer.label: [] for peer in peers}
+    with tempfile.TemporaryDirectory(prefix="flyweight-bench-") as cache:
+        tell("first start", 0, rounds + 1)
+        cold = start(model, options, Path(cache))
+        for round in range(rounds):
+            tell(f"start {round + 1}", round + 1, rounds + 1)
+            warm.append(start(model, options, Path(cache)))
+            for peer in peers:
+                theirs[peer.label].append(first_token(peer, model, means))
+    return Starts(cold, tuple(warm), {label: tuple(times) for label, times in theirs.items()})
+
+
+def start(model: str, options: Sequence[str], cache: Path) -> Start:
+    """`flyweight run MODEL Once -n 1`."""
+    words = ["run", model, PROMPT, "-n", "1", "--temperature", "0", "--ignore-eos", *options]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flyweight.cli.main", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=beside_environment({CACHE: str(cache)}),
+    )
+    assert process.stdout is not None and process.stderr is not None
+    os.read(process.stdout.fileno(), 1)  # the first token's text, or the end
+    first = time.perf_counter() - began
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    whole = time.perf_counter() - began
+    process.stdout.close()
+    process.stderr.close()
+    if process.returncode:
+        lines = said.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise ConfigError(f"flyweight run says {one_line(lines[-1], 200)}")
+    return Start(first, whole, usage.ru_maxrss * 1024)
+
+
+def first_token(peer: Named, model: str, means: Means) -> float:
+    """Seconds from a peer's start to the first token of one prompt."""
+    if means.binary and peer.kind == "llama.cpp":
+        raise PeerError("llama.cpp's programs tell no first token; llama-cpp-python does")
+    began = time.perf_counter()
+    there = opened(peer, model, Room(256, 1, 1 << 28), means)
+    try:
+        there.serve([[1, 2, 3, 4]], 1)
+        return time.perf_counter() - began
+    finally:
+        there.close()

@@ -1,0 +1,151 @@
+"""`flyweight bench latency` and `throughput`: whole requests, as vLLM counts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.bench import options as by
+from flyweight.config import peer_python, whole
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.bench.serve import Outcome, Requests
+
+MOST = 1 << 20
+InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a prompt.")]
+OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of an answer.")]
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests at once.")]
+Iters = Annotated[int, typer.Option(metavar="N", help="Rounds that count.")]
+Warmup = Annotated[int, typer.Option(metavar="N", help="Rounds before them.")]
+NumPrompts = Annotated[int, typer.Option(metavar="N", help="Requests in all.")]
+MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")]
+OutputJson = Annotated[str | None, typer.Option(metavar="FILE", help="Write all figures here.")]
+
+
+def latency(
+    model: by.Model = "stories",
+    input_len: InputLen = 32,
+    output_len: OutputLen = 128,
+    batch_size: BatchSize = 8,
+    num_iters: Iters = 10,
+    num_iters_warmup: Warmup = 2,
+    threads: by.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    memory_limit: opt.MemoryLimit = "80%",
+    vs: by.Vs = None,
+    vs_python: by.VsPython = None,
+    vs_binary: by.VsBinary = None,
+    output_json: OutputJson = None,
+) -> None:
+    """Time one batch of requests from the first token of its prompts to the last of its answers."""
+    from flyweight.bench.serve import Requests
+
+    whole("num_iters", num_iters, 1, 10_000)
+    whole("num_iters_warmup", num_iters_warmup, 0, 10_000)
+    _judge(input_len, output_len, batch_size, batch_size)
+    asked = Requests(batch_size, input_len, output_len, batch_size)
+    engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
+    outcome = _measured(
+        model, asked, (num_iters, num_iters_warmup), engine, (vs, vs_python, vs_binary)
+    )
+    document = outcome.document()
+    print(f"Avg latency: {document['avg_latency']:.4f} seconds")
+    for percent, seconds in outcome.percentiles().items():
+        print(f"{percent}% percentile latency: {seconds:.4f} seconds")
+    _tell(outcome, output_json)
+
+
+def throughput(
+    model: by.Model = "stories",
+    input_len: InputLen = 128,
+    output_len: OutputLen = 64,
+    num_prompts: NumPrompts = 64,
+    max_num_seqs: MaxSeqs = 64,
+    threads: by.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    memory_limit: opt.MemoryLimit = "80%",
+    vs: by.Vs = None,
+    vs_python: by.VsPython = None,
+    vs_binary: by.VsBinary = None,
+    output_json: OutputJson = None,
+) -> None:
+    """Time many requests of random tokens, all there from the start."""
+    from flyweight.bench.serve import Requests
+
+    _judge(input_len, output_len, num_prompts, max_num_seqs)
+    asked = Requests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
+    engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
+    outcome = _measured(model, asked, (1, 0), engine, (vs, vs_python, vs_binary))
+    seconds = outcome.seconds[0]
+    rates = asked.count / seconds, asked.tokens / seconds, asked.count * output_len / seconds
+    print(
+        f"Throughput: {rates[0]:.2f} requests/s, {rates[1]:.2f} total tokens/s, "
+        f"{rates[2]:.2f} output tokens/s"
+    )
+    print(f"Total num prompt tokens:  {asked.count * input_len}")
+    print(f"Total num output tokens:  {asked.count * output_len}")
+    _tell(outcome, output_json)
+
+
+def _judge(input_len: int, output_len: int, count: int, seqs: int) -> None:
+    whole("input_len", input_len, 1, MOST)
+    whole("output_len", output_len, 1, MOST)
+    whole("num_prompts", count, 1, MOST)
+    whole("max_num_seqs", seqs, 1, 4096)
+
+
+def _engine(
+    threads: int | None, activations: str, kv_cache_dtype: str, memory_limit: str
+) -> dict[str, Any]:
+    return {
+        "threads": threads,
+        "activations": activations,
+        "kv_cache_dtype": kv_cache_dtype,
+        "memory_limit": memory_limit,
+    }
+
+
+def _measured(
+    model: str,
+    asked: Requests,
+    rounds: tuple[int, int],
+    engine: dict[str, Any],
+    peers: tuple[list[str] | None, str | None, str | None],
+) -> Outcome:
+    """Rounds that count and rounds before them; peers as they were given."""
+    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.serve import Serving, serve
+    from flyweight.cli.bench.progress import measuring
+
+    vs, python, binary = peers
+    named = [Named.of(name) for name in vs or ()]
+    means = Means(python=peer_python(python), binary=binary or "")
+    with measuring() as tell:
+        serving = Serving(model, asked, tell, **engine)
+        with serving.beside(named, means):
+            return serve(serving, *rounds)
+
+
+def _tell(outcome: Outcome, file: str | None) -> None:
+    """What was achieved, and beside whom."""
+    middle, asked = outcome.middle, outcome.requests
+    tile = f" ({middle.share_tile:.0%} with the tile unit)" if middle.share_tile else ""
+    print(
+        f"Achieved: {asked.tokens / middle.seconds:.1f} tokens/s, {middle.gbps:.1f} GB/s, "
+        f"{middle.gops:.0f} Gop/s; {middle.share:.0%} of the machine's limit{tile}; "
+        f"others used {middle.other_cores:.2f} cores"
+    )
+    for peer in outcome.peers:
+        ratio = peer.ratio
+        print(
+            f"{peer.engine} ({peer.version}): {sum(peer.seconds) / len(peer.seconds):.4f} seconds; "
+            f"ours is {ratio.median:.2f} [{ratio.least:.2f}..{ratio.most:.2f}] times as fast"
+        )
+    if file:
+        Path(file).expanduser().write_text(json.dumps(outcome.document()) + "\n", encoding="utf-8")

@@ -1,0 +1,75 @@
+"""`flyweight bench startup [MODEL]`: how long a new process takes to its first token."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.bench import options as by
+from flyweight.config import Settings, peer_python, whole
+
+Rounds = Annotated[
+    int, typer.Option("-r", "--repetitions", metavar="N", help="Starts after the first.")
+]
+
+
+def startup(
+    model: by.Model = "stories",
+    repetitions: Rounds = 5,
+    threads: by.Threads = None,
+    max_model_len: opt.MaxModelLen = 2048,
+    memory_limit: opt.MemoryLimit = "80%",
+    vs: by.Vs = None,
+    vs_python: by.VsPython = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Time `flyweight run MODEL Once -n 1` from the command to its first token.
+
+    The first start finds no cache of ours, the later ones what it has left.
+    """
+    from flyweight.bench.facts import size
+    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.startup import startup as measured
+    from flyweight.build import find
+    from flyweight.cli.bench.progress import measuring
+
+    whole("repetitions", repetitions, 1, 1000)
+    settings = Settings.of(
+        model=model, threads=threads, max_model_len=max_model_len, memory_limit=memory_limit
+    )
+    options = ["--memory-limit", memory_limit]
+    options += ["--threads", str(threads)] if threads else []
+    options += ["--max-model-len", str(max_model_len)] if max_model_len else []
+    peers = [Named.of(name) for name in vs or ()]
+    means = Means(threads or _cores(), peer_python(vs_python))
+    with measuring() as tell:
+        path = find(settings, tell)
+        starts = measured(str(path), options, repetitions, peers, means, tell.round)
+    if as_json:
+        print(json.dumps({"model": str(path), "bytes": size(path), **starts.document()}))
+        return
+    cold, warm, peak = starts.cold, starts.middle, max(one.peak for one in starts.warm)
+    mib, file = 1 << 20, size(path)
+    print(
+        f"First start:   {cold.first:.3f} s to the first token, {cold.peak / mib:.0f} MiB at most"
+    )
+    print(
+        f"Later starts:  {warm.median:.3f} [{warm.least:.3f}..{warm.most:.3f}] s, "
+        f"{peak / mib:.0f} MiB at most"
+    )
+    print(f"The file:      {file / mib:.0f} MiB; {file / warm.median / 1e9:.2f} GB/s of it a start")
+    for label, times in starts.peers.items():
+        ratio = starts.ratio(label)
+        print(
+            f"{label}: {sorted(times)[len(times) // 2]:.3f} s; "
+            f"ours is {ratio.median:.2f} [{ratio.least:.2f}..{ratio.most:.2f}] times as fast"
+        )
+
+
+def _cores() -> int:
+    from flyweight.plan.machine import machine
+
+    return machine().cores
