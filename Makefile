@@ -3,6 +3,8 @@
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
+# bench            the 0.6B shape in Q4_0 and bf16 beside llama.cpp and OpenVINO, where they can be imported (docs/performance.md)
+# bench-all        the rest: other types, the 1B shape, 8k of context, shared prefixes, a busy core, AVX2; both can be resumed
 #
 # demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.
 
@@ -19,7 +21,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find native src -type f ! -name
 NATIVE_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)),$(PYTHON))
 TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
 
-.PHONY: demo test native native-test clean
+.PHONY: demo test bench bench-all native native-test clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/flyweight run "Once upon a time" --temperature 0.6 </dev/null
@@ -44,6 +46,18 @@ $(VENV)/.installed: $(VENV)/bin/python $(SOURCES)
 
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
 	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)[dev]'
+	@touch $@ $(VENV)/.installed
+
+# Peers come from FLYWEIGHT_PEER_PYTHON, LLAMA_BENCH, or .venv itself: .venv/bin/pip install '.[peers]'.
+RESULTS ?= build/bench/results.jsonl
+MODELS ?= build/bench/models
+
+bench bench-all: $(VENV)/.installed-bench
+	$(VENV)/bin/python bench/suite.py $(if $(filter bench,$@),short,all) --models $(MODELS) --results $(RESULTS)
+	$(VENV)/bin/python bench/tables.py $(RESULTS)
+
+$(VENV)/.installed-bench: $(VENV)/bin/python $(SOURCES)
+	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)[bench]'
 	@touch $@ $(VENV)/.installed
 
 native:

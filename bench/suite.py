@@ -28,7 +28,8 @@ MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
 @dataclass(frozen=True)
 class Part:
     """One command: a model file (SHAPE/TYPE, or a name of flyweight's own), options of
-    `bench kernels`, the peers beside it, and an instruction set that is forced.
+    `bench kernels`, the peers beside it, and an instruction set that is forced (llama.cpp is then
+    LLAMA_BENCH_AVX2).
     """
 
     model: str
@@ -61,8 +62,8 @@ def rest() -> Iterator[Part]:
     yield Part(q4, shared, ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
     yield Part("stories", ("-p", "128", "-n", "128", "-b", "4"), ("llama.cpp",))
-    yield Part(q4, ("-p", "512", "-n", "128"), ("avx2",), isa="avx2")
-    yield Part(f"{SMALL}/q8_0", ("-p", "512", "-n", "128"), ("avx2",), isa="avx2")
+    yield Part(q4, ("-p", "512", "-n", "128"), (), isa="avx2")
+    yield Part(f"{SMALL}/q8_0", ("-p", "512", "-n", "128"), (), isa="avx2")
     for kind in ("q4_0", "q4_k_m", "q8_0", "bf16"):
         model = f"{LARGE}/{kind}"
         yield Part(model, ("-p", "512,2048", "-n", "64"))
@@ -81,16 +82,12 @@ def peers_here() -> set[str]:
         if subprocess.run(probe, capture_output=True).returncode == 0:
             found.add(name)
     for name in sorted(set(MODULES) - found):
-        print(f"without {name}: {python} has no {module_of(name)}", file=sys.stderr)
+        print(f"without {name}: {python} has no {MODULES[name]}", file=sys.stderr)
     return found
 
 
-def module_of(name: str) -> str:
-    return MODULES[name]
-
-
-def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str] | None:
-    """The command line of a part; nothing where it is all about a peer that is not here."""
+def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str]:
+    """The command line of a part."""
     own = "/" not in part.model
     file = part.model if own else str(args.models / f"{part.model}.gguf")
     words = [sys.executable, "-m", "flyweight.cli.main", "bench", "kernels", file, *part.options]
@@ -118,8 +115,6 @@ def run(parts: list[Part], args: argparse.Namespace) -> int:
     start = time.monotonic()
     for number, part in enumerate(parts, 1):
         words = command(part, args, here)
-        if words is None:
-            continue
         minutes = (time.monotonic() - start) / 60
         print(f"[{number}/{len(parts)}, {minutes:.0f} min] {part.model} {' '.join(part.options)}")
         sys.stdout.flush()

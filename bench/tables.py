@@ -156,15 +156,9 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         yield from (line(g, quiet.get(g.ours.key[:-1])) for g in mine)
         yield ""
         all_rows = [row for g in mine for row in (g.ours, *g.peers)]
-        newest = max(all_rows, key=lambda row: row.test_time)
-        here = Around.here()
-        around = Around(
-            newest.cpu_info, here.cores, here.memory, newest.version, newest.build_commit
-        )
-        if newest.engine != OURS:
-            around = Around(
-                newest.cpu_info, here.cores, here.memory, mine[0].ours.version, newest.build_commit
-            )
+        newest, here = max(all_rows, key=lambda row: row.test_time), Around.here()
+        version, commit = mine[0].ours.version, newest.build_commit
+        around = Around(newest.cpu_info, here.cores, here.memory, version, commit)
         yield machine_line(around, all_rows)
         yield ""
 

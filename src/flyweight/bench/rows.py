@@ -46,7 +46,8 @@ class Row:
     """`share` is of the vector units' limits, `share_tile` of the tile unit's where there is one;
     `ratio` is our speed over this engine's in the same round, for peers.  `gbps` and `gops` are
     bytes of the file and K/V, and operations, that the test asks for, over the time it took.
-    `isa` is the instruction set ours ran with, in peers' rows too.  `other_cores` is what other processes used meanwhile, `n_busy` how many were started for it.
+    `isa` is the instruction set ours ran with, in peers' rows too.  `other_cores` is what other
+    processes used meanwhile, `n_busy` how many were started for it.
     """
 
     engine: str

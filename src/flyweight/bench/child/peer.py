@@ -10,8 +10,10 @@ Commands: {"do": "prefill", "before": [ids], "tokens": [ids]}: time of `tokens` 
 at once, the first `shared` tokens of which are the same.  {"do": "generate", ...}: all of it.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any, Protocol, TextIO
@@ -198,6 +200,12 @@ class LlamaCpp:
 ENGINES: dict[str, type[OpenVINO] | type[LlamaCpp]] = {"openvino": OpenVINO, "llama.cpp": LlamaCpp}
 
 
+def die_with_parent() -> None:
+    """A stopped process whose parent was killed would stay for ever; Linux ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def answers() -> TextIO:
     """Where answers go; what a library prints to stdout goes to stderr from here on."""
     kept = os.dup(1)
@@ -207,6 +215,7 @@ def answers() -> TextIO:
 
 def main() -> None:
     kind, model, options = sys.argv[1:4]
+    die_with_parent()
     out = answers()
 
     def say(answer: dict[str, Any]) -> None:

@@ -1,0 +1,156 @@
+"""`bench latency`, `throughput` and `startup`: whole requests and whole processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_kernels_bench import Heard, stand_in
+
+from flyweight.bench.kernels import Listener
+from flyweight.bench.peers import Means, Named
+from flyweight.bench.rows import Spread
+from flyweight.bench.serve import Outcome, Requests, Served, Serving, serve
+from flyweight.bench.startup import Start, Starts, startup
+from flyweight.bench.workloads import Workload
+from flyweight.cli.main import main
+from flyweight.errors import ConfigError
+
+
+def served(seconds: float) -> Served:
+    return Served(seconds, 1.0, 2.0, 0.5, None, 0.0)
+
+
+def test_an_outcome_has_vllms_keys() -> None:
+    times = (0.4, 0.1, 0.2, 0.3)
+    outcome = Outcome(Requests(2, 30, 10, 2), tuple(map(served, times)), ())
+    document = outcome.document()
+    assert document["avg_latency"] == pytest.approx(0.25)
+    assert document["latencies"] == [0.4, 0.1, 0.2, 0.3]
+    percents = document["percentiles"]
+    assert list(percents) == ["10", "25", "50", "75", "90", "99"]
+    assert percents["50"] == pytest.approx(0.25) and percents["10"] == pytest.approx(0.13)
+    assert percents["99"] == pytest.approx(0.397)
+    assert (document["num_requests"], document["total_num_tokens"]) == (2, 80)
+    assert document["tokens_per_second"] == pytest.approx(80 / 0.25)
+
+
+def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
+    serving = Serving("stories", Requests(5, 40, 6, 2), Listener())
+    for round in (0, 1):
+        before = serving.llm.stats()
+        serving.once(round)
+        after = serving.llm.stats()
+        assert after["cached"] == before["cached"]
+        assert after["produced"] - before["produced"] == 5 * 6
+        assert after["computed"] - before["computed"] == 5 * (40 + 5)
+
+
+def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> None:
+    seen, heard = tmp_path / "seen", Heard()
+    note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 50.0}}'
+    asked = Requests(3, 8, 4, 2)
+    serving = Serving("stories", asked, heard)
+    with serving.beside([Named("openvino")], stand_in(tmp_path, note)):
+        outcome = serve(serving, rounds=2, warm=1)
+    assert [name for name, _, _ in heard.rounds] == ["warm-up", "round 1", "round 2"]
+    assert len(outcome.ours) == 2
+    (peer,) = outcome.peers
+    assert peer.seconds == (50.0, 50.0)
+    ratios = sorted(50.0 / seconds for seconds in outcome.seconds)
+    assert (peer.ratio.least, peer.ratio.most) == (ratios[0], ratios[1])
+    commands = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert [command["prompts"] for command in commands] == [
+        asked.prompts(serving.vocab, round) for round in range(3)
+    ]
+    assert all(command["gen"] == 4 for command in commands)
+
+
+def test_a_peer_that_fails_is_left_out(tmp_path: Path) -> None:
+    heard = Heard()
+    serving = Serving("stories", Requests(1, 8, 2, 1), heard)
+    with serving.beside([Named("openvino")], stand_in(tmp_path, '{"error": "out of room"}')):
+        outcome = serve(serving, rounds=2, warm=0)
+    assert outcome.peers == () and len(outcome.ours) == 2
+    assert heard.warnings == ["openvino: out of room; it is left out"]
+
+
+@pytest.mark.parametrize(
+    "words, lines",
+    [
+        (
+            ("latency", "--num-iters", "2", "--num-iters-warmup", "0", "--batch-size", "2"),
+            ("Avg latency: ", "10% percentile latency: ", "25% ", "50% ", "75% ", "90% ", "99% "),
+        ),
+        (
+            ("throughput", "--num-prompts", "3"),
+            ("Throughput: ", "Total num prompt tokens:  24", "Total num output tokens:  12"),
+        ),
+    ],
+)
+def test_commands_print_what_vllms_do(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    lines: tuple[str, ...],
+) -> None:
+    file = tmp_path / "figures.json"
+    short = ("--input-len", "8", "--output-len", "4", "--output-json", str(file))
+    assert main(["bench", *words, *short]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == len(lines) + 1
+    assert all(line.startswith(start) for line, start in zip(shown, lines, strict=False))
+    assert shown[-1].startswith("Achieved: ") and "% of the machine's limit" in shown[-1]
+    assert json.loads(file.read_text())["num_requests"] == (3 if "throughput" in words else 2)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("latency", "--batch-size", "0"), "num_prompts = 0 is out of range"),
+        (("throughput", "--input-len", "0"), "input_len = 0 is out of range"),
+        (("startup", "-r", "0"), "repetitions = 0 is out of range"),
+        (("startup", "none.gguf"), "'none.gguf' is not a file"),
+    ],
+)
+def test_wrong_sizes_are_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert main(["bench", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    starts = startup(
+        "stories", ("--threads", "1"), 2, [Named("openvino")],
+        stand_in(tmp_path, '{"seconds": 0.5}'), lambda *step: told.append(step),
+    )  # fmt: skip
+    assert told == [("first start", 0, 3), ("start 1", 1, 3), ("start 2", 2, 3)]
+    for one in (starts.cold, *starts.warm):
+        assert 0 < one.first <= one.whole and one.peak > 10 << 20
+    assert len(starts.warm) == len(starts.peers["openvino"]) == 2
+
+
+def test_a_start_that_fails_says_why() -> None:
+    with pytest.raises(ConfigError, match="flyweight run says error: memory_limit"):
+        startup("stories", ("--memory-limit", "1MiB"), 1, [], Means())
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    warm = tuple(Start(first, first + 1, 1) for first in (1.0, 2.0, 4.0))
+    starts = Starts(Start(9.0, 9.0, 1), warm, {"openvino": (4.0, 4.0, 4.0)})
+    assert starts.middle == Spread(2.0, 1.0, 4.0)
+    assert starts.ratio("openvino") == Spread(2.0, 1.0, 4.0)
+
+
+def test_llama_benchs_programs_serve_no_requests(tmp_path: Path) -> None:
+    program = tmp_path / "llama-bench"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    heard = Heard()
+    serving = Serving("stories", Requests(1, 8, 2, 1), heard)
+    with serving.beside([Named("llama.cpp")], Means(binary=str(program))):
+        assert serve(serving, rounds=1, warm=0).peers == ()
+    assert "llama-cpp-python does" in heard.warnings[0]
+    assert Workload(gen=1).before == 0
