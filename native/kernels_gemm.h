@@ -23,6 +23,7 @@
 
 namespace flyweight {
 
+constexpr int kPacking = 1;  // of the bytes above; files of packed tiles name it, so any change to them changes it
 constexpr int kLanes = 16;  // output rows of a tile
 constexpr int kGroup = 32;  // elements along K that share one activation scale
 

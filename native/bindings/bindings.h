@@ -68,5 +68,6 @@ void bind_elementwise(nb::module_& m);
 void bind_gemm(nb::module_& m);
 void bind_moe(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_text(nb::module_& m);
 
 }  // namespace flyweight

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <optional>
@@ -36,6 +37,28 @@ void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, i
   new (self) Tiles{kind, n, k, arena.take(packed_nbytes(name, n, k))};
 }
 
+// A file of packed tiles, mapped; the descriptor may be closed.
+struct TileFile {
+  std::shared_ptr<Pages> pages;
+};
+
+void map_tiles(TileFile* self, int descriptor) {
+  struct stat found {};
+  require(fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0, "not a file with bytes in it");
+  const nb::gil_scoped_release release;  // pages may come from a disk
+  new (self) TileFile{std::make_shared<Pages>(descriptor, static_cast<size_t>(found.st_size))};
+}
+
+Tiles tiles_of(const TileFile& file, int64_t offset, const std::string& name, int64_t n, int64_t k) {
+  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  require(n > 0 && k > 0, "a weight needs rows and columns");
+  require(!grouped(kind) || k % block_of(kind).k == 0, "columns of a grouped weight must be whole blocks");
+  const size_t size = packed_nbytes(name, n, k), end = file.pages->size();
+  require(offset >= 0 && offset % 64 == 0, "tiles begin on a cache line");
+  require(static_cast<size_t>(offset) <= end && size <= end - static_cast<size_t>(offset), "tiles beyond the file");
+  return {kind, n, k, {file.pages, file.pages->data() + offset, size}};
+}
+
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // any field, as its bytes
 
 const uint8_t* field(const std::optional<Bytes>& bytes, int64_t expected, const char* what) {
@@ -47,6 +70,7 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
                const std::optional<Bytes>& scales, const std::optional<Bytes>& mins,
                const std::optional<Bytes>& super_scales, const std::optional<Bytes>& super_mins) {
   require(row >= 0 && rows >= 0 && rows <= tiles.n && row <= tiles.n - rows, "rows beyond the weight");
+  require(!tiles.memory.pages->read_only(), "tiles of a file are read only");
   const Kind kind = tiles.kind;
   const int64_t cells = rows * tiles.k, element = kind == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
   const Structure s = structure_of(kind);
@@ -132,6 +156,7 @@ int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKe
 void bind_gemm(nb::module_& m) {
   m.def("kinds", [] { return std::vector<std::string>(std::begin(kKindNames), std::end(kKindNames)); },
         "Names of the kinds of weights that kernels read.");
+  m.attr("PACKING") = kPacking;
   m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
   nb::class_<Arena>(m, "Arena", "Memory that weights share, on huge pages.").def(nb::init<>());
   nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")
@@ -139,7 +164,16 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("kind", [](const Tiles& t) { return kKindNames[static_cast<int>(t.kind)]; })
       .def_prop_ro("n", [](const Tiles& t) { return t.n; })
       .def_prop_ro("k", [](const Tiles& t) { return t.k; })
-      .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; });
+      .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; })
+      .def("bytes", [](nb::handle self) {
+        const Arena::Piece& memory = nb::cast<const Tiles&>(self).memory;
+        return Out<const uint8_t>(memory.data, {memory.size}, self);
+      }, "The tiles as they lie in memory.");
+  nb::class_<TileFile>(m, "TileFile", "A file of packed tiles, mapped to be read and shared.")
+      .def("__init__", &map_tiles, nb::arg("descriptor"))
+      .def_prop_ro("nbytes", [](const TileFile& f) { return f.pages->size(); })
+      .def("tiles", &tiles_of, nb::arg("offset"), nb::arg("kind"), nb::arg("n"), nb::arg("k"),
+           "The matrix whose tiles begin at an offset.");
   nb::class_<Panels>(m, "Panels", "Rounded activations and other working memory of products, one call at a time.")
       .def(nb::init<>())
       .def_prop_ro("nbytes", [](const Panels& p) { return p.pages.size(); });

@@ -1,5 +1,6 @@
-// Memory for packed weights: zero, aligned to cache lines, on huge pages where the system grants them.  Decoding walks all
-// weights once a token; with 4 KiB pages it runs at 70-80 % of the bandwidth it has with 2 MiB ones.
+// Memory for packed weights: zero, aligned to cache lines, on huge pages where the system grants them; or a file of them,
+// mapped.  Decoding walks all weights once a token; with 4 KiB pages it runs at 70-80 % of the bandwidth it has with 2 MiB
+// ones.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,24 +18,32 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-// One anonymous mapping that starts on a huge page; pages never touched cost nothing.
+// One mapping that starts on a huge page: anonymous, where pages never touched cost nothing, or of a file.
 class Pages {
  public:
   Pages() = default;
   explicit Pages(size_t size) : size_(size) {
-    const size_t room = size + kHugePage;
-    void* p = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) throw std::bad_alloc();
-    mapping_ = p, mapped_ = room;
-    data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(p), kHugePage));
-#if defined(MADV_HUGEPAGE)
-    madvise(data_, size, MADV_HUGEPAGE);
+    reserve(PROT_READ | PROT_WRITE);
+    prefer_huge();
+  }
+  // The first `size` bytes of a file, to be read and shared with whoever maps it too.  All its pages are there at once:
+  // huge ones where the file system keeps the file in such.
+  Pages(int file, size_t size) : size_(size), read_only_(true) {
+    reserve(PROT_NONE);
+    if (mmap(data_, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+      munmap(mapping_, mapped_);
+      throw std::bad_alloc();
+    }
+    prefer_huge();
+#if defined(MADV_POPULATE_READ)
+    madvise(data_, size, MADV_POPULATE_READ);
 #endif
   }
   Pages(const Pages&) = delete;
   Pages& operator=(Pages&& other) noexcept {
     std::swap(mapping_, other.mapping_), std::swap(mapped_, other.mapped_);
     std::swap(data_, other.data_), std::swap(size_, other.size_);
+    std::swap(read_only_, other.read_only_);
     return *this;
   }
   ~Pages() {
@@ -42,12 +51,27 @@ class Pages {
   }
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  bool read_only() const { return read_only_; }
 
  private:
+  void reserve(int protection) {
+    const size_t room = size_ + kHugePage;
+    void* p = mmap(nullptr, room, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    mapping_ = p, mapped_ = room;
+    data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(p), kHugePage));
+  }
+  void prefer_huge() {
+#if defined(MADV_HUGEPAGE)
+    madvise(data_, size_, MADV_HUGEPAGE);
+#endif
+  }
+
   void* mapping_ = nullptr;
   size_t mapped_ = 0;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
+  bool read_only_ = false;
 };
 
 // Hands out pieces of large mappings one after the other, so that weights smaller than a huge page share one.  A mapping

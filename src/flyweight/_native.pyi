@@ -82,6 +82,8 @@ def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None
 def kinds() -> list[str]:
     """Names of the kinds of weights that kernels read."""
 
+PACKING: int = 1
+
 def packed_nbytes(kind: str, n: int, k: int) -> int: ...
 
 class Arena:
@@ -105,6 +107,20 @@ class Tiles:
 
     @property
     def nbytes(self) -> int: ...
+
+    def bytes(self) -> Annotated[NDArray[numpy.uint8], dict(writable=False)]:
+        """The tiles as they lie in memory."""
+
+class TileFile:
+    """A file of packed tiles, mapped to be read and shared."""
+
+    def __init__(self, descriptor: int) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def tiles(self, offset: int, kind: str, n: int, k: int) -> Tiles:
+        """The matrix whose tiles begin at an offset."""
 
 class Panels:
     """
@@ -159,3 +175,24 @@ def linear_heads(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32]
     """out[:, h] = x[:, h] through weight h."""
 
 def sample(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], draw: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], history: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], bias: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], allowed: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], banned: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], repeats: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]], given: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logprobs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32], NDArray[numpy.int32], NDArray[numpy.int32], NDArray[numpy.float32]]: ...
+
+class Bpe:
+    """Byte-pair merging over a vocabulary."""
+
+    def __init__(self, bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], end: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], uses: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], whole: bool, fallback: bool) -> None: ...
+
+    def add_merges(self, bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], end: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+        """
+        The merges, lowest rank first; the first that names what is no piece, or -1.
+        """
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """Ids of words, one word after the other."""
+
+def malformed(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], end: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """The first that is not UTF-8, or -1."""
+
+def scan(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], at: int, count: int, most: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """
+    Where strings lie that follow their lengths: begin, end; fewer than count where one is cut short or too long.
+    """

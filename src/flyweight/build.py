@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from flyweight.config import LEAST_MODEL_LEN, Limits, Settings, parse_bytes
+from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import Metrics
@@ -25,7 +25,7 @@ from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, Solo
 from flyweight.models.linear import Parts
 from flyweight.models.registry import Family, family
-from flyweight.ops.base import Ops
+from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, plan_memory
 from flyweight.spec import Files, ModelSpec, WeightPlan
@@ -37,6 +37,10 @@ from flyweight.weights.hub.find import Search
 from flyweight.weights.hub.find import find as find_on_hub
 from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
+from flyweight.weights.packed.folder import Folder
+from flyweight.weights.packed.layout import key_of, lay_out
+from flyweight.weights.packed.shelf import Bare, Note, Opener
+from flyweight.wire import F32
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "stories"
@@ -169,7 +173,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     memory = memory_plan(settings, asked.beside(_adapter_kinds(adapters, found), ops), here)
     _judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
-    weights = load(found.checkpoint, found.plan, ops, tell.progress)
+    weights = load_kept(settings, found, ops, tell)
     low = [low_rank(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, Solo(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
@@ -196,6 +200,43 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
     )
+
+
+def load_kept(
+    settings: Settings, found: Described, ops: Ops, tell: Notify
+) -> dict[str, Weights | F32]:
+    """The model's weights, from the packed ones kept of an earlier start where there are any; else
+    they are kept for the next.
+    """
+    opener = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
+    shelf, whole = opener.open() if opener else Bare(), False
+    try:
+        weights = load(found.checkpoint, found.plan, ops, tell.progress, shelf)
+        whole = True
+        return weights
+    finally:
+        shelf.close(whole)
+
+
+def kept_weights(
+    settings: Settings, checkpoint: Checkpoint, plan: WeightPlan, ops: Ops, note: Note
+) -> Opener | None:
+    """The way to a model's kept packed weights; none where they are not wanted, or the backend
+    packs nothing that could lie in a file.
+    """
+    room = KeptWeights.of_environment()
+    if not settings.packed_cache or settings.backend != "cpu" or room.folder is None:
+        return None
+    packing = cast(Packing, ops)
+    key = key_of(checkpoint.fingerprint, checkpoint.stamps, plan, packing.packing)
+    matrices = [
+        (slot, (shape[0], shape[1]), kind)
+        for slot, parts in slot_kinds(checkpoint, plan).items()
+        for shape, kind in parts
+        if len(shape) == 2
+    ]
+    layout = lay_out(key, matrices, packing.packed_nbytes)
+    return Opener(Folder(room.folder, room.room), layout, packing, note, machine().cores)
 
 
 def _adapter_kinds(adapters: Sequence[Adapter], found: Described) -> SlotKinds:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
@@ -19,6 +20,7 @@ CHOICES = {
     "kv_cache_dtype": ("f16", "bf16", "f32"),
     "backend": ("cpu", "reference"),
 }
+KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
@@ -84,23 +86,48 @@ class Limits:
             whole("max_chunk", self.max_chunk, 1)
 
 
-def parse_bytes(text: str, total: int) -> int:
+def parse_bytes(text: str, total: int, name: str = "memory_limit") -> int:
     """`6GiB`, `512MB`, `80%` (of `total`) or plain bytes.  Raises `ConfigError`."""
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]{0,3}|%)\s*", text, re.ASCII)
     if match is None:
-        raise ConfigError(f"memory_limit = {text!r} is not a size; write 6GiB, 512MB or 80%")
+        raise ConfigError(f"{name} = {text!r} is not a size; write 6GiB, 512MB or 80%")
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if not 0 < number <= 100:
             raise ConfigError(
-                f"memory_limit = {text!r} is out of range; allowed: above 0% to 100%; "
+                f"{name} = {text!r} is out of range; allowed: above 0% to 100%; "
                 f"nearest valid: {'100%' if number else '1%'}"
             )
         return int(total * number / 100)
     scale = (UNITS | BINARY).get(unit.removesuffix("b"))
     if scale is None:
-        raise ConfigError(f"memory_limit = {text!r}: unknown unit; write 6GiB, 512MB or 80%")
+        raise ConfigError(f"{name} = {text!r}: unknown unit; write 6GiB, 512MB or 80%")
     return int(number * scale)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWeights:
+    """Where packed weights are kept between starts (None: nowhere), and how many bytes of them."""
+
+    folder: Path | None
+    room: int
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """FLYWEIGHT_CACHE, or flyweight in XDG_CACHE_HOME or in ~/.cache; FLYWEIGHT_CACHE_SIZE."""
+        room = parse_bytes(
+            os.environ.get("FLYWEIGHT_CACHE_SIZE") or KEPT, 0, "FLYWEIGHT_CACHE_SIZE"
+        )
+        own = os.environ.get("FLYWEIGHT_CACHE")
+        if own:
+            return cls(Path(own).expanduser(), room)
+        shared = os.environ.get("XDG_CACHE_HOME", "")
+        if os.path.isabs(shared):  # others are to be ignored, its specification says
+            return cls(Path(shared) / "flyweight", room)
+        try:
+            return cls(Path.home() / ".cache" / "flyweight", room)
+        except RuntimeError:  # nobody's home: a user id that no list of users knows
+            return cls(None, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +142,8 @@ class Settings:
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
     forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
     requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
-    the Hub; `offline` makes no network call.  `adapters` are folders of LoRA adapters by the names
-    requests call them.
+    the Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
+    `adapters` are folders of LoRA adapters by the names requests call them.
     """
 
     model: str | os.PathLike[str] | None = None
@@ -136,6 +163,7 @@ class Settings:
     backend: str = "cpu"
     isa: str | None = None
     offline: bool = False
+    packed_cache: bool = True
     revision: str | None = None
     adapters: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 
@@ -160,7 +188,7 @@ class Settings:
                 object.__setattr__(self, known.name, int(value))
         for name, allowed in CHOICES.items():
             self._one_of(name, getattr(self, name), allowed)
-        for name in ("enable_prefix_caching", "offline"):
+        for name in ("enable_prefix_caching", "offline", "packed_cache"):
             self._one_of(name, getattr(self, name), (True, False))
         parse_bytes(str(self.memory_limit), 1)
         self._check_numbers()

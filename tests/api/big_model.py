@@ -1,12 +1,13 @@
 """A GGUF file of Qwen3-0.6B's shape with random Q4_0 weights, written in a few seconds.
 
 Memory and speed do not depend on the values: bytes are one random megabyte over and over, with
-small finite scales.  The vocabulary is the 256 byte characters and filler.
+small finite scales.  The vocabulary is the 256 byte characters and filler, or Qwen's own.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -14,12 +15,15 @@ from filewriters import GGML_TYPES, entry, gguf_bytes, key
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 28, 1024, 16, 8, 128, 3072, 151936
 BLOCK, BLOCK_BYTES = 32, 18  # of Q4_0
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types
 
 Shape = tuple[int, ...]
 
 
-def write_06b(path: Path, layers: int = LAYERS, vocab: int = VOCAB) -> Path:
-    """378 MB at 28 layers."""
+def write_06b(
+    path: Path, layers: int = LAYERS, vocab: int = VOCAB, words: Mapping[str, object] | None = None
+) -> Path:
+    """378 MB at 28 layers; `words` are the tokenizer's metadata."""
     entries, sizes, offset = [], [], 0
     for name, shape in tensors(layers, vocab):
         kind = "q4_0" if len(shape) == 2 else "f32"
@@ -28,7 +32,9 @@ def write_06b(path: Path, layers: int = LAYERS, vocab: int = VOCAB) -> Path:
         entries.append(entry(name, shape, GGML_TYPES[kind], offset))
         sizes.append((kind, size))
         offset += size + -size % 32
-    keys = [key(name, value) for name, value in metadata(layers, vocab).items()]
+    keys = [
+        key(name, value) for name, value in {**metadata(layers, vocab), **(words or {})}.items()
+    ]
     with open(path, "wb") as file:
         file.write(gguf_bytes(keys, entries))
         pattern = _pattern()
@@ -78,6 +84,29 @@ def metadata(layers: int, vocab: int) -> dict[str, object]:
         "tokenizer.ggml.token_type": np.ones(vocab, np.int32),
         "tokenizer.ggml.merges": [],
         "tokenizer.ggml.eos_token_id": vocab - 1,
+    }
+
+
+def qwen_words(folder: Path, vocab: int = VOCAB) -> dict[str, object]:
+    """Qwen3's vocabulary, merges and chat template as a converter writes them, from its files."""
+    ids: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    config: dict[str, Any] = json.loads((folder / "qwen3_tokenizer_config.json").read_text())
+    added: dict[str, dict[str, Any]] = config["added_tokens_decoder"]
+    tokens = [f"[PAD{i}]" for i in range(vocab)]
+    types = np.full(vocab, UNUSED, np.int32)
+    for piece, i in ids.items():
+        tokens[i], types[i] = piece, NORMAL
+    for number, token in added.items():
+        i = int(number)
+        tokens[i], types[i] = token["content"], CONTROL if token["special"] else USER_DEFINED
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+    return {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": lines[1:],
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": config["chat_template"],
     }
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.spec import KVGroup, RouteSpec
-from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
+from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
 Array = NDArray[Any]
 ACTIVATIONS = ("f32", "bf16", "int8")
@@ -257,6 +257,30 @@ class Ops(Protocol):
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         """Copies K and V from slots src to slots dst (copy-on-write)."""
+        ...
+
+
+class Packing(Protocol):
+    """A backend whose packed weights are plain bytes, which may lie in a file.  `packing` names
+    their layout: under equal names equal parts give equal bytes.
+    """
+
+    @property
+    def packing(self) -> str: ...
+    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int: ...
+
+    def packed_bytes(self, weight: Weight) -> U8:
+        """A weight's bytes, its bias apart: a view."""
+        ...
+
+    def tile_file(self, descriptor: int) -> Any:
+        """A file of packed weights, mapped to be read; it lives as long as a weight in it."""
+        ...
+
+    def mapped(
+        self, file: Any, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
+    ) -> Weight:
+        """The weight whose bytes begin at an offset of such a file."""
         ...
 
 

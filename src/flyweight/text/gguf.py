@@ -6,15 +6,17 @@ names and token types follow the GGUF specification; this file does not know how
 read, nor how a kind merges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from flyweight.errors import CheckpointError
+from flyweight.strings import Strings
 from flyweight.text.codec import DEFAULT, Marks
 from flyweight.untrusted import END_KEYS, shown, token_id
+from flyweight.wire import U8
 
 MOST_TOKENS = 1 << 24
 TURN_ENDS = frozenset({  # how models spell the end of a turn or of a message
@@ -42,8 +44,8 @@ class GgufVocabulary:
     special token stands.
     """
 
-    pieces: list[str]
-    types: list[int]
+    pieces: Sequence[str]
+    types: U8
     scores: list[float] | None
     unknown_id: int | None
     marks: Marks
@@ -52,11 +54,8 @@ class GgufVocabulary:
     def of_type(self, *types: TokenType) -> dict[str, int]:
         """Piece to id for the given types, special ids aside; of equal pieces the last counts."""
         special = self.marks.special_ids
-        return {
-            piece: i
-            for i, (piece, kind) in enumerate(zip(self.pieces, self.types, strict=True))
-            if kind in types and piece and i not in special
-        }
+        found = [i for i in ids_of(self.types, *types) if i not in special]
+        return {piece: i for i in found if (piece := self.pieces[i])}
 
     def control(self) -> dict[str, int]:
         """Piece to id of the special tokens."""
@@ -68,18 +67,20 @@ def defaulted(metadata: Mapping[str, object], ids: Mapping[str, int]) -> dict[st
     vocabulary has.
     """
     tokens = metadata.get("tokenizer.ggml.tokens")
-    count = len(tokens) if isinstance(tokens, list | tuple) else 0
+    count = len(tokens) if isinstance(tokens, Strings | list | tuple) else 0
     unsaid = {f"tokenizer.ggml.{key}": token for key, token in ids.items() if token < count}
     return {**unsaid, **metadata}
 
 
 def read_vocabulary(
-    metadata: Mapping[str, object], add_bos: bool, add_eos: bool = False
+    metadata: Mapping[str, object], add_bos: bool, add_eos: bool = False, decoded: bool = True
 ) -> GgufVocabulary:
     """Check and collect `tokenizer.ggml.*`; `add_bos` and `add_eos` are the kind's rule where the
-    file states none.
+    file states none; pieces that are not `decoded` yet are when they are asked for.
     """
     pieces = strings(metadata, "tokens")
+    if decoded:
+        pieces = list(pieces)
     if not 0 < len(pieces) <= MOST_TOKENS:
         raise CheckpointError(
             f"tokenizer.ggml.tokens has {len(pieces)} entries, not 1 to {MOST_TOKENS}"
@@ -87,7 +88,9 @@ def read_vocabulary(
     types = _numbers(metadata, "token_type", len(pieces))
     if types is not None and not np.isin(types, list(TokenType)).all():
         raise CheckpointError("tokenizer.ggml.token_type holds a value that is not 1 to 6")
-    kinds = [TokenType.NORMAL.value] * len(pieces) if types is None else [int(t) for t in types]
+    kinds = np.full(len(pieces), TokenType.NORMAL, np.uint8)
+    if types is not None:
+        kinds = types.astype(np.uint8)
     scores = _numbers(metadata, "scores", len(pieces))
     if scores is not None and not np.isfinite(scores).all():
         raise CheckpointError("tokenizer.ggml.scores holds a value that is not finite")
@@ -106,11 +109,21 @@ def read_vocabulary(
     )
 
 
-def strings(metadata: Mapping[str, object], key: str) -> list[str]:
+def ids_of(types: U8, *wanted: TokenType) -> list[int]:
+    """Ids of the given types, ascending."""
+    found: list[int] = np.flatnonzero(np.isin(types, wanted)).tolist()
+    return found
+
+
+def strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     """The string array `tokenizer.ggml.<key>`, every entry valid Unicode."""
     values = metadata.get(f"tokenizer.ggml.{key}")
     if values is None:
         raise CheckpointError(f"tokenizer.ggml.{key} is missing")
+    if isinstance(values, Strings):
+        if (i := values.malformed()) >= 0:
+            raise CheckpointError(f"tokenizer.ggml.{key}[{i}] is not valid UTF-8")
+        return values
     if not isinstance(values, list | tuple):
         raise CheckpointError(f"tokenizer.ggml.{key} is not an array of strings")
     for i, value in enumerate(values):
@@ -160,14 +173,14 @@ def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | N
 
 
 def _marks(
-    metadata: Mapping[str, object], pieces: list[str], types: list[int], adds: tuple[bool, bool]
+    metadata: Mapping[str, object], pieces: Sequence[str], types: U8, adds: tuple[bool, bool]
 ) -> Marks:
     count = len(types)
     bos = optional_id(metadata, "bos_token_id", count)
     ends = [optional_id(metadata, key, count) for key in END_KEYS]
     eos = ends[0]
     eos_ids = tuple(sorted({i for i in ends if i is not None} | _turn_ends(pieces, types)))
-    special = {i for i, t in enumerate(types) if t in (TokenType.CONTROL, TokenType.UNKNOWN)}
+    special = set(ids_of(types, TokenType.CONTROL, TokenType.UNKNOWN))
     special.update(eos_ids)
     if bos is not None:
         special.add(bos)
@@ -186,12 +199,12 @@ def _marks(
     )
 
 
-def _turn_ends(pieces: list[str], types: list[int]) -> set[int]:
+def _turn_ends(pieces: Sequence[str], types: U8) -> set[int]:
     """Ids of special tokens known to end a turn: most files name one end and have several."""
     special = {
-        piece: i
-        for i, (piece, kind) in enumerate(zip(pieces, types, strict=True))
-        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED) and piece in TURN_ENDS
+        pieces[i]: i
+        for i in ids_of(types, TokenType.CONTROL, TokenType.USER_DEFINED)
+        if pieces[i] in TURN_ENDS
     }
     inner = {"<|end|>"} if {"<|return|>", "<|call|>"} <= special.keys() else set()
     return {i for piece, i in special.items() if piece not in inner}

@@ -1,83 +1,83 @@
 """BPE from GGUF metadata (`tokenizer.ggml.model` = "gpt2", or "gemma4"): tokens, merges, and a
 named pre-tokenizer.
 
-Merging is the `tokenizers` library's; how a text is cut beforehand is `pretokenizers`'.  A name
-that is not in that table is refused: ids would be wrong in ways nobody sees.
+Merging is native, over the file's own bytes; how a text is cut beforehand is `pretokenizers`'.  A
+name that is not in that table is refused: ids would be wrong in ways nobody sees.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from tokenizers import Tokenizer, models
+import numpy as np
 
+from flyweight import _native
 from flyweight.errors import CheckpointError, nearest
+from flyweight.strings import Strings
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
 from flyweight.text.codec import Marks
-from flyweight.text.gguf import GgufVocabulary, TokenType, read_vocabulary, strings
+from flyweight.text.gguf import GgufVocabulary, TokenType, ids_of, read_vocabulary, strings
 from flyweight.text.library import guarded, not_encoded
 from flyweight.text.pieces import Kind, PieceCodec
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, normalizer, splitter
 from flyweight.untrusted import shown
 
+MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+PIECE, BYTE = 1, 2  # how a token takes part in merging
 PLAIN = {TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN}  # spelled as they are
 
 
-def bpe_codec(
-    vocabulary: GgufVocabulary, merges: Iterable[tuple[str, str]], rules: PreTokenizer
-) -> PieceCodec:
-    """A codec of these pieces; `merges` are pairs of pieces that join to a piece, first ones
-    first.
+def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreTokenizer) -> PieceCodec:
+    """A codec of these pieces; `merges` are two pieces with a space between that join to a piece,
+    first ones first.  One whose result is no piece is left out: it could never be taken, and
+    published files hold such.
     """
-    kinds = [TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED]
-    ids = vocabulary.of_type(*kinds, *([TokenType.BYTE] if rules.raw else []))
-    model = models.BPE(
-        vocab=ids,
-        merges=list(merges),
-        ignore_merges=rules.ignore_merges,
-        byte_fallback=rules.raw,
-        fuse_unk=False,
-    )
-    library = Tokenizer(model)
-    if (steps := normalizer(rules)) is not None:
-        library.normalizer = steps
-    library.pre_tokenizer = splitter(rules)
+    model = _model(vocabulary, rules)
+    _add_merges(model, merges, vocabulary)
+    prepare, cut = normalizer(rules), splitter(rules)
 
     def encode(text: str) -> list[int]:
         with guarded(not_encoded):
-            return list(library.encode(text, add_special_tokens=False).ids)
+            text = text if prepare is None else prepare.normalize_str(text)
+            return model.encode([word for word, _ in cut.pre_tokenize_str(text)])
 
-    return PieceCodec(vocabulary, Kind(encode, _spelled(vocabulary, rules.raw)))
+    return PieceCodec(vocabulary, Kind(encode, partial(_spelled, vocabulary, rules.raw)))
 
 
-def _spelled(vocabulary: GgufVocabulary, raw: bool) -> list[bytes]:
-    """What each piece adds to a text: byte-level ones are in that alphabet."""
-    spell = _raw_bytes if raw else piece_bytes
-    return [
-        piece.encode() if kind in PLAIN else spell(piece)
-        for piece, kind in zip(vocabulary.pieces, vocabulary.types, strict=True)
-    ]
+def _model(vocabulary: GgufVocabulary, rules: PreTokenizer) -> _native.Bpe:
+    uses = np.zeros(len(vocabulary.types), np.uint8)
+    uses[ids_of(vocabulary.types, *MERGED)] = PIECE
+    if rules.raw:
+        uses[ids_of(vocabulary.types, TokenType.BYTE)] = BYTE
+    uses[sorted(vocabulary.marks.special_ids)] = 0
+    pieces = Strings.of(vocabulary.pieces)
+    return _native.Bpe(pieces.raw, pieces.begin, pieces.end, uses, rules.ignore_merges, rules.raw)
+
+
+def _add_merges(model: _native.Bpe, merges: Sequence[str], vocabulary: GgufVocabulary) -> None:
+    found = Strings.of(merges)
+    i = model.add_merges(found.raw, found.begin, found.end)
+    if i < 0:
+        return
+    known = vocabulary.of_type(*MERGED)
+    sides = merges[i].partition(" ")
+    unknown = next(piece for piece in (sides[0], sides[2]) if piece not in known)
+    raise CheckpointError(
+        f"tokenizer.ggml.merges[{i}] is {merges[i][:40]!r}, but {unknown[:40]!r} is not "
+        "among tokenizer.ggml.tokens"
+    )
+
+
+def _spelled(vocabulary: GgufVocabulary, raw: bool, token: int) -> bytes:
+    """What a piece adds to a text: byte-level ones are in that alphabet."""
+    piece = vocabulary.pieces[token]
+    if vocabulary.types[token] in PLAIN:
+        return piece.encode()
+    return _raw_bytes(piece) if raw else piece_bytes(piece)
 
 
 def _raw_bytes(piece: str) -> bytes:
     byte = BYTE_PIECE.fullmatch(piece)
     return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
-
-
-def _pairs(merges: Sequence[str], known: Iterable[str]) -> list[tuple[str, str]]:
-    """Merges as pairs.  One whose result is no piece is left out: it could never be taken, and
-    published files hold such.
-    """
-    known, pairs = frozenset(known), []
-    for i, merge in enumerate(merges):
-        left, _, right = merge.partition(" ")
-        unknown = [piece for piece in (left, right) if piece not in known]
-        if unknown:
-            raise CheckpointError(
-                f"tokenizer.ggml.merges[{i}] is {merge[:40]!r}, but {unknown[0][:40]!r} is not "
-                "among tokenizer.ggml.tokens"
-            )
-        if left + right in known:
-            pairs.append((left, right))
-    return pairs
 
 
 def _rules(metadata: Mapping[str, object]) -> PreTokenizer:
@@ -98,7 +98,5 @@ def load_gguf_bpe(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
     so.
     """
     rules = _rules(metadata)
-    vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos)
-    kinds = [TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED]
-    pairs = _pairs(strings(metadata, "merges"), vocabulary.of_type(*kinds))
-    return bpe_codec(vocabulary, pairs, rules), vocabulary.marks
+    vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos, decoded=False)
+    return bpe_codec(vocabulary, strings(metadata, "merges"), rules), vocabulary.marks

@@ -17,12 +17,12 @@ from flyweight.text.streams import ByteStream, join_bytes
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What sets a kind apart: `encode` makes ids of a plain stretch of text, `spelled` is what each
+    """What sets a kind apart: `encode` makes ids of a plain stretch of text, `spelled` says what a
     piece adds to a text, and `strip_space` whether a text's first space is no part of it.
     """
 
     encode: Callable[[str], list[int]]
-    spelled: list[bytes]
+    spelled: Callable[[int], bytes]
     strip_space: bool = False
 
 
@@ -63,7 +63,7 @@ class PieceCodec:
     def token_bytes(self, token: int, special: bool) -> bytes:
         if not 0 <= token < len(self._pieces) or (token in self._special and not special):
             return b""
-        return self._kind.spelled[token]
+        return self._kind.spelled(token)
 
     def piece(self, token: int) -> str:
         return self._pieces[token] if 0 <= token < len(self._pieces) else ""

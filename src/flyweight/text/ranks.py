@@ -126,9 +126,8 @@ def vocabulary_metadata(
 def load_ranked(metadata: Mapping[str, object], rules: PreTokenizer) -> tuple[PieceCodec, Marks]:
     """A codec whose merges follow from the order of its pieces."""
     vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos)
-    return bpe_codec(
-        vocabulary, merges(vocabulary.of_type(TokenType.NORMAL)), rules
-    ), vocabulary.marks
+    pairs = [" ".join(pair) for pair in merges(vocabulary.of_type(TokenType.NORMAL))]
+    return bpe_codec(vocabulary, pairs, rules), vocabulary.marks
 
 
 def merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,8 @@ def load_unigram(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
     add_space = flag(metadata, "add_space_prefix", True)
     prepare = partial(_spaced, normalization(metadata, collapse=True), add_space)
     encode = partial(_encode, _library(vocabulary), _numbers(vocabulary), _bytes(vocabulary))
-    kind = Kind(lambda text: encode(prepare(text)), piece_bytes(vocabulary), strip_space=add_space)
+    spelled = piece_bytes(vocabulary).__getitem__
+    kind = Kind(lambda text: encode(prepare(text)), spelled, strip_space=add_space)
     return PieceCodec(vocabulary, kind), vocabulary.marks
 
 

@@ -48,8 +48,8 @@ def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
         with guarded(not_encoded):
             return list(library.encode(text, add_special_tokens=False).ids)
 
-    kind = Kind(encode, [_spelled(piece) for piece in vocabulary.pieces], strip_space=True)
-    return PieceCodec(vocabulary, kind), vocabulary.marks
+    spelled = [_spelled(piece) for piece in vocabulary.pieces]
+    return PieceCodec(vocabulary, Kind(encode, spelled.__getitem__, True)), vocabulary.marks
 
 
 def _library(

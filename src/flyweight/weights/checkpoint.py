@@ -36,7 +36,8 @@ LOOKED_FOR = (
 class Checkpoint(Protocol):
     """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
-    converters leave them, not as published.
+    converters leave them, not as published. `fingerprint` hashes the files' headers, sizes and
+    samples; `stamps` are the times they were last changed.
     """
 
     @property
@@ -55,6 +56,8 @@ class Checkpoint(Protocol):
     def tokenizer_source(self) -> Path | Mapping[str, object]: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def stamps(self) -> tuple[int, ...]: ...
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         """Rows [start, stop) of a tensor (elements of a vector), canonical: `GroupedWeight`, or an

@@ -70,6 +70,10 @@ class FolderCheckpoint:
             found.update(file.file.digest(file.header))
         return found.hexdigest()
 
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        return tuple(file.file.stamp for _, file in sorted(self._files.items()))
+
     def read(self, name: str, start: int, stop: int) -> Rows:
         if self.tensors[name].kind == "mxfp4":
             scales = self._bytes(mxfp4.partner(name), start, stop)

@@ -8,13 +8,13 @@ tensors mean.
 
 from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
+from flyweight.strings import Strings
 from flyweight.untrusted import shown
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.ggmltypes import NAMES, READABLE
@@ -47,12 +47,11 @@ SCALARS = {
     12: "<f8",
 }
 STRING, ARRAY = 8, 9
-LENGTH = Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """`metadata`: int, float, bool, str, list[str], or a NumPy array; `data` is where tensors
+    """`metadata`: int, float, bool, str, `Strings`, or a NumPy array; `data` is where tensors
     begin, in bytes. Strings that are not valid UTF-8 carry their bytes as lone surrogates. Shapes
     are [N, K], ggml's order reversed.
     """
@@ -191,21 +190,19 @@ def _numbers(cursor: _Cursor, code: int, count: int, what: str) -> NDArray[Any]:
     return np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
 
 
-def _strings(cursor: _Cursor, count: int, what: str) -> list[str]:
-    """One tight loop over the map, with its own checks: vocabularies have 300,000 strings."""
+def _strings(cursor: _Cursor, count: int, what: str) -> Strings:
+    """Scanned natively: vocabularies have 300,000 strings."""
     cursor.fits(count, 8, MOST_ELEMENTS, f"{what}: length")
-    found: list[str] = []
-    raw, at, size = cursor.file.buffer, cursor.at, cursor.file.size
-    end = min(size, MOST_HEADER)
-    for i in range(count):
-        begin = at + 8
-        if begin > end or (at := begin + LENGTH.unpack_from(raw, begin - 8)[0]) > end:
-            raise _cut_short(cursor, f"{what}: string {i} of {count}", at - begin)
-        if at - begin > MOST_STRING:
-            raise _cut_short(cursor, f"{what}: string {i} of {count}", at - begin)
-        found.append(str(raw[begin:at], "utf-8", "surrogateescape"))
-    cursor.at = at
-    return found
+    end = min(cursor.file.size, MOST_HEADER)
+    raw = np.frombuffer(cursor.file.buffer, np.uint8, max(0, end - cursor.at), cursor.at)
+    found = Strings.scan(raw, 0, count, MOST_STRING)
+    size = int(found.end[-1]) if len(found) else 0
+    if len(found) < count:
+        left = raw[size : size + 8].tobytes()
+        length = int.from_bytes(left, "little") if len(left) == 8 else 0
+        raise _cut_short(cursor, f"{what}: string {len(found)} of {count}", length)
+    cursor.at += size
+    return Strings(raw[:size].copy(), found.begin, found.end)
 
 
 def _cut_short(cursor: _Cursor, what: str, length: int) -> CheckpointError:

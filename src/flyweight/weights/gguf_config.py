@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
+from flyweight.strings import Strings
 from flyweight.untrusted import END_KEYS, shown, token_id
 from flyweight.weights.gguf_names import architecture
 from flyweight.weights.tensorinfo import Span
@@ -222,7 +223,7 @@ def _vocabulary(metadata: Mapping[str, object], keys: _Keys, spans: Mapping[str,
     if "token_embd.weight" in spans:
         return spans["token_embd.weight"].shape[0]
     tokens = metadata.get("tokenizer.ggml.tokens")
-    return keys.whole("vocab_size", len(tokens) if isinstance(tokens, list) else None)
+    return keys.whole("vocab_size", len(tokens) if isinstance(tokens, Strings | list) else None)
 
 
 def _rope_scaling(keys: _Keys, name: str) -> dict[str, Any] | None:

@@ -68,6 +68,10 @@ class GgufCheckpoint:
     def fingerprint(self) -> str:
         return self._gguf.digest()
 
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        return tuple(part.file.stamp for part in self._gguf.files)
+
     def read(self, name: str, start: int, stop: int) -> Rows:
         return self._gguf.rows(name, self._spans[name], start, stop)
 

@@ -19,6 +19,7 @@ from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.packed.shelf import Bare, Shelf
 from flyweight.wire import F32, I64
 
 PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as fast as 16 MiB
@@ -42,20 +43,25 @@ class _Run:
 
 
 def load(
-    checkpoint: Checkpoint, plan: WeightPlan, ops: Ops, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    plan: WeightPlan,
+    ops: Ops,
+    progress: Progress | None = None,
+    shelf: Shelf | None = None,
 ) -> dict[str, Weights | F32]:
     """Slot name to weight. A matrix whose sources differ in kind is a tuple of weights, in order
-    along N; a vector is float32. `progress` hears (bytes read, bytes in all). Raises
-    `CheckpointError`.
+    along N; a vector is float32. `progress` hears (bytes read, bytes in all); matrices the `shelf`
+    has are not read. Raises `CheckpointError`.
     """
     check(checkpoint, plan)
+    kept = shelf or Bare()
     meter = _Meter(_file_bytes(checkpoint, plan), progress)
     loaded: dict[str, Weights | F32] = {}
     for slot in plan.slots:
         if slot.kind == "vector":
             loaded[slot.name] = _vector(checkpoint, slot, meter)
             continue
-        runs = [_pack(checkpoint, run, ops, meter) for run in _runs(checkpoint, slot)]
+        runs = [_pack(checkpoint, run, ops, meter, kept) for run in _runs(checkpoint, slot)]
         loaded[slot.name] = runs[0] if len(runs) == 1 else tuple(runs)
     return loaded
 
@@ -149,8 +155,16 @@ def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
     return runs
 
 
-def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter") -> Weight:
-    return ops.pack(run.shape, _parts(checkpoint, run, meter), _bias(checkpoint, run))
+def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: Shelf) -> Weight:
+    bias = _bias(checkpoint, run)
+    weight = shelf.take(bias)
+    if weight is not None:
+        for source in run.sources:
+            meter.add(_source_bytes(checkpoint, source))
+        return weight
+    weight = ops.pack(run.shape, _parts(checkpoint, run, meter), bias)
+    shelf.put(weight)
+    return weight
 
 
 def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter") -> Iterator[Rows]:
@@ -218,13 +232,12 @@ def _elements(checkpoint: Checkpoint, name: str, start: int, count: int) -> F32:
 
 
 def _file_bytes(checkpoint: Checkpoint, plan: WeightPlan) -> int:
-    sources = [source for slot in plan.slots for source in slot.sources]
-    return sum(
-        FORMATS[checkpoint.tensors[source.tensor].kind].bytes_for(
-            (source.rows, source.shape[-1]) if len(source.shape) > 1 else (source.rows,)
-        )
-        for source in sources
-    )
+    return sum(_source_bytes(checkpoint, s) for slot in plan.slots for s in slot.sources)
+
+
+def _source_bytes(checkpoint: Checkpoint, source: Source) -> int:
+    shape = (source.rows, source.shape[-1]) if len(source.shape) > 1 else (source.rows,)
+    return FORMATS[checkpoint.tensors[source.tensor].kind].bytes_for(shape)
 
 
 class _Meter:

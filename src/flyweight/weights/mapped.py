@@ -33,7 +33,8 @@ class MappedFile:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
                 raise CheckpointError(f"{path}: not a regular file")
             with open(path, "rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
+                about = os.fstat(file.fileno())
+                self.size, self.stamp = about.st_size, about.st_mtime_ns
                 if self.size == 0:
                     raise CheckpointError(f"{path}: the file is empty")
                 self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)

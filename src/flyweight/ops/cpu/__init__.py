@@ -23,13 +23,13 @@ from flyweight.ops.base import (
 )
 from flyweight.ops.cpu import elementwise
 from flyweight.ops.cpu.attention import Attention, kv_layer
-from flyweight.ops.cpu.gemm import Gemm, PackedWeight
+from flyweight.ops.cpu.gemm import Gemm, PackedWeight, mapped
 from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.lowrank import adapt
 from flyweight.spec import KVGroup, RouteSpec
-from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
+from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
 MAX_THREADS = 1024  # native/pool.cpp counts workers in ten bits
 
@@ -90,6 +90,26 @@ class CpuOps:
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
         return self._gemm.packed_nbytes(shape, kind)
+
+    @property
+    def packing(self) -> str:
+        return f"tiles {_native.PACKING}"
+
+    def packed_bytes(self, weight: Weight) -> U8:
+        return _packed(weight).tiles.bytes()
+
+    def tile_file(self, descriptor: int) -> _native.TileFile:
+        return _native.TileFile(descriptor)
+
+    def mapped(
+        self,
+        file: _native.TileFile,
+        offset: int,
+        shape: tuple[int, int],
+        kind: str,
+        bias: F32 | None,
+    ) -> PackedWeight:
+        return mapped(file, offset, shape, kind, bias)
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
         return kv_layer(group, blocks, block_size, dtype)

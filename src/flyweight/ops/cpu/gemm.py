@@ -79,10 +79,7 @@ class Gemm:
             row += rows
         if tiles is None or row != shape[0]:
             raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
-        own = None if bias is None else np.ascontiguousarray(bias, np.float32)
-        if own is not None and own.shape != shape[:1]:
-            raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
-        return PackedWeight(shape, tiles.kind, tiles, own)
+        return PackedWeight(shape, tiles.kind, tiles, own_bias(shape, bias))
 
     def linear(self, x: F32, weights: PackedWeight | tuple[PackedWeight, ...]) -> F32:
         """[T,K] x (N,K) -> [T,N]; a tuple's outputs lie side by side."""
@@ -121,6 +118,20 @@ class Gemm:
         out = np.empty((len(ids), table.shape[1]), np.float32)
         _native.embed(self._pool, table.tiles, ids, out)
         return out
+
+
+def mapped(
+    file: _native.TileFile, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
+) -> PackedWeight:
+    """A weight whose tiles lie in a file."""
+    return PackedWeight(shape, kind, file.tiles(offset, kind, *shape), own_bias(shape, bias))
+
+
+def own_bias(shape: tuple[int, int], bias: F32 | None) -> F32 | None:
+    own = None if bias is None else np.ascontiguousarray(bias, np.float32)
+    if own is not None and own.shape != shape[:1]:
+        raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
+    return own
 
 
 def part_kind(part: GroupedWeight | Array) -> str:

@@ -1,0 +1,172 @@
+"""A kept file: its strict reader, its checksums, and the writer that streams matrices into it.
+
+    magic 8, boot 16, key 32, count 8, digest of key and checksums 32; a checksum (SHA-256) a matrix
+    zeros up to a huge page, then the tiles, each matrix on a cache line
+
+Invariant: size, key, count and checksums' digest are as expected, or nothing is mapped.  What was
+written in an earlier boot may not have reached the disk, so it is believed only once its checksums
+were verified in this one.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from struct import Struct
+
+from flyweight.errors import CheckpointError
+from flyweight.weights.packed.layout import DIGEST, HEAD, Layout, Place
+from flyweight.wire import U8
+
+MAGIC = b"FWTILES1"
+FIELDS = Struct("<8s16s32sQ32s")
+BOOT_AT = len(MAGIC)
+NEVER = bytes(16)  # the boot of a file nobody has verified
+CHUNK = 8 << 20  # whole huge pages, so that the system keeps the file in such; also read at once
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+assert FIELDS.size == HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a kept file says of itself."""
+
+    boot: bytes
+    checksums: tuple[bytes, ...]
+
+
+def boot_id() -> bytes:
+    """Names this run of the system; `NEVER` where it has no name."""
+    try:
+        return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", "")).ljust(16, b"\0")[:16]
+    except (OSError, ValueError):
+        return NEVER
+
+
+def read_head(file: int, layout: Layout) -> Head:
+    """Raises `CheckpointError` unless the file is the one `layout` means, whole."""
+    size = os.fstat(file).st_size
+    if size != layout.size:
+        raise CheckpointError(f"it has {size} bytes; {layout.size} expected")
+    raw = os.pread(file, HEAD, 0)
+    if len(raw) != HEAD:
+        raise CheckpointError("its header is cut short")
+    magic, boot, key, count, digest = FIELDS.unpack(raw)
+    if magic != MAGIC or key != layout.key or count != len(layout.places):
+        raise CheckpointError("its header is not that of this model")
+    table = os.pread(file, DIGEST * count, HEAD)
+    if sha256(key + table).digest() != digest:
+        raise CheckpointError("its header is damaged")
+    return Head(boot, tuple(table[i : i + DIGEST] for i in range(0, len(table), DIGEST)))
+
+
+def write_head(file: int, layout: Layout, head: Head) -> None:
+    table = b"".join(head.checksums)
+    digest = sha256(layout.key + table).digest()
+    os.pwrite(
+        file, FIELDS.pack(MAGIC, head.boot, layout.key, len(head.checksums), digest) + table, 0
+    )
+
+
+def mark_verified(path: Path) -> None:
+    """The file is believed until the system starts anew."""
+    with suppress(OSError), _opened(path, os.O_WRONLY) as file:
+        os.pwrite(file, boot_id(), BOOT_AT)
+
+
+def damaged(file: int, layout: Layout, head: Head, threads: int) -> list[Place]:
+    """Matrices whose bytes are not those that were written."""
+    with ThreadPoolExecutor(threads) as pool:  # hashing and reading leave the interpreter free
+        found = pool.map(lambda place: _checksum(file, place), layout.places)
+        pairs = zip(layout.places, found, head.checksums, strict=True)
+        return [place for place, now, written in pairs if now != written]
+
+
+def _checksum(file: int, place: Place) -> bytes:
+    found = sha256()
+    for at in range(place.offset, place.end, CHUNK):
+        found.update(os.pread(file, min(CHUNK, place.end - at), at))
+    return found.digest()
+
+
+class Stream:
+    """Writes a file's matrices in order, in chunks of whole huge pages."""
+
+    def __init__(self, file: int, layout: Layout) -> None:
+        self._file, self._layout = file, layout
+        self._at = layout.start  # of the file; what is staged follows
+        self._staged = bytearray(CHUNK)
+        self._fill = 0
+        self._checksums: list[bytes] = []
+
+    def add(self, tiles: U8) -> None:
+        """The next matrix.  Raises `OSError`."""
+        place = self._layout.places[len(self._checksums)]
+        assert tiles.nbytes == place.nbytes, place.slot
+        self._put(memoryview(bytes(place.offset - self._at - self._fill)))
+        raw = tiles.data
+        self._checksums.append(sha256(raw).digest())
+        self._put(raw)
+
+    def finish(self) -> None:
+        """The file becomes whole.  Raises `OSError`."""
+        assert len(self._checksums) == len(self._layout.places)
+        self._flush()
+        os.ftruncate(self._file, self._layout.size)
+        write_head(self._file, self._layout, Head(boot_id(), tuple(self._checksums)))
+
+    def _put(self, raw: memoryview) -> None:
+        while len(raw):
+            count = min(len(raw), CHUNK - self._fill)
+            self._staged[self._fill : self._fill + count] = raw[:count]
+            self._fill += count
+            raw = raw[count:]
+            if self._fill == CHUNK:
+                self._flush()
+
+    def _flush(self) -> None:
+        staged = memoryview(self._staged)[: self._fill]
+        while len(staged):
+            count = os.pwrite(self._file, staged, self._at)
+            self._at += count
+            staged = staged[count:]
+        self._fill = 0
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def verified(path: Path, layout: Layout, threads: int, use: Callable[[int], None]) -> None:
+    """Opens a file, checks it, and hands its descriptor to `use`.  Raises `OSError` where it cannot
+    be read, `CheckpointError` where it must not be believed.
+    """
+    with _opened(path, os.O_RDONLY) as file:
+        head = read_head(file, layout)
+        if head.boot == NEVER or head.boot != boot_id():
+            refuse_damage(file, layout, head, threads)
+            mark_verified(path)
+        use(file)
+
+
+def refuse_damage(file: int, layout: Layout, head: Head, threads: int) -> None:
+    bad = damaged(file, layout, head, threads)
+    if bad:
+        slots = ", ".join(place.slot for place in bad[:5])
+        raise CheckpointError(f"{len(bad)} of its matrices are damaged: {slots}")
+
+
+def check_file(path: Path, layout: Layout, threads: int) -> None:
+    """Verifies every checksum.  Raises as `verified` does."""
+    with _opened(path, os.O_RDONLY) as file:
+        refuse_damage(file, layout, read_head(file, layout), threads)
+    mark_verified(path)

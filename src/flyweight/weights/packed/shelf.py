@@ -1,0 +1,157 @@
+"""What the loader asks before it packs a matrix, and tells once it has: packed weights from a kept
+file, or into one.
+
+Invariant: a load never fails for a kept file; what goes wrong is told through `note`.  Matrices are
+asked for, or told, all of them and in the layout's order.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import Packing, Weight
+from flyweight.weights.packed.folder import Folder
+from flyweight.weights.packed.keptfile import Stream, verified
+from flyweight.weights.packed.layout import Layout
+from flyweight.wire import F32
+
+LEAST = 32 << 20  # bytes of packed weights; fewer are packed faster than a file is looked after
+SPARE = 1 << 30  # bytes left free on the disk
+AHEAD = 4  # matrices packed but not written
+
+Note = Callable[[str], None]
+
+
+class Shelf(Protocol):
+    """Where the loader finds and leaves packed matrices."""
+
+    def take(self, bias: F32 | None) -> Weight | None:
+        """The next matrix, where it is kept."""
+        ...
+
+    def put(self, weight: Weight) -> None:
+        """The next matrix, which was packed as it was not kept."""
+        ...
+
+    def close(self, whole: bool) -> None:
+        """No more matrices; `whole` when all were put."""
+        ...
+
+
+class Bare:
+    """Keeps nothing."""
+
+    def take(self, bias: F32 | None) -> Weight | None:
+        return None
+
+    def put(self, weight: Weight) -> None: ...
+    def close(self, whole: bool) -> None: ...
+
+
+class Mapped:
+    """Matrices of a kept file, whose pages this process shares with others."""
+
+    def __init__(self, layout: Layout, ops: Packing, file: Any) -> None:
+        self._places, self._ops, self._file = iter(layout.places), ops, file
+
+    def take(self, bias: F32 | None) -> Weight | None:
+        place = next(self._places)
+        return self._ops.mapped(self._file, place.offset, place.shape, place.kind, bias)
+
+    def put(self, weight: Weight) -> None:
+        raise AssertionError("every matrix is kept")
+
+    def close(self, whole: bool) -> None: ...
+
+
+class Written:
+    """Matrices go to a new file, on a thread of their own, while the next ones are packed."""
+
+    def __init__(self, layout: Layout, ops: Packing, file: int, given: ExitStack, note: Note):
+        self._stream, self._ops, self._given, self._note = Stream(file, layout), ops, given, note
+        self._worker = ThreadPoolExecutor(1, "flyweight-keep")
+        self._ahead: list[Future[None]] = []
+
+    def take(self, bias: F32 | None) -> Weight | None:
+        return None
+
+    def put(self, weight: Weight) -> None:
+        self._ahead.append(self._worker.submit(self._stream.add, self._ops.packed_bytes(weight)))
+        if len(self._ahead) > AHEAD and self._ahead[0].exception() is None:
+            self._ahead.pop(0)
+
+    def close(self, whole: bool) -> None:
+        """A file that did not become whole is given up."""
+        try:
+            with self._given:  # renames, or removes where this block raises
+                self._worker.shutdown(cancel_futures=not whole)
+                for done in self._ahead:
+                    done.result()
+                if not whole:
+                    raise _GivenUp
+                self._stream.finish()
+        except _GivenUp:
+            pass
+        except OSError as error:
+            self._note(f"packed weights are not kept: {error.strerror or error}")
+
+
+class _GivenUp(Exception):
+    """The load failed; nothing to tell."""
+
+
+@dataclass(slots=True)
+class Opener:
+    """Chooses a shelf for one model: its kept file, a new one, or none."""
+
+    folder: Folder
+    layout: Layout
+    ops: Packing
+    note: Note
+    threads: int = 1
+    _file: Any = field(default=None, init=False)
+
+    def open(self) -> Shelf:
+        if self.layout.data < LEAST:
+            return Bare()
+        if self._found():
+            self.folder.used(self.layout.key)
+            return Mapped(self.layout, self.ops, self._file)
+        return self._new()
+
+    def _found(self) -> bool:
+        try:
+            verified(self.folder.file(self.layout.key), self.layout, self.threads, self._map)
+        except FileNotFoundError:
+            return False
+        except (OSError, CheckpointError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self.note(f"kept packed weights are made anew: {reason}")
+            self.folder.drop(self.layout.key)
+            return False
+        return True
+
+    def _map(self, file: int) -> None:
+        self._file = self.ops.tile_file(file)
+
+    def _new(self) -> Shelf:
+        size, folder = self.layout.size, self.folder
+        if size > folder.room:
+            return Bare()
+        try:
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.make_room(size)
+            if folder.free() < size + SPARE:
+                self.note("packed weights are not kept: the disk is nearly full")
+                return Bare()
+            with ExitStack() as given:
+                file = given.enter_context(folder.partial(self.layout.key))
+                if file is None:
+                    return Bare()
+                return Written(self.layout, self.ops, file, given.pop_all(), self.note)
+        except OSError as error:
+            self.note(f"packed weights are not kept: {error.strerror or error}")
+        return Bare()
