@@ -11,6 +11,8 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test talks to the real Hub; those of ours to a stand-in set this and more for themselves.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Nor does one leave packed weights in somebody's home; those of ours that keep some say where.
+os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from filewriters import BLOCKS, entry, gguf_bytes, key, random_tensor, string, value, write_gguf
 from flyweight.errors import CheckpointError
-from flyweight.weights import gguf
 from flyweight.strings import Strings
+from flyweight.weights import gguf
 from flyweight.weights.gguf import read_gguf
 
 F32 = 0
@@ -240,7 +240,9 @@ def test_every_value_type_reads_back(tmp_path: Path) -> None:
         and found["none"] == []
     )
     broken = found["broken"]
-    assert isinstance(broken, Strings) and broken[0].encode("utf-8", "surrogateescape") == b"\xe2\x96"
+    assert (
+        isinstance(broken, Strings) and broken[0].encode("utf-8", "surrogateescape") == b"\xe2\x96"
+    )
 
 
 @pytest.mark.parametrize("version", [2, 3])

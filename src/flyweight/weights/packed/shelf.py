@@ -125,7 +125,7 @@ class Opener:
     def _found(self) -> bool:
         try:
             verified(self.folder.file(self.layout.key), self.layout, self.threads, self._map)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
