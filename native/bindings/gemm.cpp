@@ -5,10 +5,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <optional>
+#include <sstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace flyweight {
 namespace {
@@ -37,16 +42,67 @@ void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, i
   new (self) Tiles{kind, n, k, arena.take(packed_nbytes(name, n, k))};
 }
 
-// A file of packed tiles, mapped; the descriptor may be closed.
+// A file of packed tiles; the descriptor may be closed.
 struct TileFile {
   std::shared_ptr<Pages> pages;
 };
 
-void map_tiles(TileFile* self, int descriptor) {
+// Whether the system has put huge pages into a mapping that begins here: they are counted in /proc/self/smaps.
+bool on_huge_pages(const uint8_t* data) {
+  std::ostringstream begins;
+  begins << std::hex << reinterpret_cast<uintptr_t>(data) << '-';
+  std::ifstream maps("/proc/self/smaps");
+  bool ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) ours = line.rfind(begins.str(), 0) == 0;
+    if (ours && line.rfind("FilePmdMapped:", 0) == 0) return line.find_first_of("123456789") != std::string::npos;
+  }
+  return false;
+}
+
+bool grants_huge_pages() {
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string words;
+  return std::getline(setting, words) && words.find("[never]") == std::string::npos;
+}
+
+// A file's bytes in memory of our own, read by all threads.
+std::shared_ptr<Pages> copied(Engine& engine, int descriptor, size_t size) {
+  constexpr size_t kChunk = size_t{4} << 20;
+  auto pages = std::make_shared<Pages>(size);
+  std::atomic<bool> whole{true};
+  engine.pool.run(static_cast<int64_t>((size + kChunk - 1) / kChunk), [&](int64_t chunk, int) {
+    size_t at = static_cast<size_t>(chunk) * kChunk;
+    const size_t end = at + kChunk < size ? at + kChunk : size;
+    while (at < end) {
+      const ssize_t count = pread(descriptor, pages->data() + at, end - at, static_cast<off_t>(at));
+      if (count <= 0) {
+        whole = false;
+        return;
+      }
+      at += static_cast<size_t>(count);
+    }
+  });
+  if (!whole) throw std::runtime_error("the file cannot be read");
+  pages->freeze();
+  return pages;
+}
+
+// On small pages decoding runs at 70-80 % of its bandwidth, so a file that the system does not keep on huge ones is read
+// into memory that has them, where `small` does not say that a mapping is wanted all the same.
+void map_tiles(TileFile* self, Engine& engine, int descriptor, bool small) {
   struct stat found {};
   require(fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0, "not a file with bytes in it");
-  const nb::gil_scoped_release release;  // pages may come from a disk
-  new (self) TileFile{std::make_shared<Pages>(descriptor, static_cast<size_t>(found.st_size))};
+  const auto size = static_cast<size_t>(found.st_size);
+  const Computing computing;  // pages may come from a disk
+  auto pages = std::make_shared<Pages>(descriptor, size);
+  const size_t probe = size > 2 * kHugePage ? kHugePage : 0;  // past the header
+  pages->populate(probe, kHugePage);
+  if (small || on_huge_pages(pages->data()) || !grants_huge_pages())
+    pages->populate(0, size);
+  else
+    pages = copied(engine, descriptor, size);
+  new (self) TileFile{std::move(pages)};
 }
 
 Tiles tiles_of(const TileFile& file, int64_t offset, const std::string& name, int64_t n, int64_t k) {
@@ -169,8 +225,9 @@ void bind_gemm(nb::module_& m) {
         const Arena::Piece& memory = nb::cast<const Tiles&>(self).memory;
         return Out<const uint8_t>(memory.data, {memory.size}, self);
       }, "The tiles as they lie in memory.");
-  nb::class_<TileFile>(m, "TileFile", "A file of packed tiles, mapped to be read and shared.")
-      .def("__init__", &map_tiles, nb::arg("descriptor"))
+  nb::class_<TileFile>(m, "TileFile", "A file of packed tiles: mapped where it lies on huge pages, else read into such.")
+      .def("__init__", &map_tiles, nb::arg("pool"), nb::arg("descriptor"), nb::arg("small"))
+      .def_prop_ro("mapped", [](const TileFile& f) { return f.pages->of_file(); })
       .def_prop_ro("nbytes", [](const TileFile& f) { return f.pages->size(); })
       .def("tiles", &tiles_of, nb::arg("offset"), nb::arg("kind"), nb::arg("n"), nb::arg("k"),
            "The matrix whose tiles begin at an offset.");

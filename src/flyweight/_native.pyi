@@ -112,9 +112,14 @@ class Tiles:
         """The tiles as they lie in memory."""
 
 class TileFile:
-    """A file of packed tiles, mapped to be read and shared."""
+    """
+    A file of packed tiles: mapped where it lies on huge pages, else read into such.
+    """
 
-    def __init__(self, descriptor: int) -> None: ...
+    def __init__(self, pool: Pool, descriptor: int, small: bool) -> None: ...
+
+    @property
+    def mapped(self) -> bool: ...
 
     @property
     def nbytes(self) -> int: ...

@@ -99,7 +99,7 @@ class CpuOps:
         return _packed(weight).tiles.bytes()
 
     def tile_file(self, descriptor: int) -> _native.TileFile:
-        return _native.TileFile(descriptor)
+        return _native.TileFile(self._pool, descriptor, False)
 
     def mapped(
         self,

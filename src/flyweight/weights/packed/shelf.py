@@ -88,10 +88,10 @@ class Written:
         try:
             with self._given:  # renames, or removes where this block raises
                 self._worker.shutdown(cancel_futures=not whole)
-                for done in self._ahead:
-                    done.result()
                 if not whole:
                     raise _GivenUp
+                for done in self._ahead:
+                    done.result()
                 self._stream.finish()
         except _GivenUp:
             pass

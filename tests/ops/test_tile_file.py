@@ -1,0 +1,119 @@
+"""Packed tiles in a file: the same weights, mapped or read, never written, never beyond the file;
+and their layout, which files outlive.
+"""
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flyweight import _native
+from flyweight.ops.base import DENSE_KINDS
+from flyweight.ops.cpu import CpuOps
+from flyweight.ops.cpu.gemm import fields
+from grouped_weights import GROUPED, random_grouped
+
+# SHA-256 of every kind's tiles at PACKING's value.  A kind whose bytes change needs a new PACKING
+# in native/kernels_gemm.h, or files kept by earlier versions would be read as something else.
+PACKED = {
+    1: {
+        "f32": "2b1ee54b75f53078", "f16": "0ad41f8a6f0276be", "bf16": "bf51f6d580da6107",
+        "q8_0": "3ecfc55b7a8e44d7", "q4_0": "d1c80f27aa9acfad", "q4_1": "6c230f262613c07b",
+        "q5_0": "84f71f44411c1fe3", "q5_1": "cc60ca40550dd5f8", "q2_k": "297c3c723963e611",
+        "q3_k": "3e8fe94dda2e8251", "q4_k": "07bea1a988b0008a", "q5_k": "d7b4b64e98f2ab86",
+        "q6_k": "3691aedbc25f59c9", "iq4_nl": "d1c80f27aa9acfad", "iq4_xs": "4041d7d1acec2bee",
+        "mxfp4": "26675eec08cfb06c", "nvfp4": "5d86dd58779d2e10", "int8_k": "8eb3a3305c8a1f95",
+    },
+}  # fmt: skip
+N, K = 40, 512
+
+
+def packed(ops: CpuOps, kind: str) -> np.ndarray:
+    """The tiles of a weight that is the same everywhere."""
+    rng = np.random.Generator(np.random.PCG64(7))
+    if kind in GROUPED:
+        part = random_grouped(rng, kind, N, K)
+    else:
+        dtype = next(name for name, known in DENSE_KINDS.items() if known == kind)
+        bits = rng.integers(0, 1 << 14, (N, K), np.uint16)
+        part = bits if dtype == "uint16" else bits.astype(dtype)
+    return np.array(ops.packed_bytes(ops.pack((N, K), [part])))
+
+
+@pytest.fixture(scope="module")
+def ops() -> CpuOps:
+    return CpuOps(2)
+
+
+@pytest.mark.parametrize("kind", [*DENSE_KINDS.values(), *GROUPED])
+def test_the_layout_has_the_number_it_had(ops: CpuOps, kind: str) -> None:
+    assert sha256(packed(ops, kind).data).hexdigest()[:16] == PACKED[_native.PACKING][kind]
+
+
+@pytest.fixture
+def file(tmp_path: Path, ops: CpuOps) -> Iterator[int]:
+    """Three huge pages, the last with a q4_0 weight in it."""
+    tiles = packed(ops, "q4_0")
+    raw = np.zeros(6 << 20, np.uint8)
+    raw[AT : AT + len(tiles)] = tiles
+    (tmp_path / "tiles").write_bytes(raw.tobytes())
+    descriptor = os.open(tmp_path / "tiles", os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+AT = (4 << 20) + 64
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["mapped", "either"])
+def test_a_weight_in_a_file_is_the_weight(ops: CpuOps, file: int, small: bool) -> None:
+    rng = np.random.default_rng(3)
+    found = _native.TileFile(ops._pool, file, small)
+    assert found.mapped or not small
+    assert found.nbytes == 6 << 20
+    tiles = found.tiles(AT, "q4_0", N, K)
+    del found
+    assert np.array_equal(tiles.bytes(), packed(ops, "q4_0"))
+    part = random_grouped(rng, "q4_0", N, K)
+    with pytest.raises(ValueError, match="read only"):
+        _native.pack_rows(ops._pool, tiles, 0, N, *fields(part))
+    with pytest.raises(ValueError, match="read-only"):
+        tiles.bytes()[0] = 1
+
+
+def test_a_mapped_weight_keeps_its_bias(ops: CpuOps, file: int) -> None:
+    weight = ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", np.ones(N, np.float32))
+    x = np.random.default_rng(4).standard_normal((3, K)).astype(np.float32)
+    plain = ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", None)
+    assert np.array_equal(ops.linear(x, weight), ops.linear(x, plain) + np.float32(1))
+
+
+@pytest.mark.parametrize(
+    ("offset", "n", "k"),
+    [
+        (-64, N, K),
+        (AT + 1, N, K),
+        (6 << 20, N, K),
+        ((6 << 20) - 64, N, K),
+        (0, 1 << 40, K),
+        (0, 0, K),
+    ],
+)
+def test_nothing_lies_beyond_the_file(ops: CpuOps, file: int, offset: int, n: int, k: int) -> None:
+    found = ops.tile_file(file)
+    with pytest.raises(ValueError, match=r"beyond the file|cache line|needs rows"):
+        found.tiles(offset, "q4_0", n, k)
+
+
+def test_what_is_no_file_is_refused(ops: CpuOps, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "empty"):
+        descriptor = os.open(path, os.O_RDONLY)
+        with pytest.raises(ValueError, match="not a file with bytes"):
+            ops.tile_file(descriptor)
+        os.close(descriptor)
+    with pytest.raises(ValueError, match="not a file"):
+        ops.tile_file(-1)
