@@ -171,7 +171,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = needs(found.checkpoint, found.spec, found.plan, ops)
     memory = memory_plan(settings, asked.beside(_adapter_kinds(adapters, found), ops), here)
-    _judge_length(settings, found.spec, tell)
+    judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights = load_kept(settings, found, ops, tell)
     low = [low_rank(adapter, found.published, ops) for adapter in adapters]
@@ -299,7 +299,7 @@ def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
     return kind.spec(config)
 
 
-def _judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
+def judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     asked = settings.max_model_len
     if asked is None or asked <= spec.context:
         return

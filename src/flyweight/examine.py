@@ -10,7 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from flyweight.build import backend, memory_plan, needs, read_plan, read_spec, stop_ids
+from flyweight.build import (
+    backend,
+    kept_weights,
+    memory_plan,
+    needs,
+    read_plan,
+    read_spec,
+    stop_ids,
+)
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
 from flyweight.llm import LLM, generation_options
@@ -75,6 +83,7 @@ class Examination:
             "tokenizer": self._tokenizer,
             "template": self._template,
             "memory": self._memory,
+            "packed": self._kept,
             "one token": self._token,
         }
         try:
@@ -219,6 +228,23 @@ class Examination:
         yield "ok", f"{size(plan.need)} of {size(plan.limit)} allowed, context {context}"
         if context < self.spec.context and self.settings.max_model_len is None:
             yield "warning", f"the whole context of {self.spec.context} does not fit"
+
+    def _kept(self) -> Iterator[tuple[Level, str]]:
+        """Packed weights of an earlier start; nothing to say where there are none."""
+        if self.plan is None or self._is_broken("tensors") or self.checkpoint is None:
+            return
+        ops = backend(self.settings, machine().cores)
+        notes: list[str] = []
+        way = kept_weights(self.settings, self.checkpoint, self.plan, ops, notes.append)
+        if way is None or not way.file.exists():
+            return
+        try:
+            way.check()
+        except (OSError, CheckpointError) as error:
+            reason = getattr(error, "strerror", None) or error
+            yield "problem", f"{way.file}: {reason}; dropped, and made anew at the next load"
+            return
+        yield "ok", f"{size(way.layout.data)} kept in {way.file}, checksums right"
 
     def _token(self) -> Iterator[tuple[Level, str]]:
         if any(self._is_broken(s) for s in ("header", "config", "tensors", "tokenizer", "memory")):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, hub, inspect, run, tokenize
+from flyweight.cli import bench, check, compile, hub, inspect, run, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -33,6 +33,7 @@ app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
 app.command("tokenize")(tokenize.tokenize)
 app.command("check")(check.check)
+app.command("compile")(compile.compile_model)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)

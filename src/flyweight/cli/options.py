@@ -36,4 +36,5 @@ Offline = Annotated[bool, typer.Option("--offline", help="Make no network call."
 Adapter = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="A LoRA adapter to answer with, saved by PEFT.")
 ]
+PackedCache = Annotated[bool, typer.Option(help="Keep packed weights for the next start.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -91,6 +91,7 @@ def run(
     max_num_batched_tokens: opt.MaxBatched = 512,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     enable_prefix_caching: opt.PrefixCaching = True,
+    packed_cache: opt.PackedCache = True,
     adapter: opt.Adapter = None,
     revision: opt.Revision = None,
     offline: opt.Offline = False,
@@ -99,9 +100,8 @@ def run(
 ) -> None:
     """Answer PROMPT, or talk when there is none.
 
-    MODEL is a path, or a name on the Hugging Face Hub: org/name, org/name:Q4_K_M,
-    org/name:file.gguf.  Left out, it is the story model inside the package.  The prompt may also
-    come from a file or a pipe.
+    MODEL is a path, or a name on the Hugging Face Hub (org/name, org/name:Q4_K_M or :file.gguf);
+    left out, it is the story model inside the package.  A file or a pipe may hold the prompt too.
     """
     model, prompt = model_and_prompt(words or [])
     otherwise = hint(model, prompt)
@@ -148,6 +148,7 @@ def run(
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_num_seqs": max_num_seqs,
         "enable_prefix_caching": enable_prefix_caching,
+        "packed_cache": packed_cache,
         "adapters": {"adapter": adapter} if adapter else {},
         "revision": revision,
         "offline": offline,

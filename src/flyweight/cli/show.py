@@ -47,12 +47,14 @@ class Loading:
     and a bar for downloads and for large files at a terminal.
     """
 
-    def __init__(self, console: Console, verbose: bool) -> None:
-        self.console, self.verbose = console, verbose
+    def __init__(self, console: Console, verbose: bool, plan: bool = True) -> None:
+        self.console, self.verbose, self.plan = console, verbose, plan
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
     def planned(self, plan: MemoryPlan, found: Described) -> None:
+        if not self.plan:
+            return
         if self.verbose:
             self.console.print(memory_table(plan))
             return
@@ -96,9 +98,11 @@ class Loading:
 
 
 @contextmanager
-def loading(*, verbose: bool = False) -> Iterator[Loading]:
-    """A `Loading` on stderr, whose bar goes when the block ends, however it ends."""
-    tell = Loading(plain_console(stderr=True), verbose)
+def loading(*, verbose: bool = False, planned: bool = True) -> Iterator[Loading]:
+    """A `Loading` on stderr, whose bar goes when the block ends, however it ends; `planned` tells
+    of the memory plan.
+    """
+    tell = Loading(plain_console(stderr=True), verbose, planned)
     try:
         yield tell
     finally:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Packing, Weight
 from flyweight.weights.packed.folder import Folder
-from flyweight.weights.packed.keptfile import Stream, verified
+from flyweight.weights.packed.keptfile import Stream, check_file, verified
 from flyweight.weights.packed.layout import Layout
 from flyweight.wire import F32
 
@@ -114,6 +115,21 @@ class Opener:
     threads: int = 1
     _file: Any = field(default=None, init=False)
 
+    @property
+    def file(self) -> Path:
+        """Where the model's packed weights are, once they are kept."""
+        return self.folder.file(self.layout.key)
+
+    def check(self) -> None:
+        """Verifies every checksum of the kept file; a damaged one goes.  Raises `OSError` or
+        `CheckpointError`.
+        """
+        try:
+            check_file(self.file, self.layout, self.threads)
+        except (OSError, CheckpointError):
+            self.folder.drop(self.layout.key)
+            raise
+
     def open(self) -> Shelf:
         if self.layout.data < LEAST:
             return Bare()
@@ -124,7 +140,7 @@ class Opener:
 
     def _found(self) -> bool:
         try:
-            verified(self.folder.file(self.layout.key), self.layout, self.threads, self._map)
+            verified(self.file, self.layout, self.threads, self._map)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, CheckpointError) as error:

@@ -1,0 +1,102 @@
+"""`flyweight compile MODEL`: packs a model's weights ahead of its first start, and checks that the
+sequences that will be asked of it fit in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.config import Settings, whole
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.prepare import Prepared
+
+LEAST_STEP = 512  # tokens in a step, as elsewhere, or one for every sequence
+
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Most sequences at once.")]
+InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Longest prompt.")]
+OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer.")]
+
+
+def compile_model(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A .gguf file, a directory, or org/name.")
+    ],
+    max_batch_size: BatchSize = 32,
+    max_input_len: InputLen = 2048,
+    max_output_len: OutputLen = 512,
+    memory_limit: opt.MemoryLimit = "80%",
+    threads: opt.Threads = None,
+    activations: opt.Activations = "int8",
+    kv_cache_dtype: opt.KVDtype = "f16",
+    block_size: opt.BlockSize = 32,
+    revision: opt.Revision = None,
+    offline: opt.Offline = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Pack a model's weights for its next starts, and check that its load fits in memory."""
+    for name, value in (
+        ("max_batch_size", max_batch_size),
+        ("max_input_len", max_input_len),
+        ("max_output_len", max_output_len),
+    ):
+        whole(name, value, 1, 4096 if name == "max_batch_size" else 1 << 23)
+    settings = Settings.of(
+        model=model,
+        max_model_len=max_input_len + max_output_len,
+        max_num_seqs=max_batch_size,
+        max_num_batched_tokens=max(LEAST_STEP, max_batch_size),
+        memory_limit=memory_limit,
+        threads=threads,
+        activations=activations,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        revision=revision,
+        offline=offline,
+        prompt_logprob_rows=0,
+    )
+    from flyweight.cli.show import called, loading, memory_table, plain_console
+    from flyweight.prepare import prepare
+
+    with loading(planned=False) as tell:
+        done = prepare(settings, tell)
+    if as_json:
+        print(json.dumps(document(done)))
+        return
+    console = plain_console()
+    console.print(memory_table(done.memory))
+    console.print(f"{called(done.model)}: {said(done)}", highlight=False, soft_wrap=True)
+
+
+def said(done: Prepared) -> str:
+    """What became of the packed weights, in a line."""
+    from flyweight.plan.memory import size
+    from flyweight.untrusted import printable
+
+    sizing = done.memory.sizing
+    load = f"{sizing.max_num_seqs} sequences of {sizing.max_model_len} tokens fit"
+    if done.kept is None:
+        return f"{load}; packed weights are not kept: {done.why}"
+    how = f"packed in {done.seconds:.1f} s" if done.fresh else "packed already"
+    return f"{load}; {size(done.packed)} of weights {how}, kept in {printable(str(done.kept))}"
+
+
+def document(done: Prepared) -> dict[str, Any]:
+    """The same for scripts."""
+    plan = done.memory
+    return {
+        "path": str(done.model),
+        "kept": None if done.kept is None else str(done.kept),
+        "packed_bytes": done.packed,
+        "fresh": done.fresh,
+        "seconds": round(done.seconds, 3),
+        "why": done.why,
+        "fits": plan.need <= plan.limit,
+        "max_batch_size": plan.sizing.max_num_seqs,
+        "max_model_len": plan.sizing.max_model_len,
+        "memory": dict(plan.rows()) | {"need": plan.need, "limit": plan.limit},
+    }

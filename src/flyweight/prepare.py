@@ -1,0 +1,124 @@
+"""PREPARES a model for a load that is known: its weights packed and kept, its memory checked.
+
+Invariant: nothing is packed unless every sequence at its full length fits under the memory limit at
+once; what does not is refused with the nearest settings that do.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flyweight.build import (
+    Described,
+    Notify,
+    Silent,
+    backend,
+    describe,
+    find,
+    judge_length,
+    kept_weights,
+    load_kept,
+    memory_plan,
+    needs,
+)
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.ops.base import Ops
+from flyweight.plan.machine import machine
+from flyweight.plan.memory import MARGIN, MIB, MemoryPlan, Needs, size, smallest
+from flyweight.weights.packed.shelf import LEAST
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a start will find: the file of packed weights (None: `why` there is none), `fresh` when
+    it was made now, in `seconds`; and the memory plan.
+    """
+
+    model: Path
+    kept: Path | None
+    packed: int
+    fresh: bool
+    seconds: float
+    memory: MemoryPlan
+    why: str = ""
+
+
+def prepare(settings: Settings, notify: Notify | None = None) -> Prepared:
+    """Checks that `max_num_seqs` sequences of `max_model_len` tokens fit, and packs.  Raises
+    `ConfigError` or `CheckpointError`.
+    """
+    tell: Notify = notify or Silent()
+    found = describe(find(settings, tell))
+    ops = backend(settings, machine().cores)
+    memory = whole_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops))
+    judge_length(settings, found.spec, tell)
+    tell.planned(memory, found)
+    try:
+        return _packed(settings, found, ops, tell, memory)
+    finally:
+        found.checkpoint.close()
+
+
+def _packed(
+    settings: Settings, found: Described, ops: Ops, tell: Notify, memory: MemoryPlan
+) -> Prepared:
+    path = found.checkpoint.path
+    way = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
+    if way is None:
+        return Prepared(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
+    data = way.layout.data
+    if data < LEAST:
+        why = f"{size(data)} are packed faster than they are looked after"
+        return Prepared(path, None, data, False, 0.0, memory, why)
+    file = way.file
+    before, began = _inode(file), time.monotonic()
+    load_kept(settings, found, ops, tell)
+    after, took = _inode(file), time.monotonic() - began
+    if after is None:
+        why = f"{size(way.layout.size)} could not be kept in {size(way.folder.room)} of room"
+        return Prepared(path, None, data, False, took, memory, why)
+    return Prepared(path, file, data, before != after, took, memory)
+
+
+def _inode(file: Path) -> int | None:
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return None
+
+
+def whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
+    """The plan with K/V for all sequences at full length.  Raises `ConfigError`."""
+    plan = memory_plan(settings, asked, machine())
+    length = settings.max_model_len or plan.sizing.max_model_len
+
+    def at(seqs: int, tokens: int) -> MemoryPlan:
+        blocks = seqs * -(-tokens // plan.sizing.block_size) + 1  # one to spare: copy-on-write
+        sizing = replace(plan.sizing, max_num_seqs=seqs, max_model_len=tokens, blocks=blocks)
+        return smallest(asked, sizing, (plan.base, plan.limit))
+
+    whole = at(settings.max_num_seqs, length)
+    if whole.need <= whole.limit:
+        return whole
+    seqs = _most(settings.max_num_seqs, lambda n: at(n, length))
+    tokens = _most(length, lambda n: at(settings.max_num_seqs, n))
+    ways = [f"memory_limit = {-(-(whole.need + MARGIN) // MIB)}MiB"]
+    ways += [f"max_batch_size = {seqs}"] if seqs else []
+    ways += [f"{tokens} tokens of input and output"] if tokens else []
+    raise ConfigError(
+        f"memory_limit of {size(whole.limit)} is too small for {settings.max_num_seqs} sequences "
+        f"of {length} tokens at once: they need {size(whole.need)} ({size(whole.weights)} weights, "
+        f"{size(whole.kv)} K/V); nearest settings that fit: {' or '.join(ways)}"
+    )
+
+
+def _most(high: int, at: Callable[[int], MemoryPlan]) -> int:
+    """The largest number up to `high` whose plan fits, by bisection; 0 when none does."""
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        plan = at(middle)
+        low, high = (middle, high) if plan.need <= plan.limit else (low, middle - 1)
+    return low

@@ -1,0 +1,130 @@
+"""`flyweight compile`: packed weights and a checked memory plan ahead of the first start, and what
+`check` and `run` make of them.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyweight.cli.main import app
+from flyweight.weights.packed import shelf
+
+SMALL = ("--max-batch-size", "4", "--max-input-len", "100", "--max-output-len", "28")
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where packed weights are kept, also those of small models."""
+    monkeypatch.setattr(shelf, "LEAST", 0)
+    monkeypatch.setattr("flyweight.prepare.LEAST", 0)
+    monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1GiB")
+    return tmp_path / "kept"
+
+
+def test_compiled_once_every_start_finds_it(
+    command, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = command("compile", "stories", *SMALL, "--json")
+    assert first.code == 0 and first.err == ""
+    found = json.loads(first.out)
+    [file] = kept.iterdir()
+    assert Path(found["kept"]) == file and found["fresh"] and found["fits"]
+    assert (found["max_batch_size"], found["max_model_len"]) == (4, 128)
+    assert found["packed_bytes"] < file.stat().st_size
+    again = json.loads(command("compile", "stories", *SMALL, "--json").out)
+    assert not again["fresh"] and again["kept"] == found["kept"]
+
+    taken: list[bool] = []
+    real = shelf.Mapped.take
+    monkeypatch.setattr(
+        shelf.Mapped, "take", lambda self, bias: taken.append(True) or real(self, bias)
+    )
+    said = command("run", "stories", "Once upon", "-n", "4", "--seed", "1", "--json")
+    assert said.code == 0 and len(taken) == 25
+    plain = command(
+        "run", "stories", "Once upon", "-n", "4", "--seed", "1", "--json", "--no-packed-cache"
+    )
+    assert len(taken) == 25
+    texts = [json.loads(out)["outputs"][0]["text"] for out in (said.out, plain.out)]
+    assert texts[0] == texts[1]
+
+
+def test_what_it_says(command, kept: Path) -> None:
+    shown = command("compile", "stories", *SMALL)
+    assert shown.code == 0
+    words = " ".join(shown.out.split())
+    assert "planned peak" in words and "K/V, 17 blocks of 32 tokens" in words
+    assert "stories.gguf: 4 sequences of 128 tokens fit; 2.8 MiB of weights packed in" in words
+    assert "packed already" in command("compile", "stories", *SMALL).out
+
+
+def test_the_load_must_fit(command, kept: Path) -> None:
+    got = command("compile", "stories", "--memory-limit", "300MiB", "--max-batch-size", "900")
+    assert got.code == 2 and not kept.exists()
+    assert "too small for 900 sequences of 2560 tokens at once" in got.err
+    ways = got.err.split("nearest settings that fit: ")[1].split(" or ")
+    limit, seqs, tokens = (way.strip() for way in ways)
+    batch = seqs.removeprefix("max_batch_size = ")
+    total = int(tokens.removesuffix(" tokens of input and output"))
+    split = ("--max-input-len", str(total - 1), "--max-output-len", "1")
+    for more in (
+        ("--memory-limit", limit.removeprefix("memory_limit = "), "--max-batch-size", "900"),
+        ("--memory-limit", "304MiB", "--max-batch-size", batch),
+        ("--memory-limit", "304MiB", "--max-batch-size", "900", *split),
+    ):
+        assert command("compile", "stories", *more).code == 0, more
+
+
+def test_a_context_beyond_the_models_own_is_told(command, kept: Path) -> None:
+    got = command("compile", "stories")
+    assert got.code == 0
+    assert "max_model_len = 2560 is above the 512 tokens the model was made for" in got.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--max-batch-size", "0"), ("--max-input-len", "-1"), ("--max-output-len", "99999999")],
+)
+def test_out_of_range(command, option: str, value: str) -> None:
+    got = command("compile", "stories", option, value)
+    assert got.code == 2
+    assert f"{option[2:].replace('-', '_')} = {value} is out of range" in got.err
+
+
+def test_small_models_are_not_kept(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.prepare.LEAST", 32 << 20)
+    got = command("compile", "stories", *SMALL)
+    assert got.code == 0
+    assert "packed weights are not kept: 2.8 MiB are packed faster than" in got.out
+
+
+def test_no_room_is_said(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1MiB")
+    got = command("compile", "stories", *SMALL)
+    assert got.code == 0 and "6.0 MiB could not be kept in 1.0 MiB of room" in got.out
+
+
+def test_check_verifies_checksums(command, kept: Path) -> None:
+    assert command("compile", "stories", *SMALL).code == 0
+    [file] = kept.iterdir()
+    stages = json.loads(command("check", "stories", "--json").out)["findings"]
+    [packed] = [f for f in stages if f["stage"] == "packed"]
+    assert packed["level"] == "ok" and packed["text"].startswith(f"2.8 MiB kept in {file}")
+    with open(file, "r+b") as at:
+        at.seek(-(2 << 20), 2)
+        at.write(b"\x00\xff\x00\xff")
+    got = command("check", "stories", "--json")
+    assert got.code == 1
+    [packed] = [f for f in json.loads(got.out)["findings"] if f["stage"] == "packed"]
+    assert packed["level"] == "problem" and "1 of its matrices are damaged: " in packed["text"]
+    assert "dropped, and made anew at the next load" in packed["text"]
+    assert command("check", "stories").code == 0 and file.exists()
+
+
+def test_a_length_that_is_the_engines_is_the_commands(command, kept: Path) -> None:
+    """The seed's defaults."""
+    got = json.loads(command("compile", "stories", "--json").out)
+    assert (got["max_batch_size"], got["max_model_len"]) == (32, 2560)
+    assert any(known.name == "compile" for known in app.registered_commands)
