@@ -70,7 +70,8 @@ def first_byte(model: str, prompt: str, env: dict[str, str]) -> tuple[float, flo
     took = time.perf_counter() - began
     child.stdout.read()
     _, status, used = os.wait4(child.pid, 0)
-    child.returncode = status
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, "the command failed"
     after = used.ru_utime + used.ru_stime
     return took, after, 1024 * used.ru_maxrss
 

@@ -180,5 +180,7 @@ struct PackPart {
   Kind kind = Kind::f32;
 };
 void pack(Pool& pool, const PackPart& part, uint8_t* weight);
+// The same from blocks of a file (blocks.h): `codes` are their bytes, the other fields are not looked at.
+void pack_blocks(Pool& pool, const PackPart& part, uint8_t* weight);
 
 }  // namespace flyweight

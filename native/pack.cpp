@@ -3,6 +3,7 @@
 // each row owns its lanes.  Lanes never written must already be zero.
 #include <cstring>
 
+#include "blocks.h"
 #include "kernels.h"
 
 namespace flyweight {
@@ -120,14 +121,38 @@ Row row_of(const PackPart& part, int64_t i, uint8_t* weight) {
           tile, n % kLanes, k};
 }
 
-}  // namespace
+// Row i of a part that is blocks of a file.
+void pack_row_of_blocks(const Structure& s, const PackPart& part, int64_t i, uint8_t* weight) {
+  const int64_t n = part.row + i, blocks = part.k / s.k(), bytes = block_bytes(part.kind);
+  uint8_t* tile = weight + n / kLanes * tile_bytes(part.kind, part.k);
+  const uint8_t* from = static_cast<const uint8_t*>(part.codes) + i * blocks * bytes;
+  Parsed parsed;
+  const Row row{parsed.codes, parsed.scales, parsed.mins, parsed.super_scales, parsed.super_mins, tile, n % kLanes, s.k()};
+  for (int64_t b = 0; b < blocks; ++b) {
+    parse_block(part.kind, from + b * bytes, parsed);
+    pack_block(s, row, 0, tile + b * s.bytes());
+  }
+}
 
-void pack(Pool& pool, const PackPart& part, uint8_t* weight) {
+// Every row of a part; a tile's rows by one thread.
+template <class One>
+void by_tiles(Pool& pool, const PackPart& part, const One& one) {
   const int64_t first = part.row / kLanes, last = tile_count(part.row + part.rows);
   pool.run(last - first, [&](int64_t chunk, int) {
     const int64_t begin = (first + chunk) * kLanes - part.row, end = begin + kLanes;
-    for (int64_t i = begin < 0 ? 0 : begin; i < end && i < part.rows; ++i) pack_row(part.kind, row_of(part, i, weight));
+    for (int64_t i = begin < 0 ? 0 : begin; i < end && i < part.rows; ++i) one(i);
   });
+}
+
+}  // namespace
+
+void pack(Pool& pool, const PackPart& part, uint8_t* weight) {
+  by_tiles(pool, part, [&](int64_t i) { pack_row(part.kind, row_of(part, i, weight)); });
+}
+
+void pack_blocks(Pool& pool, const PackPart& part, uint8_t* weight) {
+  const Structure s = structure_of(part.kind);
+  by_tiles(pool, part, [&](int64_t i) { pack_row_of_blocks(s, part, i, weight); });
 }
 
 }  // namespace flyweight

@@ -1,6 +1,8 @@
 // Python entry points of pack.cpp, gemm_*.cpp and linear.cpp.
 #include "gemm.h"
 
+#include "../blocks.h"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -144,6 +146,27 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
   pack(engine.pool, part, tiles.memory.data);
 }
 
+void pack_file_blocks(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const Bytes& blocks) {
+  require(row >= 0 && rows >= 0 && rows <= tiles.n && row <= tiles.n - rows, "rows beyond the weight");
+  require(!tiles.memory.pages->read_only(), "tiles of a file are read only");
+  const int64_t bytes = block_bytes(tiles.kind);
+  require(bytes > 0, "blocks of this kind are not parsed here");
+  require(static_cast<int64_t>(blocks.size()) == rows * (tiles.k / block_of(tiles.kind).k) * bytes,
+          "blocks do not fit rows x columns");
+  PackPart part;
+  part.codes = blocks.data();
+  part.row = row, part.rows = rows, part.k = tiles.k, part.kind = tiles.kind;
+  const Computing computing;
+  pack_blocks(engine.pool, part, tiles.memory.data);
+}
+
+std::vector<std::string> block_kinds() {
+  std::vector<std::string> found;
+  for (size_t i = 0; i < std::size(kKindNames); ++i)
+    if (block_bytes(static_cast<Kind>(i)) > 0) found.emplace_back(kKindNames[i]);
+  return found;
+}
+
 void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const Tiles& tiles,
                  const std::optional<In<float, Vec>>& bias, const InOut<float, Mat>& out, int64_t column, int mode) {
   LinearJob job;
@@ -239,6 +262,9 @@ void bind_gemm(nb::module_& m) {
         array("scales").none() = nb::none(), array("mins").none() = nb::none(),
         array("super_scales").none() = nb::none(), array("super_mins").none() = nb::none(),
         "Writes rows [row, row + rows) from canonical fields, each given as its bytes.");
+  m.def("block_kinds", &block_kinds, "Kinds whose blocks, as files have them, pack_blocks takes.");
+  m.def("pack_blocks", &pack_file_blocks, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"),
+        array("blocks"), "Writes rows [row, row + rows) from a file's blocks, given as their bytes.");
   m.def("linear", &linear_into, nb::arg("pool"), nb::arg("panels"), array("x"), nb::arg("tiles"),
         array("bias").none(), array("out"), nb::arg("column"), nb::arg("mode"),
         "out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.");

@@ -142,6 +142,14 @@ def pack_rows(pool: Pool, tiles: Tiles, row: int, rows: int, codes: Annotated[ND
     Writes rows [row, row + rows) from canonical fields, each given as its bytes.
     """
 
+def block_kinds() -> list[str]:
+    """Kinds whose blocks, as files have them, pack_blocks takes."""
+
+def pack_blocks(pool: Pool, tiles: Tiles, row: int, rows: int, blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    Writes rows [row, row + rows) from a file's blocks, given as their bytes.
+    """
+
 def linear(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], tiles: Tiles, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], column: int, mode: int) -> None:
     """
     out[:, column:column+n] = x @ tiles.T + bias; mode 0 f32, 1 bf16, 2 int8 activations.

@@ -1,5 +1,5 @@
-"""A second start keeps to the bound on resident memory: a file of Qwen3-0.6B's shape with Qwen's own
-vocabulary.
+"""A second start keeps to the bound on resident memory: a file of Qwen3-0.6B's shape that has
+Qwen's own vocabulary.
 """
 
 import json

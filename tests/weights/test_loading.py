@@ -40,6 +40,7 @@ class Packed:
 class Recorder:
     """The one op the loader calls; keeps what it was given as float32."""
 
+    block_kinds = frozenset[str]()
     keep: bool = True
     packed: list[Packed] = field(default_factory=list)
 

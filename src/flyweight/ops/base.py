@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
 Array = NDArray[Any]
+Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
 ACTIVATIONS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f16", "bf16", "f32")
 GATED_ACTS = ("silu", "gelu", "gelu_tanh", "swiglu_clamped")
@@ -111,17 +112,22 @@ class Ops(Protocol):
     @property
     def activations(self) -> str: ...
 
+    @property
+    def block_kinds(self) -> frozenset[str]:
+        """Kinds whose rows `pack` also takes as a file has them, `BlockRows`."""
+        ...
+
     # --- weights ---
     def pack(
         self,
         shape: tuple[int, int],
-        parts: Iterable[GroupedWeight | Array],
+        parts: Iterable[Part],
         bias: F32 | None = None,
     ) -> Weight:
-        """Packs row ranges, in order, into one weight [N, K].  Parts are canonical:
-        `GroupedWeight`, or a dense array of dtype float32 / float16, or uint16 holding bfloat16
-        bits.  All parts of one weight are of one kind, of any number of rows.  Raises
-        `CheckpointError` on mixed kinds or a wrong row count.
+        """Packs row ranges, in order, into one weight [N, K].  Parts are `BlockRows` of
+        `block_kinds`, or canonical: `GroupedWeight`, or a dense array of dtype float32 / float16,
+        or uint16 holding bfloat16 bits.  All parts of one weight are of one kind, of any number of
+        rows.  Raises `CheckpointError` on mixed kinds or a wrong row count.
         """
         ...
 

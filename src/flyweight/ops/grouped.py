@@ -134,5 +134,21 @@ class GroupedWeight:
         return wide * each.astype(np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockRows:
+    """A range of rows [N, K] as a file has them: `raw` holds a row of whole blocks of `kind` each.
+    Backends that list the kind in `block_kinds` pack it as they would what its parser makes of it.
+    """
+
+    shape: tuple[int, int]
+    kind: str
+    raw: U8
+
+    def take(self, rows: slice | I64) -> "BlockRows":
+        """Some of the rows, in the order asked for."""
+        cut = self.raw[rows]
+        return BlockRows((len(cut), self.shape[1]), self.kind, cut)
+
+
 def _dtype(array: NDArray[Any] | None) -> str:
     return "" if array is None else array.dtype.name

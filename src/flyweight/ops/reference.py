@@ -24,6 +24,7 @@ from flyweight.ops.base import (
     HeadNorm,
     KVLayer,
     LowRank,
+    Part,
     Rotation,
     Weight,
     Weights,
@@ -31,7 +32,7 @@ from flyweight.ops.base import (
     from_bf16_bits,
     rounding,
 )
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.ops.lowrank import adapt
 from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
@@ -89,13 +90,18 @@ class ReferenceOps:
         return self._activations
 
     # --- weights ---
+    block_kinds: frozenset[str] = frozenset()  # parsers say what a format means
+
     def pack(
         self,
         shape: tuple[int, int],
-        parts: Iterable[GroupedWeight | Array],
+        parts: Iterable[Part],
         bias: F32 | None = None,
     ) -> ReferenceWeight:
-        pieces = list(parts)
+        pieces = []
+        for part in parts:
+            assert not isinstance(part, BlockRows), "no kind is in block_kinds"
+            pieces.append(part)
         kinds = sorted({_kind(part) for part in pieces})
         if len(kinds) != 1:
             raise CheckpointError(f"parts of one weight are of kinds {', '.join(kinds)}; need one")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import BlockRows
 from flyweight.weights.folder import FolderCheckpoint, single_file
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import MAGIC
@@ -63,6 +64,10 @@ class Checkpoint(Protocol):
         """Rows [start, stop) of a tensor (elements of a vector), canonical: `GroupedWeight`, or an
         array of float32, float16, or uint16 holding bfloat16 bits.
         """
+        ...
+
+    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """The same rows as the file has them, of a kind that is whole blocks."""
         ...
 
     def close(self) -> None: ...

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import BlockRows
 from flyweight.untrusted import read_json, shown
 from flyweight.weights import mxfp4
 from flyweight.weights.formats import Rows
@@ -73,6 +74,9 @@ class FolderCheckpoint:
     @property
     def stamps(self) -> tuple[int, ...]:
         return tuple(file.file.stamp for _, file in sorted(self._files.items()))
+
+    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        raise AssertionError("safetensors hold no blocks")
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         if self.tensors[name].kind == "mxfp4":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.untrusted import shown
 from flyweight.weights import gguf_config, gguf_names
 from flyweight.weights.formats import Rows
@@ -74,6 +74,9 @@ class GgufCheckpoint:
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         return self._gguf.rows(name, self._spans[name], start, stop)
+
+    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        return self._gguf.blocks(name, self._spans[name], start, stop)
 
     def close(self) -> None:
         self._gguf.close()

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import BlockRows
 from flyweight.untrusted import shown
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import GgufFile, read_gguf
@@ -35,6 +36,9 @@ class GgufParts:
 
     def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
         return self.files[span.part].file.rows(name, span, start, stop)
+
+    def blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
+        return self.files[span.part].file.blocks(name, span, start, stop)
 
     def digest(self) -> str:
         """Hash of the metadata, the tensor tables, the sizes and samples of the data; paths and

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Ops, Weight, Weights
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.base import Ops, Part, Weight, Weights
+from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
@@ -162,13 +162,14 @@ def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: S
         for source in run.sources:
             meter.add(_source_bytes(checkpoint, source))
         return weight
-    weight = ops.pack(run.shape, _parts(checkpoint, run, meter), bias)
+    as_they_lie = run.kind in ops.block_kinds
+    weight = ops.pack(run.shape, _parts(checkpoint, run, meter, as_they_lie), bias)
     shelf.put(weight)
     return weight
 
 
-def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter") -> Iterator[Rows]:
-    """Canonical row ranges of about PART_BYTES, in order along N."""
+def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter", as_they_lie: bool) -> Iterator[Part]:
+    """Row ranges of about PART_BYTES, in order along N: canonical, or blocks `as_they_lie`."""
     for source in run.sources:
         form = FORMATS[checkpoint.tensors[source.tensor].kind]
         whole = int(np.lcm(len(source.order) or 1, TILE))
@@ -176,15 +177,21 @@ def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter") -> Iterator[Rows]
         count = source.rows if source.transposed else max(count // whole * whole, whole)
         for start in range(0, source.rows, count):
             stop = min(start + count, source.rows)
-            rows = checkpoint.read(source.tensor, source.start + start, source.start + stop)
-            if source.transposed:
-                rows = _columns(rows)
+            first, last = source.start + start, source.start + stop
+            rows: Part
+            if as_they_lie:
+                rows = checkpoint.blocks(source.tensor, first, last)
+            else:
+                rows = _read(checkpoint, source, first, last)
             count_out = source.out if source.transposed else stop - start
             yield _turned(rows, _ordered(count_out, source.order)) if source.order else rows
             meter.add(form.bytes_for((stop - start, source.shape[-1])))
 
 
-def _columns(rows: Rows) -> Rows:
+def _read(checkpoint: Checkpoint, source: Source, first: int, last: int) -> Rows:
+    rows = checkpoint.read(source.tensor, first, last)
+    if not source.transposed:
+        return rows
     dense = rows.dequantize() if isinstance(rows, GroupedWeight) else rows
     return np.ascontiguousarray(dense.T)
 
@@ -196,8 +203,8 @@ def _ordered(rows: int, order: tuple[int, ...]) -> I64:
     return found
 
 
-def _turned(rows: Rows, order: I64) -> Rows:
-    return rows.take(order) if isinstance(rows, GroupedWeight) else rows[order]
+def _turned(rows: Part, order: I64) -> Part:
+    return rows.take(order) if isinstance(rows, GroupedWeight | BlockRows) else rows[order]
 
 
 def _bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:

@@ -16,12 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import BlockRows
 from flyweight.untrusted import shown
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.tensorinfo import Span
 from flyweight.wire import U8
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
+Shape = tuple[int, ...]
 
 
 class MappedFile:
@@ -59,11 +61,25 @@ class MappedFile:
         """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis, and
         leading axes count as rows when it has more than two.
         """
+        form = FORMATS[span.kind]
+        shape, offset, count = self._range(name, span, start, stop)
+        parsed = form.parse(self._view(offset, count), shape)
+        self.drop(offset, count)
+        return parsed
+
+    def blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
+        """Rows [start, stop) of a tensor of whole blocks, as they lie in the file."""
+        shape, offset, count = self._range(name, span, start, stop)
+        raw = self._view(offset, count).reshape(shape[0], -1).copy()
+        self.drop(offset, count)
+        return BlockRows((shape[0], shape[1]), span.kind, raw)
+
+    def _range(self, name: str, span: Span, start: int, stop: int) -> tuple[Shape, int, int]:
+        """The shape of rows [start, stop), their offset and their bytes."""
         shape = span.shape or (1,)
         if len(shape) > 2:
             shape = (math.prod(shape[:-1]), shape[-1])
-        form = FORMATS[span.kind]
-        if form.quantised and len(shape) != 2:
+        if FORMATS[span.kind].quantised and len(shape) != 2:
             raise CheckpointError(
                 f"{self.path}: {shown(name)} is {span.kind} of shape {list(shape)}; "
                 "only matrices are read"
@@ -71,10 +87,7 @@ class MappedFile:
         if not 0 <= start <= stop <= shape[0]:
             raise IndexError(f"rows {start} to {stop} of {name}, which has {shape[0]}")
         row = span.nbytes // shape[0] if shape[0] else 0
-        offset, count = span.offset + start * row, (stop - start) * row
-        parsed = form.parse(self._view(offset, count), (stop - start, *shape[1:]))
-        self.drop(offset, count)
-        return parsed
+        return (stop - start, *shape[1:]), span.offset + start * row, (stop - start) * row
 
     def digest(self, header: int) -> bytes:
         """Hash of the size, the first `header` bytes, and evenly spread samples of the rest."""

@@ -13,10 +13,10 @@ from flyweight import _native
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import (
     ACTIVATIONS,
-    Array,
     HeadNorm,
     KVLayer,
     LowRank,
+    Part,
     Rotation,
     Weight,
     Weights,
@@ -26,7 +26,6 @@ from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight, mapped
 from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
-from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.lowrank import adapt
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
@@ -79,11 +78,15 @@ class CpuOps:
     def threads(self) -> int:
         return self._pool.threads
 
+    @property
+    def block_kinds(self) -> frozenset[str]:
+        return frozenset(_native.block_kinds())
+
     # --- weights ---
     def pack(
         self,
         shape: tuple[int, int],
-        parts: Iterable[GroupedWeight | Array],
+        parts: Iterable[Part],
         bias: F32 | None = None,
     ) -> PackedWeight:
         return self._gemm.pack(shape, parts, bias)

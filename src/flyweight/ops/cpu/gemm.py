@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Array, Weights, rounding
-from flyweight.ops.grouped import LAYOUTS, GroupedWeight
+from flyweight.ops.base import DENSE_KINDS, Array, Part, Weights, rounding
+from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
 from flyweight.wire import F32, I32, U8
 
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
@@ -56,7 +56,7 @@ class Gemm:
     def pack(
         self,
         shape: tuple[int, int],
-        parts: Iterable[GroupedWeight | Array],
+        parts: Iterable[Part],
         bias: F32 | None = None,
     ) -> PackedWeight:
         """Row ranges, in order, into one weight; parts are taken one at a time."""
@@ -75,7 +75,10 @@ class Gemm:
                 raise CheckpointError(
                     f"weight part {part.shape} at row {row} where a weight {shape} is needed"
                 )
-            _native.pack_rows(self._pool, tiles, row, rows, *fields(part))
+            if isinstance(part, BlockRows):
+                _native.pack_blocks(self._pool, tiles, row, rows, as_bytes(part.raw))
+            else:
+                _native.pack_rows(self._pool, tiles, row, rows, *fields(part))
             row += rows
         if tiles is None or row != shape[0]:
             raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
@@ -134,8 +137,10 @@ def own_bias(shape: tuple[int, int], bias: F32 | None) -> F32 | None:
     return own
 
 
-def part_kind(part: GroupedWeight | Array) -> str:
-    """The packed kind of a canonical part; raises CheckpointError where no kernel reads it."""
+def part_kind(part: Part) -> str:
+    """The packed kind of a part; raises CheckpointError where no kernel reads it."""
+    if isinstance(part, BlockRows):
+        return part.kind
     if not isinstance(part, GroupedWeight):
         kind = DENSE_KINDS.get(part.dtype.name)
         if kind is None or part.ndim != 2:
