@@ -44,7 +44,7 @@ def small(kind: str, depth: str = "2048") -> Iterator[Part]:
     yield Part(model, ("-p", "512,2048", "-n", "128"))
     deep = ("-p", "0", "-n", "32", "-d", depth)
     yield Part(model, deep, ("llama.cpp", NO_FLASH, "openvino"))
-    yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "24"))
+    yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16"))
 
 
 def short() -> Iterator[Part]:
@@ -58,7 +58,7 @@ def rest() -> Iterator[Part]:
     q4 = f"{SMALL}/q4_0"
     deep = ("-p", "0", "-n", "32", "-d", "8192")
     yield Part(q4, deep, ("llama.cpp", NO_FLASH, "openvino"))
-    shared = ("-p", "0", "-n", "0", "-b", "16", "--batch-gen", "24", "--shared-prefix", "3000")
+    shared = ("-p", "0", "-n", "0", "-b", "16", "--batch-gen", "16", "--shared-prefix", "3000")
     yield Part(q4, shared, ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
     yield Part("stories", ("-p", "128", "-n", "128", "-b", "4"), ("llama.cpp",))

@@ -97,7 +97,7 @@ def test_a_peer_is_given_the_same_tokens(tmp_path: Path) -> None:
     vocab = 2048
     assert first == {"do": "prefill", "before": [], "tokens": TESTS[0].fresh(vocab, 0)}
     assert second == {"do": "decode", "prompts": [[1]], "shared": 0, "gen": 3}
-    assert third["prompts"] == TESTS[2].prompts(vocab, 0)
+    assert third["prompts"] == TESTS[2].prompts(vocab)
     assert (len(fourth["before"]), len(fourth["tokens"])) == (32, 8)
 
 

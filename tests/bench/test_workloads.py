@@ -42,7 +42,7 @@ def test_prompts_are_random_and_the_same_again() -> None:
     one = Workload(gen=4, seqs=3)
     assert one.prompts(1000) == one.prompts(1000)
     assert len({tuple(p) for p in one.prompts(1000)}) == 3
-    assert one.prompts(1000, round=1) != one.prompts(1000, round=2)
+    assert Workload(prompt=9).fresh(1000, 1) != Workload(prompt=9).fresh(1000, 2)
     assert all(0 <= token < 50 for token in Workload(prompt=99).fresh(50, 0))
     together = Workload(gen=4, seqs=3, shared=10).prompts(1000)
     assert len({tuple(p[:10]) for p in together}) == 1 and len({p[10] for p in together}) > 1

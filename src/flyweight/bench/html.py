@@ -8,10 +8,10 @@ from html import escape
 
 from flyweight.bench.rows import OURS, Row
 
-WIDTH, BAR, NAME, FIGURE = 420, 18, 150, 110  # pixels
+WIDTH, BAR, NAME, FIGURE = 420, 18, 150, 150  # pixels
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f")
 STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;color:#1a202c}"
+    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:70em;color:#1a202c}"
     "h2{margin:1.6em 0 .2em}h3{margin:1em 0 .1em;font-weight:600}p{color:#4a5568}"
     "svg{display:block}text{font:12px system-ui,sans-serif;fill:#1a202c}"
 )

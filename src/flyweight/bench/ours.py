@@ -136,7 +136,7 @@ class Ours:
     def _decode(self, test: Workload, round: int) -> Timed:
         engine, size = self.loaded.engine, self.options.block_size
         before = engine.metrics.cached
-        prompts = [p or [1] for p in test.prompts(self._vocab, round)]
+        prompts = [p or [1] for p in test.prompts(self._vocab)]
         longest = self.loaded.limits.max_model_len - max(map(len, prompts))
         mine = [self._add(test, prompt, longest, round) for prompt in prompts]
         waiting = set(mine)

@@ -139,7 +139,7 @@ class Child:
         return (self.process.pid,)
 
     def timed(self, test: Workload, vocab: int, round: int) -> Timed:
-        prompts = [p or [1] for p in test.prompts(vocab, round)]
+        prompts = [p or [1] for p in test.prompts(vocab)]
         if test.prompt:
             before = prompts[0] if test.depth else []
             fresh = test.fresh(vocab, round)

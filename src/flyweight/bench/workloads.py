@@ -48,15 +48,15 @@ class Workload:
         """Tokens that tokens a second are counted by."""
         return self.prompt or self.gen * self.seqs
 
-    def prompts(self, vocab: int, round: int = 0) -> list[list[int]]:
-        """The tokens before what is timed, for each sequence: the same in every round where they
-        are many, so that they are computed once.
+    def prompts(self, vocab: int) -> list[list[int]]:
+        """The tokens before what is timed, for each sequence: the same in every round, so that who
+        can keep them computes them once.
         """
         if self.shared:
             common = ids(vocab, self.shared, self.shared)
             return [common + ids(vocab, 1, 1000 + i) for i in range(self.seqs)]
         if self.seqs > 1:
-            return [ids(vocab, self.before, 1000 * (round + 2) + i) for i in range(self.seqs)]
+            return [ids(vocab, self.before, 1000 + i) for i in range(self.seqs)]
         return [ids(vocab, self.depth, self.depth)]
 
     def fresh(self, vocab: int, round: int) -> list[int]:
