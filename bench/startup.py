@@ -1,11 +1,11 @@
-"""From command to first token: a first start, which packs, and second ones, which map what it kept.
+"""Where the time of a second start goes, part by part, in processor time and by the clock;
+`flyweight bench startup` times the command itself.
 
-    python bench/startup.py [MODEL.gguf] [--rounds 5] [--vocabulary DIR] [--prompt Hi]
+    python bench/startup.py [MODEL.gguf] [--rounds 5] [--vocabulary DIR] [--write MODEL.gguf]
 
 Without a model it writes one of Qwen3-0.6B's shape in Q4_0 with random weights; --vocabulary names
-a folder with Qwen's vocab.json, merges.txt and qwen3_tokenizer_config.json to give it.  The clock
-runs from before the process begins to the first byte of its answer; then the parts of a second
-start, in one process, and the memory it held.
+a folder with Qwen's vocab.json, merges.txt and qwen3_tokenizer_config.json to give it, --write only
+writes.
 """
 
 import argparse
@@ -14,66 +14,45 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
 PARTS = """
 import json, sys, time
-clock, parts = time.perf_counter, {}
+parts = {}
+def now():
+    return time.perf_counter(), time.process_time()
 def lap(name):
     global began
-    parts[name] = clock() - began
-    began = clock()
-began = clock()
+    parts[name] = [after - before for before, after in zip(began, now())]
+    began = now()
+began = now()
 import flyweight.cli.main, flyweight.cli.session, flyweight.cli.show, flyweight.text.chat
 import flyweight.ops.cpu
 from flyweight import LLM, SamplingParams, build
 from flyweight.config import Settings
 from flyweight.plan.machine import machine
+from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.checkpoint import open_checkpoint
 lap("imports")
-settings, path = Settings(model=sys.argv[1], max_num_seqs=1), build.Path(sys.argv[1])
-open_checkpoint(path).close()
+settings = Settings(model=sys.argv[1], max_num_seqs=1)
+checkpoint = open_checkpoint(sys.argv[1])
 lap("header")
-found = build.describe(path)
-parts["tokenizer, plan"] = clock() - began - parts["header"]
-began = clock()
+load_tokenizer(checkpoint.tokenizer_source)
+lap("tokenizer")
+found = build.describe(checkpoint.path)
 ops = build.backend(settings, machine().cores)
-lap("threads")
+began = now()
 weights = build.load_kept(settings, found, ops, build.Silent())
 lap("weights")
 del weights
 llm = LLM(sys.argv[1], max_num_seqs=1, prompt_logprob_rows=0)
-began = clock()
-prompt = {"prompt_token_ids": llm.tokenizer.encode(sys.argv[2])}
+began = now()
+prompt = {"prompt_token_ids": llm.tokenizer.encode("Hi")}
 llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
 lap("first token")
 print(json.dumps(parts))
 """
-
-
-def first_byte(model: str, prompt: str, env: dict[str, str]) -> tuple[float, float, int]:
-    """Seconds to the first byte of the answer, processor seconds to the end, and peak resident
-    bytes, of a command.
-    """
-    words = [sys.executable, "-m", "flyweight.cli.main", "run", model, prompt]
-    began = time.perf_counter()
-    child = subprocess.Popen(
-        [*words, "--max-tokens", "1", "--temperature", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=env,
-    )
-    assert child.stdout is not None
-    child.stdout.read(1)
-    took = time.perf_counter() - began
-    child.stdout.read()
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0, "the command failed"
-    after = used.ru_utime + used.ru_stime
-    return took, after, 1024 * used.ru_maxrss
 
 
 def main() -> None:
@@ -81,13 +60,16 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocabulary", type=Path)
-    parser.add_argument("--prompt", default="Hi")
+    parser.add_argument("--write", type=Path)
     args = parser.parse_args()
+    if args.write:
+        written(args.write, args.vocabulary)
+        return
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or written(Path(folder) / "06b.gguf", args.vocabulary)
         env = {**os.environ, "FLYWEIGHT_CACHE": f"{folder}/kept"}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
-        measure(str(model), args.prompt, env, args.rounds)
+        show([start(str(model), env) for _ in range(args.rounds + 1)])
 
 
 def written(path: Path, vocabulary: Path | None) -> Path:
@@ -98,25 +80,19 @@ def written(path: Path, vocabulary: Path | None) -> Path:
     return write_06b(path, words=qwen_words(vocabulary) if vocabulary else None)
 
 
-def measure(model: str, prompt: str, env: dict[str, str], rounds: int) -> None:
-    first_byte("stories", prompt, env)  # Python's own caches are warm
-    seen = [first_byte(model, prompt, env) for _ in range(rounds + 1)]
-    (wall, busy, _), later = seen[0], seen[1:]
-    print(f"first start   {wall:.2f} s to the first token, {busy:.2f} s of processor time")
-    columns = list(zip(*later, strict=True))
-    print(
-        f"second starts {median(columns[0]):.2f} s (best {min(columns[0]):.2f}), "
-        f"{median(columns[1]):.2f} s of processor time, {max(columns[2]) / 1e6:.0f} MB resident "
-        f"for a file of {Path(model).stat().st_size / 1e6:.0f} MB"
-    )
-    words = [sys.executable, "-c", PARTS, model, prompt]
-    runs = [
-        json.loads(subprocess.run(words, env=env, check=True, capture_output=True).stdout)
-        for _ in range(rounds)
-    ]
-    for name in runs[0]:
-        times = [run[name] for run in runs]
-        print(f"  {name:16s} {1000 * median(times):6.0f} ms (best {1000 * min(times):.0f})")
+def start(model: str, env: dict[str, str]) -> dict[str, list[float]]:
+    words = [sys.executable, "-c", PARTS, model]
+    found = subprocess.run(words, env=env, check=True, stdout=subprocess.PIPE).stdout
+    return dict(json.loads(found))
+
+
+def show(runs: list[dict[str, list[float]]]) -> None:
+    """The first run packed; the others found what it kept."""
+    first, later = runs[0], runs[1:]
+    print("part             processor   clock, medians of second starts   (first start's clock)")
+    for name in first:
+        clock, busy = (1000 * median(run[name][i] for run in later) for i in (0, 1))
+        print(f"{name:16s} {busy:6.0f} ms {clock:6.0f} ms {1000 * first[name][0]:28.0f} ms")
 
 
 if __name__ == "__main__":
