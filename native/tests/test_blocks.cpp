@@ -36,7 +36,7 @@ void compare(fw::Pool& pool, fw::Kind kind, int64_t n, int64_t k, std::mt19937& 
   fw::PackPart file;
   file.kind = kind, file.k = k, file.rows = n, file.codes = raw.data();
   fw::pack_blocks(pool, file, got.data());
-  CHECK(got == expected);
+  CHECK(got == expected, "kind %d, %d rows", static_cast<int>(kind), static_cast<int>(n));
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ int main() {
   fw::Pool pool(2);
   std::mt19937 random(9);
   for (const fw::Kind kind : {q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k}) {
-    CHECK(fw::block_bytes(kind) > 0);
+    CHECK(fw::block_bytes(kind) > 0, "kind %d", static_cast<int>(kind));
     for (const int64_t n : {1, 16, 21}) compare(pool, kind, n, 512, random);
   }
-  for (const fw::Kind kind : {f32, f16, bf16, iq4_nl, q2_k, int8_k}) CHECK(fw::block_bytes(kind) == 0);
+  for (const fw::Kind kind : {f32, f16, bf16, iq4_nl, q2_k, int8_k}) CHECK(fw::block_bytes(kind) == 0, "kind %d", static_cast<int>(kind));
   return 0;
 }

@@ -62,13 +62,13 @@ void random_vocabulary(std::mt19937& random) {
   }
   const std::vector<uint8_t> uses(pieces.size(), 1);
   fw::Bpe bpe(vocabulary.view(), uses.data(), false, false);
-  CHECK(bpe.add_merges(merges.view()) == -1);
+  CHECK(bpe.add_merges(merges.view()) == -1, "every merge names pieces");
   for (int i = 0; i < 40; ++i) {
     std::string word;
     for (size_t length = random() % 30; word.size() < length;) word += "abcd"[random() % 4];  // nobody has d
     std::vector<int32_t> ours;
     bpe.encode(word, ours);
-    CHECK(ours == by_definition(word, ids, ranks));
+    CHECK(ours == by_definition(word, ids, ranks), "%s", word.c_str());
   }
 }
 
@@ -79,17 +79,17 @@ void odd_inputs() {
   merges.add("x y");
   for (const char* merge : {"x y", "", "x"}) wrong.add(merge);
   fw::Bpe bpe(pieces.view(), uses.data(), true, true);
-  CHECK(bpe.add_merges(merges.view()) == -1);
+  CHECK(bpe.add_merges(merges.view()) == -1, "every merge names pieces");
   std::vector<int32_t> ids;
   bpe.encode("\xc3\xa9xyz", ids);  // bytes for a character nobody has; z is left out
-  CHECK((ids == std::vector<int32_t>{2, 3, 4}));
+  CHECK((ids == std::vector<int32_t>{2, 3, 4}), "bytes, then the piece");
   ids.clear();
   bpe.encode("xy", ids);
   bpe.encode("", ids);
   bpe.encode("\xc3", ids);  // a character cut short
-  CHECK((ids == std::vector<int32_t>{4, 2}));
+  CHECK((ids == std::vector<int32_t>{4, 2}), "a whole piece, then a byte");
   fw::Bpe other(pieces.view(), uses.data(), false, false);
-  CHECK(other.add_merges(wrong.view()) == 1);
+  CHECK(other.add_merges(wrong.view()) == 1, "the empty merge");
 }
 
 }  // namespace
