@@ -9,14 +9,16 @@
 
 namespace flyweight::FW_ISA {
 
-constexpr int kOpenK = 512;  // K of a stretch: codes of two tiles and the activations that meet them stay in L1
+constexpr int kOpenK = 1024;  // K of a stretch: the activations of a panel stay in L1 while tiles pass
 constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time; they stay in L2 while panels pass
+
+constexpr int kOpenScales = kOpenK / 16 * kLanes;
 
 // A stretch of one tile.  Codes are quads as in a plane of 8 bits.
 struct alignas(64) Opened {
   uint8_t codes[kOpenK * kLanes];
-  float scales[kOpenK / 16 * kLanes];  // of sub-groups, 16 rows each
-  float lows[kOpenK / 16 * kLanes];    // minima, negated
+  float scales[kOpenScales];  // of sub-groups, 16 rows each
+  float lows[kOpenScales];    // minima, negated
 };
 
 // How products read opened tiles.

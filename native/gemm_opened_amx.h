@@ -34,94 +34,111 @@ class Arrangement {
   int64_t tokens_ = 0;
 };
 
-// A sub-group goes through three stages: its product is started, stored, and added to the sums.  A step of the loop does
-// one stage of three sub-groups, a quarter of the vector work between any two tile instructions: done one after the other
-// they would wait for each other (measured: 20 ns a sub-group, against 14.5).  The tiles of a stretch follow each other
-// without a gap.
+// A sub-group goes through three stages: its product is started, stored, and added to the sums.  A step does one stage of
+// three sub-groups, a quarter of the vector work between any two tile instructions: one after the other they would wait
+// for each other (measured: 20 ns a sub-group, against 14.5).  The tiles of a stretch follow each other without a gap; what
+// is started beyond the last is never stored.
 template <int Sub, bool Mins, int Tokens>
 class OpenedProduct {
  public:
-  explicit OpenedProduct(const Stretch& s) : s_(s), count_(s.groups * kSubs), end_(s.count * count_) {}
+  // Whole runs of kSets sub-groups only.
+  static bool fits(const Stretch& s) { return s.groups * kSubs % kSets == 0; }
+
+  explicit OpenedProduct(const Stretch& s) : s_(s) {}
 
   FW_INLINE void run() {
-    F32x16 acc[1][Tokens];
-    load_tokens<0>();
-    load_codes<0>();
-    multiply<0>();
-    if (end_ > 1) {
-      load_tokens<1>();
-      load_codes<1>();
-      multiply<1>();
-    }
+    begin<0>(s_.panel, s_.tiles->codes);
+    begin<1>(s_.panel + tokens(1), s_.tiles->codes + kCodes);
     tile_store<0>(dots_[0], 64);
-    for (int64_t i = 0; i < end_; i += kSets)
-      each<kSets>([&](auto set) FW_LAMBDA {
-        if (i + set < end_) step<set>(i + set, acc);
-      });
+    for (int64_t i = 0; i < s_.count; ++i) {
+      const Opened* tile = s_.tiles + i;
+      multiply(*tile, i + 1 < s_.count ? tile[1].codes : s_.tiles->codes, s_.sums + i * kSumTokens * kLanes);
+    }
+  }
+
+  // Any number of sub-groups, one after the other.
+  FW_INLINE void run_slowly() {
+    for (int64_t i = 0; i < s_.count; ++i) {
+      float* sums = s_.sums + i * kSumTokens * kLanes;
+      F32x16 acc[1][Tokens];
+      resume(sums, s_.first, acc);
+      for (int64_t g = 0; g < s_.groups; ++g)
+        each<kSubs>([&](auto part) FW_LAMBDA {
+          const uint8_t* x = s_.panel + g * kRecord * Tokens;
+          const int64_t at = g * kSubs + part;
+          begin<0>(x + part * Sub, s_.tiles[i].codes + at * kCodes);
+          tile_store<0>(dots_[0], 64);
+          const float* scale = s_.tiles[i].scales + at * kLanes;
+          each<4>([&](auto quarter) FW_LAMBDA { add<quarter, part>(x, scale, dots_[0], acc); });
+        });
+      leave(sums, acc);
+    }
   }
 
  private:
-  static constexpr int kSubs = kGroup / Sub, kSets = 4, kQuarter = (Tokens + 3) / 4;
+  static constexpr int kSubs = kGroup / Sub, kSets = 4, kQuarter = (Tokens + 3) / 4, kCodes = Sub * kLanes;
 
-  // A sub-group of one of the tiles.
-  struct Place {
-    const Opened* tile;
-    float* sums;
-    int64_t i;
-  };
-  FW_INLINE void advance(Place& place) const {
-    if (++place.i < count_) return;
-    place.i = 0, ++place.tile, place.sums += kSumTokens * kLanes;
-  }
-  FW_INLINE const uint8_t* group(int64_t i) const { return s_.panel + i / kSubs * kRecord * Tokens; }
+  // Where the codes of sub-group i of a panel begin, and those of its group.
+  static constexpr int64_t group(int i) { return i / kSubs * kRecord * Tokens; }
+  static constexpr int64_t tokens(int i) { return group(i) + i % kSubs * Sub; }
 
   template <int Set>
-  FW_INLINE void load_tokens() {
+  FW_INLINE static void begin(const uint8_t* x, const uint8_t* codes) {
     tile_zero<Set>();
-    tile_load<4 + Set % 2>(group(ahead_.i) + ahead_.i % kSubs * Sub, kGroup);
-  }
-  template <int Set>
-  FW_INLINE void load_codes() {
-    tile_load<6 + Set % 2>(ahead_.tile->codes + ahead_.i * Sub * kLanes, 64);
-    advance(ahead_);
-  }
-  template <int Set>
-  FW_INLINE void multiply() {
+    tile_load<4 + Set % 2>(x, kGroup);
+    tile_load<6 + Set % 2>(codes, 64);
     tile_dot_i8<Set, 4 + Set % 2, 6 + Set % 2>();
   }
 
-  // Sub-group i of all.
-  template <int Set>
-  FW_INLINE void step(int64_t i, F32x16 (&acc)[1][Tokens]) {
-    constexpr int next = (Set + 1) % kSets, after = (Set + 2) % kSets;
-    const bool more = i + 2 < end_;
-    if (here_.i == 0) resume(here_.sums, s_.first, acc);
-    if (more) load_tokens<after>();
-    add<0>(dots_[Set], acc);
-    if (more) load_codes<after>();
-    add<1>(dots_[Set], acc);
-    if (more) multiply<after>();
-    add<2>(dots_[Set], acc);
-    if (i + 1 < end_) tile_store<next>(dots_[next], 64);
-    add<3>(dots_[Set], acc);
-    if (here_.i == count_ - 1) leave(here_.sums, acc);
-    advance(here_);
+  // One tile; `next` are the codes of the one after it.
+  FW_INLINE void multiply(const Opened& tile, const uint8_t* next, float* sums) {
+    F32x16 acc[1][Tokens];
+    resume(sums, s_.first, acc);
+    const uint8_t *x = s_.panel, *codes = tile.codes;
+    const float* scale = tile.scales;
+    for (int64_t left = s_.groups * kSubs / kSets; left > 0; --left) {
+      const uint8_t* x_after = left > 1 ? x + group(kSets) : s_.panel;
+      const uint8_t* codes_after = left > 1 ? codes + kSets * kCodes : next;
+      step<0>(x, scale, x + tokens(2), codes + 2 * kCodes, acc);
+      step<1>(x, scale, x + tokens(3), codes + 3 * kCodes, acc);
+      step<2>(x, scale, x_after, codes_after, acc);
+      step<3>(x, scale, x_after + tokens(1), codes_after + kCodes, acc);
+      x = x_after, codes = codes_after, scale += kSets * kLanes;
+    }
+    leave(sums, acc);
   }
 
-  // A quarter of the tokens.
-  template <int Quarter>
-  FW_INLINE void add(const int32_t* dots, F32x16 (&acc)[1][Tokens]) const {
+  // Adds set `Set` of a run, stores the one after it, starts the one after that.
+  template <int Set>
+  FW_INLINE void step(const uint8_t* x, const float* scale, const uint8_t* x_ahead, const uint8_t* codes_ahead,
+                      F32x16 (&acc)[1][Tokens]) {
+    constexpr int next = (Set + 1) % kSets, after = (Set + 2) % kSets, part = Set % kSubs;
+    x += group(Set), scale += Set * kLanes;
+    tile_zero<after>();
+    tile_load<4 + after % 2>(x_ahead, kGroup);
+    add<0, part>(x, scale, dots_[Set], acc);
+    tile_load<6 + after % 2>(codes_ahead, 64);
+    add<1, part>(x, scale, dots_[Set], acc);
+    tile_dot_i8<after, 4 + after % 2, 6 + after % 2>();
+    add<2, part>(x, scale, dots_[Set], acc);
+    tile_store<next>(dots_[next], 64);
+    add<3, part>(x, scale, dots_[Set], acc);
+  }
+
+  // A quarter of the tokens: x is their group, `scale` the sub-group's, its minimum as far on as lows are from scales.
+  template <int Quarter, int Part>
+  FW_INLINE static void add(const uint8_t* x, const float* scale, const int32_t* dots, F32x16 (&acc)[1][Tokens]) {
     constexpr int first = Quarter * kQuarter < Tokens ? Quarter * kQuarter : Tokens;
     constexpr int tokens = Tokens - first < kQuarter ? Tokens - first : kQuarter;
-    const uint8_t* scales = group(here_.i) + kGroup * Tokens + 4 * first;
-    const F32x16 scale = load(here_.tile->scales + here_.i * kLanes);
+    const uint8_t* scales = x + kGroup * Tokens + 4 * first;
+    const F32x16 by = load(scale);
     each<tokens>([&](auto t) FW_LAMBDA {
       F32x16& sum = acc[0][first + t];
-      sum = fma(to_f32(iload(dots + (first + t) * kLanes)), mul(scale, broadcast(scales + 4 * t)), sum);
+      sum = fma(to_f32(iload(dots + (first + t) * kLanes)), mul(by, broadcast(scales + 4 * t)), sum);
     });
     if constexpr (Mins) {
-      const uint8_t* sums = scales + (kSubs == 1 ? 12 : 4 + 4 * (here_.i % kSubs)) * Tokens;
-      const F32x16 low = load(here_.tile->lows + here_.i * kLanes);
+      const uint8_t* sums = scales + (kSubs == 1 ? 12 : 4 + 4 * Part) * Tokens;
+      const F32x16 low = load(scale + kOpenScales);
       each<tokens>([&](auto t) FW_LAMBDA {
         F32x16& sum = acc[0][first + t];
         sum = fma(low, broadcast(sums + 4 * t), sum);
@@ -131,14 +148,13 @@ class OpenedProduct {
   }
 
   const Stretch& s_;
-  const int64_t count_, end_;
-  Place here_{s_.tiles, s_.sums, 0}, ahead_{s_.tiles, s_.sums, 0};
   alignas(64) int32_t dots_[kSets][kTileRows * kLanes];
 };
 
 template <int Sub, bool Mins, bool, int Tokens>
 void multiply_opened(const Stretch& s) {
-  OpenedProduct<Sub, Mins, Tokens>(s).run();
+  OpenedProduct<Sub, Mins, Tokens> product(s);
+  product.fits(s) ? product.run() : product.run_slowly();
 }
 
 }  // namespace flyweight::FW_ISA
