@@ -97,9 +97,9 @@ class Block {
     for (int64_t s = steps.begin; s < steps.end; ++s) {
       const uint8_t* first = weights(tile, s, room[0]);
       if (few)
-        prefetch(first + kAhead, kStepBytes);
+        prefetch_stream(first, kAhead, kStepBytes);
       else if (Panels == 1)  // one panel: memory sets the pace
-        for (int i = 0; i < Tiles; ++i) prefetch_l2(first + (Tiles + i) * bytes_);
+        for (int i = 0; i < Tiles; ++i) prefetch(first + (Tiles + i) * bytes_, kStepBytes);
       tile_load<4>(x_[0] + s * size_[0] * 64, 64);
       tile_load<6>(first, 64);
       tile_dot_bf16<0, 4, 6>();
@@ -110,10 +110,6 @@ class Block {
       if constexpr (Tiles == 2 && Panels == 2) tile_dot_bf16<3, 5, 7>();
     }
     each_sum<Tiles, Panels>([&](auto r, auto i, auto p) FW_LAMBDA { tile_store<r>(place(i, p), 64); });
-  }
-
-  FW_INLINE static void prefetch_l2(const uint8_t* p) {
-    for (int64_t i = 0; i < kStepBytes; i += 64) __builtin_prefetch(p + i, 0, 2);
   }
 
   const LinearJob& job_;
@@ -143,7 +139,7 @@ struct Pairs {
     clear(acc);
     const uint8_t* x = at.panel;
     for (int64_t begin = 0; begin < count; begin += pairs, x += 64 * Tokens) {
-      if (at.ahead) prefetch(at.tile + at.ahead + 64 * Tiles * begin, 64 * Tiles * pairs);
+      if (at.ahead) prefetch_stream(at.tile + 64 * Tiles * begin, at.ahead, 64 * Tiles * pairs);
       const int64_t end = begin + pairs < count ? pairs : count - begin;
       for (int64_t pair = 0; pair < end; ++pair) {
         B8x64 w[Tiles];

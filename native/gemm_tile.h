@@ -24,9 +24,10 @@ constexpr int kTokens = 2, kTiles = 1, kRowTiles = 1;
 #else
 constexpr int kTokens = 4, kTiles = 1, kRowTiles = 2;
 #endif
-// Decoding reads each weight once.  This far ahead of the multiplication its lines are asked for, which also carries the
-// stream over the end of a tile, where the hardware's own prefetch starts anew (measured: 52 % -> 95 % of one core's
-// bandwidth at K = 1024; 1152 and 2304 bytes are too short).
+// Decoding reads each weight once.  This far ahead of the multiplication its lines are asked for, into L2, and half as far
+// into L1: that also carries the stream over the end of a tile, where the hardware's own prefetch starts anew.  At K = 1024
+// one core of a Zen 4 went from 52 % to 95 % of its bandwidth, with lines asked into L1 at once; a Sapphire Rapids needs the
+// two stages (71 % -> 94 %: what waits for memory fills L1's few buffers).
 constexpr int64_t kAhead = 4608;
 constexpr int kRowTokens = 4;  // as many tokens as still leave a product waiting for memory
 
@@ -75,7 +76,13 @@ FW_INLINE I32x16 ibroadcast(const uint8_t* p) {
 }
 
 FW_INLINE void prefetch(const uint8_t* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+// What is `ahead` of a stream at p that goes on by `bytes`.
+FW_INLINE void prefetch_stream(const uint8_t* p, int64_t ahead, int64_t bytes) {
+  prefetch(p + ahead, bytes);
+  if (ahead > kAhead) return;
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + ahead / 2 + i);
 }
 
 // Float activations: acc = fma(w[k], x[k], acc), k upward; w[k] is the exact dequantised weight.
@@ -89,7 +96,8 @@ void multiply_float(const LinearJob& job, const Spot& at) {
   const uint8_t* x = at.panel;
   const int64_t whole = job.k / step * step;
   for (int64_t k = 0; k < whole; k += step, x += 4 * step * Tokens) {
-    if (at.ahead) prefetch(at.tile + at.ahead + k * W::kGroupBytes * Tiles / kGroup, W::kGroupBytes * Tiles * step / kGroup);
+    if (at.ahead)
+      prefetch_stream(at.tile + k * W::kGroupBytes * Tiles / kGroup, at.ahead, W::kGroupBytes * Tiles * step / kGroup);
     F32x16 w[Tiles][step];
     each<Tiles>([&](auto i) FW_LAMBDA { W::values(at.tile + bytes * i, k, w[i]); });
     each<step>([&](auto j) FW_LAMBDA {
@@ -121,7 +129,7 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
   clear(acc);
   const uint8_t* x = at.panel;
   for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
-    if (at.ahead) prefetch(at.tile + at.ahead + g * group, group);
+    if (at.ahead) prefetch_stream(at.tile + g * group, at.ahead, group);
     each<subs>([&](auto s) FW_LAMBDA {
       constexpr int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
       I32x16 dot[Tiles][Tokens];
