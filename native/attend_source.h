@@ -5,17 +5,11 @@
 // vector loads may touch such slots of a block; table entries outside it are not even read.
 #pragma once
 
+#include "attend_rows.h"
 #include "attend_tile.h"
 #include "kernels_attention.h"
 
 namespace flyweight::FW_ISA {
-
-// A tile as some rows [row, end) of an item see it: positions at + [from, to), each row its own part of them.
-struct Span {
-  int64_t at = 0, from = 0, to = 0, row = 0, end = 0;
-
-  bool seen() const { return row < end; }
-};
 
 // 16 x 16 floats: to[j * stride + i] = from[16 * i + j].
 inline void transpose(const float* from, float* to, int64_t stride) {

@@ -41,24 +41,30 @@ struct AttendArgs {
   int64_t table_width;
 };
 
-// A run of query tokens of one sequence against one KV head, over splits [first, last) of the context.
+// Some query tokens against one KV head, over positions [first, last) of a context; multiples of kTile, and `last` may
+// lie beyond what the tokens see.
 struct AttendItem {
-  int32_t sequence, head, token, count, first, last;
-  int64_t record;  // -1: all splits are here, write `out`; else where the item's records start, [split, row]
+  int32_t sequence, head;  // whose table is read, which KV head
+  int32_t token, count;    // tokens order[token, token + count), positions ascending; all see the same blocks
+  int32_t first, last;
+  int32_t record;          // -1: writes `out`; else which of its tokens' records takes the softmax of whole splits.  The
+                           // one after it takes that of the split which ends beyond `last`, if there is one
+  bool resumes;            // goes on from records 0 and 1, where another item has come to `first`
 };
 
-// Rows whose splits were computed apart, from split `first` on.
+// Tokens order[token, token + count) whose splits were all computed apart: record i holds split i.
 struct AttendMerge {
-  int32_t head, token, count, first;
-  int64_t record;  // as the first item's
+  int32_t head, token, count;
 };
 
 // Who computes what; made by plan_attend, no influence on the bits.
 struct AttendWork {
   const AttendItem* items;
-  int64_t item_count;
-  const AttendMerge* merges;
+  int64_t early, item_count;  // the first `early` items are done before the others begin
+  const AttendMerge* merges;  // after all items
   int64_t merge_count;
+  const int32_t* order;
+  const int64_t* tokens;  // [T] where a token's records start: [record][query head]
 };
 
 struct AttentionKernels {

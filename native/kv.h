@@ -54,10 +54,10 @@ FW_SHARED int64_t item_rows(int64_t heads_per_kv) { return item_tokens(heads_per
 // A record is a softmax in progress: maximum (16 floats, the first used), 16 partial sums, weighted V.
 FW_SHARED int64_t record_floats(int64_t v_dim) { return 32 + padded(v_dim); }
 
-// Scratch of one worker, in floats: K tile, V tile, packed q, scores, factors, two records a row.
+// Scratch of one worker, in floats: K tile, V tile, packed q, scores, factors, positions, two records a row.
 FW_SHARED int64_t worker_floats(int64_t heads_per_kv, const KVView& kv) {
   const int64_t rows = item_rows(heads_per_kv);
-  return kTile * (kv.k_dim + padded(kv.v_dim)) + padded(rows * kv.k_dim) + rows * kTile + padded(rows) +
+  return kTile * (kv.k_dim + padded(kv.v_dim)) + padded(rows * kv.k_dim) + rows * kTile + 2 * padded(rows) +
          2 * rows * record_floats(kv.v_dim);
 }
 

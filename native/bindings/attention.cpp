@@ -162,8 +162,9 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
                         positions.data(), tables.data(), static_cast<int64_t>(tables.shape(1))};
   const int threads = engine.pool.threads();
   const Computing computing;
-  const AttendPlan plan = plan_attend({static_cast<int64_t>(tables.shape(0)), starts.data(), positions.data(), heads,
-                                       view.heads, window, threads});
+  const AttendPlace place{extent(tables, 0), starts.data(), positions.data(), tables.data(), extent(tables, 1),
+                          view.block};
+  const AttendPlan plan = plan_attend({place, heads, view.heads, window, threads});
   const std::lock_guard<std::mutex> lock(scratch.busy);
   const int64_t bytes = attend_floats(args, plan, threads) * static_cast<int64_t>(sizeof(float));
   engine.kernels->attention->attend(engine.pool, args, plan.work(), static_cast<float*>(scratch.reserve(bytes)));

@@ -111,8 +111,8 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, KVType type, con
   const AttendArgs args{in.q.data(), out.data(), kv, s.heads(), 0.3f, s.window, s.softcap,
                         s.sinks ? in.sinks.data() : nullptr, now.positions.data(), now.tables.data(), now.width};
   const auto sequences = static_cast<int64_t>(s.contexts.size());
-  const AttendPlan plan =
-      plan_attend({sequences, now.starts.data(), now.positions.data(), s.heads(), s.kv_heads, s.window, threads});
+  const AttendPlace place{sequences, now.starts.data(), now.positions.data(), now.tables.data(), now.width, s.block};
+  const AttendPlan plan = plan_attend({place, s.heads(), s.kv_heads, s.window, threads});
   Floats scratch(static_cast<size_t>(attend_floats(args, plan, threads)));
   kernels.attention->attend(pool, args, plan.work(), scratch.data());
   const std::vector<int32_t> src{all.slots[0]}, dst{all.slots[0]};

@@ -120,8 +120,10 @@ def test_wider_activations_need_more() -> None:
 
 def test_working_memory_is_bounded() -> None:
     layer = SPEC.layers[0]
-    assert attend_bytes(layer, 1, 1 << 20, 256) < 256 * MIB
-    assert attend_bytes(layer, 512, 4096, 1) < MIB
+    assert attend_bytes(layer, 1, 1, 1 << 20, 256) < 256 * MIB
+    assert attend_bytes(layer, 512, 1, 4096, 1) < MIB
+    alone, many = (attend_bytes(layer, 4096, n, 4096, 1) for n in (1, 4096))
+    assert alone < many < alone + 16 * MIB
     assert sample_bytes(1000, 1, 1) == 1000 * (4 + 4 + 16 + 64) + 1024 * 12 + 64
 
 

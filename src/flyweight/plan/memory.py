@@ -167,10 +167,8 @@ def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPla
     """The plan with K/V for one sequence of full length, whether it fits or not."""
     spec, tokens = needs.spec, sizing.max_num_batched_tokens
     rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
-    attention = max(
-        attend_bytes(layer, tokens, sizing.max_model_len, sizing.threads)
-        for layer in set(spec.layers)
-    )
+    where = tokens, sizing.max_num_seqs, sizing.max_model_len, sizing.threads
+    attention = max(attend_bytes(layer, *where) for layer in set(spec.layers))
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,

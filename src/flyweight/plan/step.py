@@ -14,6 +14,8 @@ FLOAT = 4
 # Bytes an activation takes when `linear` has rounded it; 8-bit codes travel with scale and sums.
 ROUNDED = {"int8": 1.5, "bf16": 2.0, "f32": 4.0}
 SPLIT, MOST_RECORDS = 512, 1 << 17  # attention: positions of a split, records of splits kept apart
+MOST_SHARED = 1 << 12  # rows of query heads that read a prefix together, two records each
+SHARING = 8  # tokens of a sequence that reads with others, at most
 TILE = 64  # positions of K and V widened at a time, at most
 WAVE = 16  # rows sampled together
 SEGMENT, HISTOGRAM = 16384, 1024 * (8 + 4) + 64  # ids of a row's part; bytes kept for each
@@ -68,18 +70,20 @@ def _head_panels(layer: LayerSpec) -> int:
     return FLOAT * layer.heads * max(layer.latent.plain, layer.latent.rank)
 
 
-def attend_bytes(layer: LayerSpec, tokens: int, context: int, threads: int) -> int:
-    """Working memory of attention: tiles of every worker, and splits computed apart when there are
-    too few query tokens to go round.
+def attend_bytes(layer: LayerSpec, tokens: int, sequences: int, context: int, threads: int) -> int:
+    """Working memory of attention: tiles of every worker, and records: of splits computed apart
+    when there are too few query tokens to go round, else of prefixes that sequences share.
     """
     group = layer.heads // layer.kv.heads
     item = max(1, TILE // group)  # query tokens of a work item
     rows, record = item * group, 32 + layer.kv.v_dim + 15
-    worker = TILE * (layer.kv.k_dim + layer.kv.v_dim + 15) + rows * (layer.kv.k_dim + TILE + 1)
-    worker += 32 + 2 * rows * record
+    worker = TILE * (layer.kv.k_dim + layer.kv.v_dim + 15) + rows * (layer.kv.k_dim + TILE + 2)
+    worker += 48 + 2 * rows * record
     runs = (4 * threads - 1) // layer.kv.heads if threads > 1 else 0
     records = min(tokens, runs * item) * layer.heads * -(-context // SPLIT)
-    return FLOAT * (threads * worker + min(records, MOST_RECORDS) * record)
+    sharing = min(tokens, SHARING * sequences) if sequences > 1 else 0
+    shared = 2 * min(sharing * layer.heads, MOST_SHARED)
+    return FLOAT * (threads * worker + max(min(records, MOST_RECORDS), shared) * record)
 
 
 def experts_bytes(route: RouteSpec, hidden: int, inner: int, tokens: int, parts: int = 2) -> int:

@@ -1,0 +1,63 @@
+// The query rows of a work item: what each sees of the context, and where its records are.  Included by attention.cpp.
+//
+// Invariant: rows are (token, query head of the group), token by token, so positions ascend with the row.
+#pragma once
+
+#include "kernels_attention.h"
+#include "simd.h"
+
+namespace flyweight::FW_ISA {
+
+// A tile as some rows [row, end) of an item see it: positions at + [from, to), each row its own part of them.
+struct Span {
+  int64_t at = 0, from = 0, to = 0, row = 0, end = 0;
+
+  bool seen() const { return row < end; }
+};
+
+class Rows {
+ public:
+  // `positions` has room for a number a row.
+  Rows(const AttendArgs& a, const AttendWork& work, const AttendItem& item, int32_t* positions)
+      : a_(a), work_(work), item_(item), group_(a.heads / a.kv.heads), count_(item.count * group_),
+        positions_(positions) {
+    for (int64_t i = 0, row = 0; i < item.count; ++i)
+      for (int64_t g = 0; g < group_; ++g) positions[row++] = a.positions[work.order[item.token + i]];
+  }
+
+  int64_t count() const { return count_; }
+  int64_t token(int64_t row) const { return work_.order[item_.token + row / group_]; }
+  int64_t head(int64_t row) const { return item_.head * group_ + row % group_; }
+  const float* q(int64_t row) const { return a_.q + (token(row) * a_.heads + head(row)) * a_.kv.k_dim; }
+  float* out(int64_t row) const { return a_.out + (token(row) * a_.heads + head(row)) * a_.kv.v_dim; }
+  int64_t record(int64_t row, int64_t i) const { return work_.tokens[token(row)] + i * a_.heads + head(row); }
+
+  // A row sees positions [first(row), position(row)] of the context; both ascend with the row.
+  int64_t position(int64_t row) const { return positions_[row]; }
+  int64_t first(int64_t row) const { return first_seen(position(row), a_.window); }
+  // The same within a tile: [from, to).
+  int64_t from(int64_t row, int64_t at) const { return within(first(row) - at); }
+  int64_t to(int64_t row, int64_t at) const { return within(position(row) + 1 - at); }
+
+  // The tile at `at` as the rows see it, given the span of a tile before it.
+  Span span(int64_t at, Span s) const {
+    s.at = at;
+    while (s.row < count_ && position(s.row) < at) ++s.row;
+    while (s.end < count_ && first(s.end) < at + kTile) ++s.end;
+    if (!s.seen()) return s;
+    s.from = from(s.row, at);
+    s.to = to(s.end - 1, at);
+    return s;
+  }
+
+ private:
+  static int64_t within(int64_t n) { return n < 0 ? 0 : n < kTile ? n : kTile; }
+
+  const AttendArgs& a_;
+  const AttendWork& work_;
+  const AttendItem& item_;
+  int64_t group_, count_;
+  const int32_t* positions_;
+};
+
+}  // namespace flyweight::FW_ISA
