@@ -21,7 +21,7 @@ from flyweight.ops.cpu.attention import Attention, CpuKV, kv_layer
 from flyweight.spec import KVGroup
 from flyweight.wire import Batch
 
-BLOCK = 16
+BLOCK = 32
 LAYERS = 8
 
 
@@ -56,8 +56,8 @@ def step(sequences: int, computed: int, count: int) -> Batch:
     return Batch(none, positions, slots, starts, contexts, tables, none, None)  # type: ignore[arg-type]
 
 
-def filled(group: KVGroup, blocks: int, dtype: str) -> CpuKV:
-    kv = kv_layer(group, blocks, BLOCK, dtype)
+def filled(group: KVGroup, blocks: int, dtype: str, activations: str) -> CpuKV:
+    kv = kv_layer(group, blocks, BLOCK, dtype, activations)
     noise = np.random.default_rng(1).normal(size=1 << 16)
     word = {"f32": noise.astype(np.float32), "f16": noise.astype(np.float16)}
     word["bf16"] = (word["f32"].view(np.uint32) >> 16).astype(np.uint16)
@@ -87,7 +87,8 @@ def report(args: argparse.Namespace, sequences: int, computed: int, count: int) 
     group = KVGroup(kv_heads, dim, dim)
     if args.latent:
         group = KVGroup(1, 576, 512, v_in_k=True)
-    layers = [filled(group, batch.tables.size, args.dtype) for _ in range(LAYERS)]
+    mode, blocks = args.activations, int(batch.tables.max()) + 1
+    layers = [filled(group, blocks, args.dtype, mode) for _ in range(LAYERS)]
     q = np.random.default_rng(2).normal(size=(sequences * count, heads, group.k_dim))
     q = q.astype(np.float32)
     before = bandwidth(args.threads)
@@ -113,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
+    parser.add_argument("--activations", default="int8", choices=["int8", "bf16", "f32"])
     parser.add_argument("--isa", default="", help="instruction set, the best by default")
     parser.add_argument("--heads", default="16,8,128", help="query heads, KV heads, head size")
     parser.add_argument("--window", type=int, default=0, help="positions a token sees, 0 for all")

@@ -20,9 +20,9 @@ class FloatTiles {
       : a_(args), rows_(rows), tiles_((rows.count() + kRowTile - 1) / kRowTile),
         tile_rows_((rows.count() + tiles_ - 1) / tiles_), v_padded_(padded(args.kv.v_dim)),
         stride_(record_floats(args.kv.v_dim)), source_(args, item, scratch, scratch + kTile * args.kv.k_dim) {
-    const int64_t room = item_rows(args.heads / args.kv.heads);
+    const int64_t room = padded(item_rows(args.heads / args.kv.heads));
     q_ = scratch + kTile * (args.kv.k_dim + v_padded_);
-    scores_ = q_ + padded(room * args.kv.k_dim);
+    scores_ = q_ + room * args.kv.k_dim;
     factor_ = scores_ + room * kTile;
     pack_q();
   }

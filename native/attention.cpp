@@ -6,11 +6,15 @@
 // part of the row, never of the item.  Grouping rows, sharing tiles between sequences, leaving a softmax in records for
 // another item or computing splits apart repeats exactly these operations, so a row's bits depend on its q and the K/V
 // it sees, on nothing else.
+#include "attend_dots.h"
 #include "attend_floats.h"
 #include "attend_rows.h"
 #include "attend_softmax.h"
 #include "kernels_attention.h"
 #include "simd.h"
+#if defined(FW_ISA_AMX)
+#include "attend_amx.h"
+#endif
 
 namespace flyweight::FW_ISA {
 namespace {
@@ -126,6 +130,10 @@ void merge(const AttendArgs& a, const AttendWork& work, const AttendMerge& m, fl
 }
 
 void run_item(const AttendArgs& a, const AttendWork& work, const AttendItem& item, float* own, float* records) {
+#if defined(FW_ISA_AMX)
+  if (a.kv.paired && AmxMath::fits(a.kv)) return Worker<PairTiles<AmxMath>>(a, work, item, own, records).run();
+#endif
+  if (a.kv.paired) return Worker<PairTiles<DotMath>>(a, work, item, own, records).run();
   switch (a.kv.type) {
     case KVType::f16: return Worker<FloatTiles<Half>>(a, work, item, own, records).run();
     case KVType::bf16: return Worker<FloatTiles<Brain>>(a, work, item, own, records).run();

@@ -3,7 +3,8 @@
 // Layout.  K is [blocks, heads, block/lanes, k_dim, lanes]: `lanes` neighbouring positions lie side by side, so a
 // vector load brings one element of 16 positions and a score needs no horizontal sum.  V is [blocks, heads, block,
 // v_dim].  lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may
-// touch.  With `v_in_k` (multi-head latent attention) there is no V: it is the last v_dim elements of K.
+// touch.  With `paired`, for products of bf16 in pairs: K is [blocks, heads, block/16, k_dim/2, 16, 2], pairs of elements,
+// and V is [blocks, heads, block/2, v_dim, 2], pairs of positions.  With `v_in_k` (multi-head latent attention) there is no V: it is the last v_dim elements of K.
 // Functions here are always inlined: shared by all targets, they must not leave a copy compiled for one of them.
 #pragma once
 
@@ -25,19 +26,26 @@ struct KVView {
   void* v = nullptr;
   KVType type = KVType::f32;
   int64_t blocks = 0, heads = 0, block = 1, k_dim = 0, v_dim = 0;
-  bool v_in_k = false;
+  bool v_in_k = false, paired = false;
 
   FW_SHARED int64_t lanes() const { return block % 16 == 0 ? 16 : 1; }
   FW_SHARED int64_t row() const { return k_dim + (v_in_k ? 0 : v_dim); }  // elements stored a position and head
-  // Index of the first element; the following ones are lanes() apart in K, adjacent in V.
+  // Index of the first element.  Of K the following ones are lanes() apart, in pairs where it is paired; of V v_step().
   FW_SHARED int64_t k_index(int64_t slot, int64_t head) const {
     const int64_t in_block = slot % block, side = lanes();
-    return ((slot / block * heads + head) * block + in_block / side * side) * k_dim + in_block % side;
+    return ((slot / block * heads + head) * block + in_block / side * side) * k_dim + in_block % side * (paired ? 2 : 1);
   }
   FW_SHARED int64_t v_index(int64_t slot, int64_t head) const {
-    return ((slot / block * heads + head) * block + slot % block) * v_dim;
+    const int64_t in_block = slot % block, first = (slot / block * heads + head) * block;
+    return paired ? (first + in_block / 2 * 2) * v_dim + in_block % 2 : (first + in_block) * v_dim;
   }
+  FW_SHARED int64_t v_step() const { return paired ? 2 : 1; }
 };
+
+// Whether a layer can be stored in pairs.
+FW_SHARED bool pairs_fit(const KVView& kv) {
+  return kv.type == KVType::bf16 && kv.block % 16 == 0 && kv.k_dim % 2 == 0 && (!kv.v_in_k || kv.v_dim % 2 == 0);
+}
 
 // The first position that the token at `position` sees; window 0 shows all.
 FW_SHARED int64_t first_seen(int64_t position, int64_t window) {
@@ -54,11 +62,12 @@ FW_SHARED int64_t item_rows(int64_t heads_per_kv) { return item_tokens(heads_per
 // A record is a softmax in progress: maximum (16 floats, the first used), 16 partial sums, weighted V.
 FW_SHARED int64_t record_floats(int64_t v_dim) { return 32 + padded(v_dim); }
 
-// Scratch of one worker, in floats: K tile, V tile, packed q, scores, factors, positions, two records a row.
+// Scratch of one worker, in floats: two records a row, positions, K tile, V tile, packed q, scores, factors.  Matrix
+// registers take 16 rows at a time.
 FW_SHARED int64_t worker_floats(int64_t heads_per_kv, const KVView& kv) {
-  const int64_t rows = item_rows(heads_per_kv);
-  return kTile * (kv.k_dim + padded(kv.v_dim)) + padded(rows * kv.k_dim) + rows * kTile + 2 * padded(rows) +
-         2 * rows * record_floats(kv.v_dim);
+  const int64_t rows = padded(item_rows(heads_per_kv));
+  return 2 * rows * record_floats(kv.v_dim) + rows + kTile * (kv.k_dim + padded(kv.v_dim)) + rows * kv.k_dim +
+         rows * kTile + rows;
 }
 
 }  // namespace flyweight

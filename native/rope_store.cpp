@@ -98,6 +98,25 @@ void store_row(T* to, int64_t stride, const float* row, int64_t dim) {
   }
 }
 
+// The same for a row of K in pairs of elements, 16 positions side by side.
+void store_k_pairs(uint16_t* to, const float* row, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += 16) {
+    const int n = tail(dim - d);
+    uint16_t lane[16];
+    store_bf16(lane, load_tail(row + d, n));
+    for (int i = 0; i < n; i += 2) std::memcpy(to + (d + i) * 16, lane + i, 2 * sizeof(uint16_t));
+  }
+}
+
+template <KVType type, class T>
+void store_k(const KVView& kv, int64_t slot, int64_t head, const float* row) {
+  T* to = static_cast<T*>(kv.k) + kv.k_index(slot, head);
+  if constexpr (type == KVType::bf16) {
+    if (kv.paired) return store_k_pairs(to, row, kv.k_dim);
+  }
+  store_row<type>(to, kv.lanes(), row, kv.k_dim);
+}
+
 template <KVType type, class T>
 void store_token(const RopeStoreArgs& a, int64_t t) {
   const KVView& kv = a.kv;
@@ -116,29 +135,31 @@ void store_token(const RopeStoreArgs& a, int64_t t) {
     alignas(64) float k[kMaxHead];
     k_norm.write(k, x, head);
     rotate(k, cos, sin, a.half);
-    store_row<type>(static_cast<T*>(kv.k) + kv.k_index(slot, head), kv.lanes(), k, kv.k_dim);
+    store_k<type, T>(kv, slot, head, k);
   }
   if (kv.v_in_k) return;
   for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim)
-    store_row<type>(static_cast<T*>(kv.v) + kv.v_index(slot, head), 1, x, kv.v_dim);
+    store_row<type>(static_cast<T*>(kv.v) + kv.v_index(slot, head), kv.v_step(), x, kv.v_dim);
+}
+
+// Calls f(element, its place) for every stored element of a slot and head.
+template <class T, class F>
+void each_element(const KVView& kv, int64_t slot, int64_t head, T* held, F&& f) {
+  const int64_t side = kv.lanes(), pair = kv.paired ? 2 : 1, v_dim = kv.row() - kv.k_dim;
+  T* k = static_cast<T*>(kv.k) + kv.k_index(slot, head);
+  for (int64_t d = 0; d < kv.k_dim; ++d) f(held[d], k[d / pair * pair * side + d % pair]);
+  if (v_dim == 0) return;
+  T* v = static_cast<T*>(kv.v) + kv.v_index(slot, head);
+  for (int64_t d = 0; d < v_dim; ++d) f(held[kv.k_dim + d], v[d * kv.v_step()]);
 }
 
 // One KV head; `held` takes every K and V row before the first is written.
 template <class T>
 void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t* dst, int64_t count, T* held) {
-  const int64_t side = kv.lanes(), dim = kv.row(), v_dim = dim - kv.k_dim;
-  const size_t v_bytes = static_cast<size_t>(v_dim) * sizeof(T);
-  for (int64_t i = 0; i < count; ++i) {
-    const T* k = static_cast<const T*>(kv.k) + kv.k_index(src[i], head);
-    for (int64_t d = 0; d < kv.k_dim; ++d) held[i * dim + d] = k[d * side];
-    if (v_dim > 0)
-      std::memcpy(held + i * dim + kv.k_dim, static_cast<const T*>(kv.v) + kv.v_index(src[i], head), v_bytes);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    T* k = static_cast<T*>(kv.k) + kv.k_index(dst[i], head);
-    for (int64_t d = 0; d < kv.k_dim; ++d) k[d * side] = held[i * dim + d];
-    if (v_dim > 0) std::memcpy(static_cast<T*>(kv.v) + kv.v_index(dst[i], head), held + i * dim + kv.k_dim, v_bytes);
-  }
+  for (int64_t i = 0; i < count; ++i)
+    each_element(kv, src[i], head, held + i * kv.row(), [](T& to, T& from) { to = from; });
+  for (int64_t i = 0; i < count; ++i)
+    each_element(kv, dst[i], head, held + i * kv.row(), [](T& from, T& to) { to = from; });
 }
 
 }  // namespace

@@ -64,11 +64,15 @@ FW_INLINE int32_t hsum(I32x16 v) {
 }
 
 FW_INLINE float hmax(F32x16 v) {
+#if defined(FW_ISA_AVX512)
+  return _mm512_reduce_max_ps(v.v);
+#else
   float lane[16];
   store(lane, v);
   for (int half = 8; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
   return lane[0];
+#endif
 }
 
 FW_INLINE F32x16 load_bf16(const uint16_t* p) { return as_f32(shl<16>(load_u16(p))); }
@@ -83,6 +87,18 @@ FW_INLINE I32x16 bf16_bits(F32x16 v) {
 }
 
 FW_INLINE void store_bf16(uint16_t* p, F32x16 v) { store_u16(p, bf16_bits(v)); }
+
+// 32 numbers as bf16, those of `a` first.  Subnormals may become zero.
+FW_INLINE B8x64 pack_bf16(F32x16 a, F32x16 b) {
+#if defined(FW_ISA_AVX512)
+  return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v))};
+#else
+  uint16_t both[32];
+  store_bf16(both, a);
+  store_bf16(both + 16, b);
+  return bload(both);
+#endif
+}
 
 struct Reduced {
   F32x16 n, r;

@@ -32,11 +32,12 @@ constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 
 
 int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
 
-using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // heads, block size, k_dim, v_dim
+// heads, block size, k_dim, v_dim, whether in pairs
+using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t, bool>;
 
 // Without `v`, V is the last v_dim elements of K.
 void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerShape shape) {
-  const auto [heads, block, k_dim, v_dim] = shape;
+  const auto [heads, block, k_dim, v_dim, paired] = shape;
   require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
   require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
   require(blocks <= INT32_MAX / block, "slots must fit 32 bits");
@@ -44,13 +45,14 @@ void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerSh
   require(k_dim > 0 && v_dim > 0 && k_dim <= kMaxHead && v_dim <= kMaxHead, "head size must be 1 to 1024");
   require(v || v_dim <= k_dim, "V in K must not be wider than K");
   void* values = v ? v->data() : nullptr;
-  const KVView view{k.data(), values, static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim, !v};
+  const KVView view{k.data(), values, static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim, !v,
+                    paired};
+  require(!paired || pairs_fit(view), "pairs need bf16, blocks of whole 16 and even heads");
   const int64_t rows = blocks * heads * block * element_bytes(view.type);
   require(static_cast<int64_t>(k.size()) >= rows * k_dim + kSpare, "K holds too few bytes");
   require(!v || static_cast<int64_t>(v->size()) >= rows * v_dim + kSpare, "V holds too few bytes");
-  const auto aligned = [&](const void* p) {
-    return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(element_bytes(view.type)) == 0;
-  };
+  const auto unit = static_cast<uintptr_t>(element_bytes(view.type) * view.v_step());
+  const auto aligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % unit == 0; };
   require(aligned(k.data()) && aligned(values), "K and V must be aligned to their elements");
   new (self) KV{view, std::move(k), std::move(v)};
 }

@@ -25,7 +25,7 @@ KV_SPARE: int = 64
 class KV:
     """K and V bytes of one layer with their layout (native/kv.h)."""
 
-    def __init__(self, k: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None, dtype: int, blocks: int, shape: tuple[int, int, int, int]) -> None: ...
+    def __init__(self, k: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], v: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None, dtype: int, blocks: int, shape: tuple[int, int, int, int, bool]) -> None: ...
 
 class Scratch:
     """Working memory; one call at a time may use it."""

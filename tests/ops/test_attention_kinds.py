@@ -20,7 +20,7 @@ from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 
 BEST = available_isas()[-1]
-DTYPES = ("f32", "f16", "bf16")
+DTYPES = ("f32", "f16", "bf16", "pairs")  # the last: bf16, multiplied in pairs
 WINDOWS = (1, 2, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 600, 5000)
 slow_ok = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -50,7 +50,7 @@ class Case:
         return [(0, c) for c in self.contexts]
 
     def store(self, ops: Ops, dtype: str) -> KVLayer:
-        kv = poisoned(ops, self.group, self.pages, dtype)
+        kv = poisoned(ops, self.group, self.pages, "bf16" if dtype == "pairs" else dtype)
         ops.rope_store(self.qkv, kv, self.pages.step(self.whole), still(len(self.qkv), 0), None)
         return kv
 
@@ -68,11 +68,17 @@ class Case:
         assert np.isfinite(out).all()
         return out
 
-    def bound(self, scale: float = 0.3) -> float:
+    def bound(self, dtype: str = "", scale: float = 0.3) -> float:
         """docs/ops.md's."""
         k = self.qkv[:, self.heads * self.group.k_dim :]
         spread = scale * float(np.abs(self.q).sum(-1).max() * np.abs(k).max())
-        return 64 * EPS * (1 + spread) * float(np.abs(k).max())
+        pairs = 2.0**-8 if dtype == "pairs" else 0.0
+        return (64 * EPS * (1 + spread) + pairs) * float(np.abs(k).max())
+
+
+def mode(dtype: str) -> str:
+    """The activations that go with it."""
+    return "int8" if dtype == "pairs" else "f32"
 
 
 def case(
@@ -91,12 +97,12 @@ def test_windows_of_every_size(native: Make, dtype: str, block: int) -> None:
     """The last rows of contexts around the window's ends, and every row of a prompt."""
     some = case(KVGroup(2, 16, 16), 2, (40, 130, 700), block)
     chunks = [(0, 40), (120, 10), (690, 10)]
-    mine, truth = native(), ReferenceOps()
+    mine, truth = native(mode(dtype)), ReferenceOps(mode(dtype))
     kv, reference = some.store(mine, dtype), some.store(truth, dtype)
     for window in WINDOWS:
         got = some.attend(mine, kv, chunks, Kind(window))
         want = some.attend(truth, reference, chunks, Kind(window))
-        assert np.abs(got - want).max() <= some.bound()
+        assert np.abs(got - want).max() <= some.bound(dtype)
     everything = some.attend(mine, kv, chunks, Kind())
     assert (some.attend(mine, kv, chunks, Kind(5000)) == everything).all()
     assert (some.attend(mine, kv, chunks, Kind(700)) == everything).all()
@@ -117,11 +123,11 @@ def test_softcap_and_sinks(native: Make, kind: Kind, share: int) -> None:
     some = case(KVGroup(2, 32, 24), share, (70, 530))
     own = replace(kind, sinks=None if kind.sinks is None else kind.sinks[: some.heads].copy())
     for dtype in DTYPES:
-        mine, truth = native(), ReferenceOps()
+        mine, truth = native(mode(dtype)), ReferenceOps(mode(dtype))
         chunks = [(0, 70), (510, 20)]
         got = some.attend(mine, some.store(mine, dtype), chunks, own)
         want = some.attend(truth, some.store(truth, dtype), chunks, own)
-        assert np.abs(got - want).max() <= some.bound()
+        assert np.abs(got - want).max() <= some.bound(dtype)
 
 
 def test_sinks_at_the_ends(native: Make) -> None:
@@ -148,8 +154,8 @@ def test_a_softcap_out_of_reach_changes_little_and_a_tight_one_flattens(native: 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Case, Kind, str]:
     v_in_k = draw(st.booleans())
-    k_dim = draw(st.sampled_from([2, 8, 48, 64, 80]))
-    v_dim = draw(st.sampled_from([d for d in (1, 8, 24, 40, 64) if d <= k_dim or not v_in_k]))
+    k_dim = draw(st.sampled_from([2, 8, 32, 48, 64, 80]))
+    v_dim = draw(st.sampled_from([d for d in (1, 8, 16, 24, 40, 64) if d <= k_dim or not v_in_k]))
     heads, share = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2, 7, 8]))
     lengths = st.one_of(st.sampled_from([1, 16, 63, 64, 65, 511, 513, 640]), st.integers(1, 300))
     contexts = tuple(draw(st.lists(lengths, min_size=1, max_size=3)))
@@ -169,34 +175,36 @@ def test_a_row_depends_on_nothing_else(
 ) -> None:
     """Whole prompts == any chunking == one token alone == other threads; near the reference."""
     some, kind, dtype = drawn
-    ops, truth = native(threads=data.draw(st.sampled_from([1, 2, 3, 7]))), ReferenceOps()
+    threads, truth = data.draw(st.sampled_from([1, 2, 3, 7])), ReferenceOps(mode(dtype))
+    ops = native(mode(dtype), threads)
     kv, contexts = some.store(ops, dtype), some.contexts
     full = np.split(some.attend(ops, kv, some.whole, kind), np.cumsum(contexts)[:-1])
     cuts = [data.draw(st.integers(0, c)) for c in contexts]
     ends = [data.draw(st.integers(cut, c)) for cut, c in zip(cuts, contexts, strict=True)]
     chunks = [(cut, end - cut) for cut, end in zip(cuts, ends, strict=True)]
     if sum(n for _, n in chunks):
-        part = some.attend(native(threads=3), kv, chunks, kind)
+        part = some.attend(native(mode(dtype), 3), kv, chunks, kind)
         assert (
             part == np.concatenate([full[s][c : c + n] for s, (c, n) in enumerate(chunks)])
         ).all()
     s = data.draw(st.integers(0, len(contexts) - 1))
     token = data.draw(st.integers(0, contexts[s] - 1))
     alone = [(token, 1) if i == s else (0, 0) for i in range(len(contexts))]
-    got = some.attend(native(threads=1), kv, alone, kind)
+    got = some.attend(native(mode(dtype), 1), kv, alone, kind)
     assert (got == full[s][token]).all()
     want = some.attend(truth, some.store(truth, dtype), alone, kind)
-    assert np.abs(got - want).max() <= some.bound()
+    assert np.abs(got - want).max() <= some.bound(dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "pairs"])
 @pytest.mark.parametrize("window", [3, 64, 600])
-def test_a_long_windowed_decode_alone_or_in_company(native: Make, window: int) -> None:
+def test_a_long_windowed_decode_alone_or_in_company(native: Make, window: int, dtype: str) -> None:
     """Alone it is cut at the splits it sees and merged, beside others not."""
     some = case(KVGroup(2, 16, 16), 2, (2000, 700, 513, 64, 1))
     last, results = [(c - 1, 1) for c in some.contexts], []
     for threads in (1, 2, 7):
-        ops = native(threads=threads)
-        kv = some.store(ops, "f16")
+        ops = native(mode(dtype), threads)
+        kv = some.store(ops, dtype)
         together = some.attend(ops, kv, last, Kind(window))
         for s in range(len(last)):
             alone = [chunk if i == s else (0, 0) for i, chunk in enumerate(last)]
@@ -205,15 +213,18 @@ def test_a_long_windowed_decode_alone_or_in_company(native: Make, window: int) -
     assert all((other == results[0]).all() for other in results)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "pairs"])
 @pytest.mark.parametrize("block", [8, 16, 32])
 @pytest.mark.parametrize("v_in_k", [False, True])
-def test_what_left_the_window_is_not_read(native: Make, block: int, v_in_k: bool) -> None:
+def test_what_left_the_window_is_not_read(
+    native: Make, block: int, v_in_k: bool, dtype: str
+) -> None:
     """Rows before it become NaN, its table entries -1: the same bits."""
     some = case(KVGroup(1, 16, 8, v_in_k=v_in_k), 8, (700,), block)
-    ops, chunks, window = native(), [(650, 50)], 100
-    want = some.attend(ops, some.store(ops, "f16"), chunks, Kind(window))
+    ops, chunks, window = native(mode(dtype)), [(650, 50)], 100
+    want = some.attend(ops, some.store(ops, dtype), chunks, Kind(window))
     gone = 650 + 1 - window
-    kv = some.store(ops, "f16")
+    kv = some.store(ops, dtype)
     old = some.pages.step([(0, gone)])
     nothing = np.full((gone, some.qkv.shape[1]), np.nan, np.float32)
     ops.rope_store(nothing, kv, old, still(gone, 0), None)
@@ -242,23 +253,28 @@ def test_v_inside_k(native: Make, k_dim: int, v_dim: int, dtype: str) -> None:
     """MLA: one KV head, many query heads; the same as V stored beside K, in fewer bytes."""
     for block in (16, 24):
         some = case(KVGroup(1, k_dim, v_dim, v_in_k=True), 20, (90, 150), block)
-        chunks, ops, truth = [(60, 30), (145, 5)], native(), ReferenceOps()
+        chunks, ops, truth = [(60, 30), (145, 5)], native(mode(dtype)), ReferenceOps(mode(dtype))
         kv = some.store(ops, dtype)
         got = some.attend(ops, kv, chunks, Kind(), 0.05)
         want = some.attend(truth, some.store(truth, dtype), chunks, Kind(), 0.05)
-        assert np.abs(got - want).max() <= some.bound(0.05)
+        assert np.abs(got - want).max() <= some.bound(dtype, 0.05)
         twice = np.concatenate([some.qkv, some.qkv[:, -v_dim:]], axis=1)
         apart = replace(some, group=KVGroup(1, k_dim, v_dim), qkv=twice)
         beside = apart.store(ops, dtype)
-        assert (apart.attend(ops, beside, chunks, Kind(), 0.05) == got).all()
+        if dtype != "pairs" or v_dim % 2 == 0:  # else only V beside K can go in pairs
+            assert (apart.attend(ops, beside, chunks, Kind(), 0.05) == got).all()
         element = 4 if dtype == "f32" else 2
         slots = some.pages.blocks * block
         assert kv.nbytes == slots * k_dim * element == slots * some.group.width * element
         assert beside.nbytes == slots * (k_dim + v_dim) * element
 
 
-def test_moving_slots_without_v(native: Make) -> None:
-    some, ops = case(KVGroup(2, 12, 5, v_in_k=True), 2, (32, 32)), native()
+@pytest.mark.parametrize(
+    "group", [KVGroup(2, 12, 5, v_in_k=True), KVGroup(2, 12, 6, v_in_k=True), KVGroup(2, 12, 5)]
+)
+@pytest.mark.parametrize("activations", ["f32", "bf16"])
+def test_moving_slots(native: Make, group: KVGroup, activations: str) -> None:
+    some, ops = case(group, 2, (32, 32)), native(activations)
     kv = some.store(ops, "bf16")
     batch = some.pages.step([(0, 32), (0, 32)])
     ops.move_kv(kv, batch.slots[:32], batch.slots[32:])
@@ -306,6 +322,27 @@ def test_a_layer_without_positions(native: Make) -> None:
     turned = poisoned(ops, some.group, some.pages, "f32")
     ops.rope_store(some.qkv, turned, batch, still(30, 12), None)
     assert (ops.attend(q, kv, batch, 0.3) == ops.attend(q, turned, batch, 0.3)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "group", [KVGroup(1, 32, 16), KVGroup(2, 16, 8), KVGroup(1, 32, 16, v_in_k=True)]
+)
+def test_what_a_row_does_not_see_cannot_leak(native: Make, group: KVGroup, dtype: str) -> None:
+    """Infinities and NaN at later and at earlier positions leave the rows between them alone."""
+    for share, window in ((1, 0), (3, 0), (3, 20), (16, 70)):
+        some, ops = case(group, share, (160,), 32), native(mode(dtype))
+        clean = some.attend(ops, some.store(ops, dtype), [(0, 160)], Kind(window))
+        qkv, bad = some.qkv.copy(), slice(some.heads * group.k_dim, None)
+        qkv[100:, bad] = np.array([np.nan, np.inf])[np.arange(60) % 2][:, None]
+        qkv[: 10 if window else 0, bad] = -np.inf
+        kv = some.store(ops, dtype)
+        batch = some.pages.step([(0, 160)])
+        ops.rope_store(qkv, kv, batch, still(160, 0), None)
+        out = ops.attend(some.q, kv, batch, 0.3, window)
+        first = 10 + window - 1 if window else 0
+        assert (out[first:100] == clean[first:100]).all()
+        assert not np.isfinite(out[100:]).any(), "what a row sees must show"
 
 
 def refused(some: Case, ops: Ops, **change: object) -> None:

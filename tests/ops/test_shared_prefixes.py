@@ -88,7 +88,8 @@ def forests(draw: st.DrawFn) -> tuple[Forest, list[int]]:
     most = st.one_of(st.just(10**6), st.integers(0, 1500 // block))
     lengths = [[min(draw(most), whole[s], whole[o]) for o in range(s)] for s in range(count)]
     v_in_k, share = draw(st.booleans()), draw(st.sampled_from([1, 2, 5, 16]))
-    group = KVGroup(draw(st.integers(1, 2)), 16, 8, v_in_k=v_in_k)
+    k_dim, v_dim = draw(st.sampled_from([(16, 8), (32, 16), (64, 48)]))
+    group = KVGroup(draw(st.integers(1, 2)), k_dim, v_dim, v_in_k=v_in_k)
     return forest(lengths, contexts, block, group, share, draw(st.integers(0, 9))), tokens
 
 
@@ -109,15 +110,16 @@ def test_sharing_changes_no_bit(
         check(some, native(threads=threads), native(threads=1), tokens, dtype, kind)
 
 
+@pytest.mark.parametrize("mode", ["f32", "int8"])
 @pytest.mark.parametrize("context", [600, 1100, 3000])
-def test_a_system_prompt(native: Make, context: int) -> None:
+def test_a_system_prompt(native: Make, context: int, mode: str) -> None:
     """Sixteen sequences behind one prompt, at different distances from it."""
     prefix = context // 32
     contexts = [prefix * 32 + 1 + 7 * s for s in range(16)]
     lengths = [[prefix] * s for s in range(16)]
     some = forest(lengths, contexts, 32, KVGroup(2, 32, 32), 2)
     for threads in (1, 2, 16):
-        check(some, native(threads=threads), native(threads=1), [1] * 16, "f16", (0, 0.0, None))
+        check(some, native(mode, threads), native(mode, 1), [1] * 16, "bf16", (0, 0.0, None))
 
 
 def test_groups_within_a_group(native: Make) -> None:
@@ -126,5 +128,3 @@ def test_groups_within_a_group(native: Make) -> None:
                *([18] * 4 + [78] * (s - 4) for s in range(5, 8))]  # fmt: skip
     some = forest(lengths, [2600] * 8, 32, KVGroup(1, 32, 32), 4)
     check(some, native(threads=2), native(threads=1), [1] * 8, "f16", (0, 0.0, None))
-
-

@@ -35,6 +35,15 @@ def rounding(activations: str, kind: str) -> str:
     return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
 
 
+def paired(group: KVGroup, block_size: int, dtype: str, activations: str) -> bool:
+    """Whether attention over this layer multiplies in bf16: q, K, V and the softmax weights are
+    rounded to it and multiplied in pairs, sums are float32.  Where shapes do not allow pairs, and
+    with activations f32, K and V are only stored in bf16.
+    """
+    even = group.k_dim % 2 == 0 and not (group.v_in_k and group.v_dim % 2)
+    return dtype == "bf16" and activations != "f32" and even and block_size % 16 == 0
+
+
 class Weight(Protocol):
     """A packed matrix or a plain vector; only ops look inside.  `nbytes` is what it really holds in
     memory.

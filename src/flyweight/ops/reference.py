@@ -30,6 +30,7 @@ from flyweight.ops.base import (
     Weights,
     bf16_bits,
     from_bf16_bits,
+    paired,
     rounding,
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight
@@ -71,6 +72,7 @@ class ReferenceKV:
     block_size: int
     k: Array
     v: Array
+    paired: bool  # q is rounded to bf16 as K is; the softmax weights are not
 
     @property
     def nbytes(self) -> int:
@@ -118,10 +120,11 @@ class ReferenceOps:
             raise ConfigError(_unknown("KV dtype", dtype, KV_DTYPES))
         slots = blocks * block_size
         never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
-        k = _store(never[..., : group.k_dim], dtype)
+        k, v = _store(never[..., : group.k_dim], dtype), _store(never[..., : group.v_dim], dtype)
         if group.v_in_k:
-            return ReferenceKV(group, block_size, k, k[..., group.k_dim - group.v_dim :])
-        return ReferenceKV(group, block_size, k, _store(never[..., : group.v_dim], dtype))
+            v = k[..., group.k_dim - group.v_dim :]
+        pairs = paired(group, block_size, dtype, self._activations)
+        return ReferenceKV(group, block_size, k, v, pairs)
 
     # --- step bounds: nothing to hold between ops ---
     def begin(self, batch: Batch) -> None: ...
@@ -196,6 +199,7 @@ class ReferenceOps:
         sinks: F32 | None = None,
     ) -> F32:
         assert isinstance(kv, ReferenceKV) and kv.group.kind == "full" and batch.ancestors is None
+        q = from_bf16_bits(bf16_bits(q)) if kv.paired else q
         out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
         for s, context in enumerate(batch.contexts):
             block, offset = np.divmod(np.arange(context), kv.block_size)

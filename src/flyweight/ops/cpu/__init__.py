@@ -115,7 +115,7 @@ class CpuOps:
         return mapped(file, offset, shape, kind, bias)
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
-        return kv_layer(group, blocks, block_size, dtype)
+        return kv_layer(group, blocks, block_size, dtype, self._activations)
 
     # --- step bounds: kernels hold nothing between ops ---
     def begin(self, batch: Batch) -> None: ...

@@ -12,7 +12,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import KV_DTYPES, Array, HeadNorm, KVLayer, Rotation
+from flyweight.ops.base import KV_DTYPES, Array, HeadNorm, KVLayer, Rotation, paired
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, U8, Batch
 
@@ -54,7 +54,9 @@ def _float32(a: Array) -> F32:
     return np.ascontiguousarray(a, np.float32)
 
 
-def kv_layer(group: KVGroup, blocks: int, block_size: int, dtype: str) -> CpuKV:
+def kv_layer(
+    group: KVGroup, blocks: int, block_size: int, dtype: str, activations: str = "f32"
+) -> CpuKV:
     """Raises `ConfigError` for a dtype or a group this backend does not store."""
     if dtype not in KV_DTYPES:
         known = ", ".join(KV_DTYPES)
@@ -70,7 +72,8 @@ def kv_layer(group: KVGroup, blocks: int, block_size: int, dtype: str) -> CpuKV:
     heads = blocks * block_size * group.heads * (4 if dtype == "f32" else 2)
     k = _aligned_zeros(heads * group.k_dim + _native.KV_SPARE)
     v = None if group.v_in_k else _aligned_zeros(heads * group.v_dim + _native.KV_SPARE)
-    shape = (group.heads, block_size, group.k_dim, group.v_dim)
+    pairs = paired(group, block_size, dtype, activations)
+    shape = (group.heads, block_size, group.k_dim, group.v_dim, pairs)
     native = _native.KV(k, v, KV_DTYPES.index(dtype), blocks, shape)
     return CpuKV(group, blocks, block_size, dtype, k, v, native)
 

@@ -1,0 +1,159 @@
+// bf16 attention with AMX: 16 rows x 32 elements x 16 columns an instruction.  Included by attention.cpp.
+//
+// Invariant: a score takes 32 elements an instruction, in order; the weighted V 32 positions, in order.  Rows go 16 at a
+// time, and those that a tile is not for are left alone: a row of a product depends on its own row only.
+#pragma once
+
+#include "amx.h"
+#include "attend_pairs.h"
+
+namespace flyweight::FW_ISA {
+
+class AmxMath {
+ public:
+  static constexpr bool kWhole = true;
+  static bool fits(const KVView& kv) { return kv.k_dim % 32 == 0 && kv.v_dim % 16 == 0; }
+
+  explicit AmxMath(const PairWork& work) : w_(work), end_(padded(w_.rows.count())) {
+    TileShapes shapes;
+    for (int tile = 0; tile < 8; ++tile) shapes.set(tile, kTileRows, 64);
+    shapes.load();
+    pack_q();
+  }
+  ~AmxMath() { TileShapes::release(); }
+  AmxMath(const AmxMath&) = delete;
+  AmxMath& operator=(const AmxMath&) = delete;
+
+  void scores(const PairTile& tile, int64_t row, int64_t end) {
+    for (int64_t r = row / 16 * 16; r < end; r += 32) {
+      if (r + 16 < end) {
+        score<2>(tile, r);
+      } else {
+        score<1>(tile, r);
+      }
+    }
+  }
+
+  void mix(const PairTile& tile, int64_t row, int64_t end, float* records) {
+    for (int64_t r = row; r < end; ++r) rescale(r, records);
+    const int64_t stop = end == w_.rows.count() ? end_ : end;  // rows of padding may be written
+    for (int64_t r = row / 16 * 16; r < end;) {
+      if (r >= row && r + 32 <= stop) {
+        mix_rows16<2>(tile, r, records + r * w_.stride, w_.stride);
+        r += 32;
+      } else if (r >= row && r + 16 <= stop) {
+        mix_rows16<1>(tile, r, records + r * w_.stride, w_.stride);
+        r += 16;
+      } else {
+        mix_some(tile, r, row, end, records);
+        r += 16;
+      }
+    }
+  }
+
+ private:
+  int64_t k_dim() const { return w_.a.kv.k_dim; }
+
+  // [rows][k_dim]; rows of padding stay as they are, nobody reads what comes of them.
+  void pack_q() {
+    for (int64_t r = 0; r < w_.rows.count(); ++r)
+      for (int64_t d = 0; d < k_dim(); d += 16) store_bf16(w_.q + r * k_dim() + d, load(w_.rows.q(r) + d));
+  }
+
+  // 16 M rows from r on.  Registers: sums 0 to 3, rows 4 and 5, positions 6 and 7.
+  template <int M>
+  void score(const PairTile& tile, int64_t r) const {
+    const uint16_t* q = w_.q + r * k_dim();
+    float* to = w_.scores + r * kTile;
+    for (int part = 0; part < kParts; part += 2, to += 32) {
+      tile_zero<0>();
+      tile_zero<1>();
+      if constexpr (M > 1) {
+        tile_zero<2>();
+        tile_zero<3>();
+      }
+      for (int64_t d = 0; d < k_dim(); d += 32) {
+        tile_load<6>(tile.k[part] + d * 16, 64);
+        tile_load<7>(tile.k[part + 1] + d * 16, 64);
+        tile_load<4>(q + d, 2 * k_dim());
+        ahead(tile.next_k[part] + d * 16, 32);
+        ahead(tile.next_k[part + 1] + d * 16, 32);
+        tile_dot_bf16<0, 4, 6>();
+        tile_dot_bf16<1, 4, 7>();
+        if constexpr (M > 1) {
+          tile_load<5>(q + 16 * k_dim() + d, 2 * k_dim());
+          tile_dot_bf16<2, 5, 6>();
+          tile_dot_bf16<3, 5, 7>();
+        }
+      }
+      tile_store<0>(to, kRowBytes);
+      tile_store<1>(to + 16, kRowBytes);
+      if constexpr (M > 1) {
+        tile_store<2>(to + 16 * kTile, kRowBytes);
+        tile_store<3>(to + 16 * kTile + 16, kRowBytes);
+      }
+    }
+  }
+
+  void rescale(int64_t r, float* records) const {
+    if (w_.factor[r] == 1.0f) return;
+    const F32x16 factor = set1(w_.factor[r]);
+    float* to = records + r * w_.stride + 32;
+    for (int64_t i = 0; i < w_.a.kv.v_dim; i += 16) store(to + i, mul(load(to + i), factor));
+  }
+
+  // Weighted V of 16 M rows from r on, in records at `to`.  Registers: sums 0 and 1, weights 2 to 5, V 6 and 7.
+  template <int M>
+  void mix_rows16(const PairTile& tile, int64_t r, float* to, int64_t stride) const {
+    const float* p = w_.scores + r * kTile;
+    const int64_t next = 4 * stride;
+    to += 32;
+    tile_load<2>(p, kRowBytes);
+    tile_load<3>(p + 16, kRowBytes);
+    if constexpr (M > 1) {
+      tile_load<4>(p + 16 * kTile, kRowBytes);
+      tile_load<5>(p + 16 * kTile + 16, kRowBytes);
+    }
+    for (int64_t column = 0; column < w_.a.kv.v_dim; column += 16) {
+      tile_load<6>(tile.v[0] + 2 * column, 2 * tile.v_stride);
+      tile_load<7>(tile.v[2] + 2 * column, 2 * tile.v_stride);
+      for (int part = 0; part < kParts; ++part) ahead(tile.next_v[part] + 2 * column, 2 * w_.a.kv.v_dim, 8);
+      tile_load<0>(to + column, next);
+      tile_dot_bf16<0, 2, 6>();
+      tile_dot_bf16<0, 3, 7>();
+      tile_store<0>(to + column, next);
+      if constexpr (M > 1) {
+        tile_load<1>(to + 16 * stride + column, next);
+        tile_dot_bf16<1, 4, 6>();
+        tile_dot_bf16<1, 5, 7>();
+        tile_store<1>(to + 16 * stride + column, next);
+      }
+    }
+  }
+
+  // Of the 16 rows from r on only [row, end).
+  void mix_some(const PairTile& tile, int64_t r, int64_t row, int64_t end, float* records) const {
+    alignas(64) float some[16 * (32 + kMaxHead)];
+    const int64_t first = r < row ? row : r, last = r + 16 < end ? r + 16 : end, floats = w_.stride - 32;
+    for (int64_t i = 0; i < 16; ++i)
+      for (int64_t d = 0; d < floats; d += 16) {
+        const int64_t from = i + r < first ? first : i + r < last ? i + r : last - 1;
+        store(some + i * w_.stride + 32 + d, load(records + from * w_.stride + 32 + d));
+      }
+    mix_rows16<1>(tile, r, some, w_.stride);
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t d = 0; d < floats; d += 16)
+        store(records + i * w_.stride + 32 + d, load(some + (i - r) * w_.stride + 32 + d));
+  }
+
+  FW_INLINE static void ahead(const uint16_t* p, int64_t stride, int rows = 16) {
+    for (int i = 0; i < rows; ++i) PairTile::touch(p + i * stride);
+  }
+
+  static constexpr int64_t kRowBytes = 4 * kTile;
+
+  const PairWork& w_;
+  int64_t end_;
+};
+
+}  // namespace flyweight::FW_ISA

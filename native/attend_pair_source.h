@@ -1,0 +1,122 @@
+// Where a tile's pairs of bf16 come from: the cache's own memory, or V in scratch.  Included by attention.cpp.
+//
+// Invariant: V of a position that no row at work sees is zero: its weights are, and zero times anything stored there
+// must be zero.  Table entries outside a span's positions are not read.
+#pragma once
+
+#include "attend_rows.h"
+#include "attend_tile.h"
+
+namespace flyweight::FW_ISA {
+
+// K as four [k_dim/2][16][2] parts, V as four [8][v_stride] parts, a row the pairs of two positions.
+struct PairTile {
+  const uint16_t* k[kParts];
+  const uint16_t* v[kParts];
+  const uint16_t* next_k[kParts];
+  const uint16_t* next_v[kParts];
+  int64_t v_stride;
+
+  FW_INLINE static void touch(const uint16_t* p) { __builtin_prefetch(p, 0, 2); }
+};
+
+class PairSource {
+ public:
+  // `v` has room for kTile positions, padded.  `whole`: V's parts must lie side by side two and two.
+  PairSource(const AttendArgs& args, const AttendItem& item, uint16_t* v, bool whole)
+      : kv_(args.kv), table_(args.tables + item.sequence * args.table_width), head_(item.head), v_(v),
+        always_(kv_.v_in_k || (whole && kv_.block % 32 != 0)) {}
+
+  // The tile in the cache; `next` is the tile after it, to be touched ahead.
+  PairTile stored(const Span& s, const Span& next) const {
+    PairTile tile;
+    locate(s, tile.k, tile.v);
+    for (int part = 0; part < kParts; ++part) tile.next_k[part] = tile.k[part], tile.next_v[part] = tile.v[part];
+    if (next.seen()) locate(next, tile.next_k, tile.next_v);
+    tile.v_stride = 2 * kv_.v_dim;
+    return tile;
+  }
+
+  // The tile with V as rows see it that see positions [from, to).
+  PairTile settled(const PairTile& stored, int64_t from, int64_t to) const {
+    if (from == 0 && to == kTile && !always_) return stored;
+    PairTile tile = stored;
+    const int64_t width = padded(kv_.v_dim);
+    tile.v_stride = 2 * width;
+    for (int64_t pair = 0; pair < kTile / 2; ++pair) {
+      const uint32_t low = seen(2 * pair, from, to) ? 0xFFFF : 0, high = seen(2 * pair + 1, from, to) ? 0xFFFF0000 : 0;
+      uint16_t* row = v_ + pair * tile.v_stride;
+      if (kv_.v_in_k) {
+        turn(stored.k[pair / 8], pair % 8, low | high, row);
+      } else {
+        keep(stored.v[pair / 8] + pair % 8 * stored.v_stride, low | high, width, row);
+      }
+    }
+    for (int64_t part = 0; part < kParts; ++part) tile.v[part] = v_ + 8 * part * tile.v_stride;
+    return tile;
+  }
+
+  // Whether V is finite at the pairs that hold positions [from, to).
+  bool finite(const PairTile& tile, int64_t from, int64_t to) const {
+    uint32_t good = 0xFFFF;
+    const F32x16 limit = set1(INFINITY);
+    for (int64_t pair = from / 2; 2 * pair < to; ++pair) {
+      const uint16_t* row = tile.v[pair / 8] + pair % 8 * tile.v_stride;
+      for (int64_t i = 0; i < kv_.v_dim; i += 16) {
+        const I32x16 both = words(row, i, kv_.v_dim);
+        good &= mask_gt(limit, abs(as_f32(both))) & mask_gt(limit, abs(as_f32(shl<16>(both))));
+      }
+    }
+    return good == 0xFFFF;
+  }
+
+ private:
+  static bool seen(int64_t position, int64_t from, int64_t to) { return position >= from && position < to; }
+
+  // 16 pairs from `i` on, zero from `n` on.
+  static I32x16 words(const uint16_t* row, int64_t i, int64_t n) {
+    const auto* from = reinterpret_cast<const int32_t*>(row) + i;
+    if (i + 16 <= n) return iload(from);
+    int32_t lane[16] = {};
+    std::memcpy(lane, from, static_cast<size_t>(n - i) * sizeof(int32_t));
+    return iload(lane);
+  }
+
+  void keep(const uint16_t* from, uint32_t mask, int64_t width, uint16_t* to) const {
+    const I32x16 kept = iset1(static_cast<int32_t>(mask));
+    auto* into = reinterpret_cast<int32_t*>(to);
+    for (int64_t i = 0; i < width; i += 16) istore(into + i, mask == 0 ? izero() : and_(words(from, i, kv_.v_dim), kept));
+  }
+
+  // A pair of positions of V out of K's last elements.
+  void turn(const uint16_t* k, int64_t pair, uint32_t mask, uint16_t* to) const {
+    const uint16_t* from = k + 16 * (kv_.k_dim - kv_.v_dim) + 4 * pair;
+    for (int64_t d = 0; d < kv_.v_dim; d += 2, from += 32, to += 4) {
+      uint32_t a, b;  // elements d and d + 1 of the first position, of the second
+      std::memcpy(&a, from, 4);
+      std::memcpy(&b, from + 2, 4);
+      const uint32_t out[2] = {((a & 0xFFFF) | b << 16) & mask, (a >> 16 | (b & 0xFFFF0000)) & mask};
+      std::memcpy(to, out, 8);
+    }
+  }
+
+  // Parts that nobody sees repeat the first that somebody does.
+  void locate(const Span& s, const uint16_t** k, const uint16_t** v) const {
+    const auto block = static_cast<uint32_t>(kv_.block);
+    for (int part = 0; part < kParts; ++part) {
+      const bool in = part * 16 < s.to && part * 16 + 16 > s.from;
+      const auto position = static_cast<uint32_t>(s.at + (in ? part * 16 : s.from / 16 * 16));
+      const int64_t row = (table_[position / block] * kv_.heads + head_) * kv_.block + position % block;
+      k[part] = static_cast<const uint16_t*>(kv_.k) + row * kv_.k_dim;
+      v[part] = kv_.v_in_k ? k[part] : static_cast<const uint16_t*>(kv_.v) + row * kv_.v_dim;
+    }
+  }
+
+  const KVView& kv_;
+  const int32_t* table_;
+  int64_t head_;
+  uint16_t* v_;
+  bool always_;  // V is never used where it lies
+};
+
+}  // namespace flyweight::FW_ISA
