@@ -25,11 +25,12 @@ class AmxMath {
   AmxMath& operator=(const AmxMath&) = delete;
 
   void scores(const PairTile& tile, int64_t row, int64_t end) {
-    for (int64_t r = row / 16 * 16; r < end; r += 32) {
+    const int64_t begin = row / 16 * 16;
+    for (int64_t r = begin; r < end; r += 32) {
       if (r + 16 < end) {
-        score<2>(tile, r);
+        score<2>(tile, r, r == begin);
       } else {
-        score<1>(tile, r);
+        score<1>(tile, r, r == begin);
       }
     }
   }
@@ -37,12 +38,13 @@ class AmxMath {
   void mix(const PairTile& tile, int64_t row, int64_t end, float* records) {
     for (int64_t r = row; r < end; ++r) rescale(r, records);
     const int64_t stop = end == w_.rows.count() ? end_ : end;  // rows of padding may be written
-    for (int64_t r = row / 16 * 16; r < end;) {
+    bool first = true;
+    for (int64_t r = row / 16 * 16; r < end; first = false) {
       if (r >= row && r + 32 <= stop) {
-        mix_rows16<2>(tile, r, records + r * w_.stride, w_.stride);
+        mix_rows16<2>(tile, r, records + r * w_.stride, first);
         r += 32;
       } else if (r >= row && r + 16 <= stop) {
-        mix_rows16<1>(tile, r, records + r * w_.stride, w_.stride);
+        mix_rows16<1>(tile, r, records + r * w_.stride, first);
         r += 16;
       } else {
         mix_some(tile, r, row, end, records);
@@ -60,9 +62,9 @@ class AmxMath {
       for (int64_t d = 0; d < k_dim(); d += 16) store_bf16(w_.q + r * k_dim() + d, load(w_.rows.q(r) + d));
   }
 
-  // 16 M rows from r on.  Registers: sums 0 to 3, rows 4 and 5, positions 6 and 7.
+  // 16 M rows from r on; `first`: the next tile is to be touched.  Registers: sums 0 to 3, rows 4 and 5, positions 6, 7.
   template <int M>
-  void score(const PairTile& tile, int64_t r) const {
+  void score(const PairTile& tile, int64_t r, bool first) const {
     const uint16_t* q = w_.q + r * k_dim();
     float* to = w_.scores + r * kTile;
     for (int part = 0; part < kParts; part += 2, to += 32) {
@@ -76,8 +78,10 @@ class AmxMath {
         tile_load<6>(tile.k[part] + d * 16, 64);
         tile_load<7>(tile.k[part + 1] + d * 16, 64);
         tile_load<4>(q + d, 2 * k_dim());
-        ahead(tile.next_k[part] + d * 16, 32);
-        ahead(tile.next_k[part + 1] + d * 16, 32);
+        if (first) {
+          ahead<16>(tile.next_k[part] + d * 16, 32);
+          ahead<16>(tile.next_k[part + 1] + d * 16, 32);
+        }
         tile_dot_bf16<0, 4, 6>();
         tile_dot_bf16<1, 4, 7>();
         if constexpr (M > 1) {
@@ -102,33 +106,45 @@ class AmxMath {
     for (int64_t i = 0; i < w_.a.kv.v_dim; i += 16) store(to + i, mul(load(to + i), factor));
   }
 
-  // Weighted V of 16 M rows from r on, in records at `to`.  Registers: sums 0 and 1, weights 2 to 5, V 6 and 7.
+  // Weighted V of 16 M rows from r on, in records at `to`.
   template <int M>
-  void mix_rows16(const PairTile& tile, int64_t r, float* to, int64_t stride) const {
+  void mix_rows16(const PairTile& tile, int64_t r, float* to, bool first) const {
+    int64_t column = 0;
+    for (; column + 32 <= w_.a.kv.v_dim; column += 32) mix_columns<M, 2>(tile, r, to + 32 + column, column, first);
+    if (column < w_.a.kv.v_dim) mix_columns<M, 1>(tile, r, to + 32 + column, column, first);
+  }
+
+  // 16 N columns of it.  Registers: sums 0 to 3, weights 4 and 5, V 6 and 7.
+  template <int M, int N>
+  void mix_columns(const PairTile& tile, int64_t r, float* to, int64_t column, bool first) const {
+    const int64_t next = 4 * w_.stride, down = 16 * w_.stride, v_next = 2 * tile.v_stride;
     const float* p = w_.scores + r * kTile;
-    const int64_t next = 4 * stride;
-    to += 32;
-    tile_load<2>(p, kRowBytes);
-    tile_load<3>(p + 16, kRowBytes);
-    if constexpr (M > 1) {
-      tile_load<4>(p + 16 * kTile, kRowBytes);
-      tile_load<5>(p + 16 * kTile + 16, kRowBytes);
-    }
-    for (int64_t column = 0; column < w_.a.kv.v_dim; column += 16) {
-      tile_load<6>(tile.v[0] + 2 * column, 2 * tile.v_stride);
-      tile_load<7>(tile.v[2] + 2 * column, 2 * tile.v_stride);
-      for (int part = 0; part < kParts; ++part) ahead(tile.next_v[part] + 2 * column, 2 * w_.a.kv.v_dim, 8);
-      tile_load<0>(to + column, next);
-      tile_dot_bf16<0, 2, 6>();
-      tile_dot_bf16<0, 3, 7>();
-      tile_store<0>(to + column, next);
-      if constexpr (M > 1) {
-        tile_load<1>(to + 16 * stride + column, next);
-        tile_dot_bf16<1, 4, 6>();
-        tile_dot_bf16<1, 5, 7>();
-        tile_store<1>(to + 16 * stride + column, next);
+    tile_load<0>(to, next);
+    if constexpr (N > 1) tile_load<1>(to + 16, next);
+    if constexpr (M > 1) tile_load<2>(to + down, next);
+    if constexpr (M > 1 && N > 1) tile_load<3>(to + down + 16, next);
+    for (int half = 0; half < 2; ++half, p += 16) {
+      const uint16_t* v = tile.v[2 * half] + 2 * column;
+      tile_load<4>(p, kRowBytes);
+      tile_load<6>(v, v_next);
+      tile_dot_bf16<0, 4, 6>();
+      if constexpr (N > 1) {
+        tile_load<7>(v + 32, v_next);
+        tile_dot_bf16<1, 4, 7>();
       }
+      if constexpr (M > 1) {
+        tile_load<5>(p + 16 * kTile, kRowBytes);
+        tile_dot_bf16<2, 5, 6>();
+        if constexpr (N > 1) tile_dot_bf16<3, 5, 7>();
+      }
+      if (!first) continue;
+      for (int part = 2 * half; part < 2 * half + 2; ++part)
+        for (int n = 0; n < N; ++n) ahead<8>(tile.next_v[part] + 2 * column + 32 * n, 2 * w_.a.kv.v_dim);
     }
+    tile_store<0>(to, next);
+    if constexpr (N > 1) tile_store<1>(to + 16, next);
+    if constexpr (M > 1) tile_store<2>(to + down, next);
+    if constexpr (M > 1 && N > 1) tile_store<3>(to + down + 16, next);
   }
 
   // Of the 16 rows from r on only [row, end).
@@ -140,14 +156,15 @@ class AmxMath {
         const int64_t from = i + r < first ? first : i + r < last ? i + r : last - 1;
         store(some + i * w_.stride + 32 + d, load(records + from * w_.stride + 32 + d));
       }
-    mix_rows16<1>(tile, r, some, w_.stride);
+    mix_rows16<1>(tile, r, some, false);
     for (int64_t i = first; i < last; ++i)
       for (int64_t d = 0; d < floats; d += 16)
         store(records + i * w_.stride + 32 + d, load(some + (i - r) * w_.stride + 32 + d));
   }
 
-  FW_INLINE static void ahead(const uint16_t* p, int64_t stride, int rows = 16) {
-    for (int i = 0; i < rows; ++i) PairTile::touch(p + i * stride);
+  template <int Rows>
+  FW_INLINE static void ahead(const uint16_t* p, int64_t stride) {
+    for (int i = 0; i < Rows; ++i) PairTile::touch(p + i * stride);
   }
 
   static constexpr int64_t kRowBytes = 4 * kTile;

@@ -63,9 +63,10 @@ class Planner {
     return sum;
   }
 
-  void add_items(const Run& r, int32_t first, int32_t last, int32_t record, bool resumes) {
+  // For all heads.
+  void add_items(const Run& r, int32_t first, int32_t last, int32_t record) {
     for (int32_t head = 0; head < s_.kv_heads; ++head)
-      plan_.items.push_back({r.sequence, head, r.token, r.count, first, last, record, resumes});
+      plan_.items.push_back({r.sequence, head, r.token, r.count, first, last, record, false});
   }
 
   // The tokens of all sequences of a prefix as runs of their own, by position.
@@ -95,13 +96,26 @@ class Planner {
         shared_[static_cast<size_t>(i)] = prefix.end;
         for (int32_t t = s_.place.starts[i]; t < s_.place.starts[i + 1]; ++t) keep(t, 0, 2);
       }
-      for (const Run& r : shared_runs(prefix)) add_items(r, 0, prefix.end, 0, false);
+      for (const Run& r : shared_runs(prefix)) add_items(r, 0, prefix.end, 0);
     }
-    for (const Run& r : runs_)
-      if (shared_[static_cast<size_t>(r.sequence)] == 0) add_items(r, r.first, r.last, -1, false);
+    add_own(false);
     plan_.early = static_cast<int64_t>(plan_.items.size());
-    for (const Run& r : runs_)
-      if (const int32_t end = shared_[static_cast<size_t>(r.sequence)]; end > 0) add_items(r, end, r.last, -1, true);
+    add_own(true);
+  }
+
+  // Whole runs.  A sequence's runs at one head follow each other, so that its K and V stay in the cache.
+  void add_own(bool sharing) {
+    for (size_t begin = 0, end; begin < runs_.size(); begin = end) {
+      const int32_t sequence = runs_[begin].sequence, after = shared_[static_cast<size_t>(sequence)];
+      for (end = begin; end < runs_.size() && runs_[end].sequence == sequence;) ++end;
+      if ((after > 0) != sharing) continue;
+      for (int32_t head = 0; head < s_.kv_heads; ++head)
+        for (size_t i = begin; i < end; ++i) add_item(runs_[i], head, sharing ? after : runs_[i].first, sharing);
+    }
+  }
+
+  void add_item(const Run& r, int32_t head, int32_t first, bool resumes) {
+    plan_.items.push_back({r.sequence, head, r.token, r.count, first, r.last, -1, resumes});
   }
 
   // Every split by itself, those of shared prefixes for all who share them.
@@ -113,7 +127,7 @@ class Planner {
     }
     for (const Run& r : runs_) {
       if (r.splits() == 1) {
-        add_items(r, r.first, r.last, -1, false);
+        add_items(r, r.first, r.last, -1);
         continue;
       }
       for (int32_t i = r.token; i < r.token + r.count; ++i)
@@ -126,7 +140,7 @@ class Planner {
 
   void add_splits(const Run& r, int32_t first, int32_t last) {
     for (int32_t at = first; at < last; at += kSplit)
-      add_items(r, at, at + static_cast<int32_t>(kSplit), static_cast<int32_t>(at / kSplit), false);
+      add_items(r, at, at + static_cast<int32_t>(kSplit), static_cast<int32_t>(at / kSplit));
   }
 
   // Room for a token's records, of which the least is number `first`.

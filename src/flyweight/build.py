@@ -187,7 +187,8 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
     )
-    engine = _engine(settings, limits, model, ops, found)
+    layers = kv_memory(found.spec, ops, limits, memory.sizing.kv_dtype)
+    engine = _engine(settings, limits, Runner(model, ops, layers), found)
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -260,7 +261,7 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
-        kv_dtype=settings.kv_cache_dtype,
+        kv_dtype=asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype,
         threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
@@ -314,12 +315,8 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     )
 
 
-def _engine(
-    settings: Settings, limits: Limits, model: Decoder, ops: Ops, found: Described
-) -> Engine:
-    layers = kv_memory(found.spec, ops, limits, settings.kv_cache_dtype)
+def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described) -> Engine:
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = NgramDrafter() if settings.draft_tokens else None
-    runner = Runner(model, ops, layers)
     return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters))

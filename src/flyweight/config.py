@@ -17,7 +17,7 @@ from flyweight.errors import ConfigError, nearest
 
 CHOICES = {
     "activations": ("int8", "bf16", "f32"),
-    "kv_cache_dtype": ("f16", "bf16", "f32"),
+    "kv_cache_dtype": ("auto", "f16", "bf16", "f32"),
     "backend": ("cpu", "reference"),
 }
 KEPT = "20GiB"  # of packed weights, all models together
@@ -137,8 +137,9 @@ class Settings:
 
     `model` None is the story model inside the package.  `max_model_len` None is the longest context
     that fits, up to the model's own.  `memory_limit` covers everything the process holds, as text
-    (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `blocks` 0 is as many K/V blocks
-    as are useful and fit.  `draft_tokens` above 0 turns prompt-lookup speculation on.
+    (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `kv_cache_dtype` "auto" is the
+    backend's choice.  `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above
+    0 turns prompt-lookup speculation on.
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
     forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
     requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
@@ -151,7 +152,7 @@ class Settings:
     memory_limit: str | int = "80%"
     threads: int | None = None
     activations: str = "int8"
-    kv_cache_dtype: str = "f16"
+    kv_cache_dtype: str = "auto"
     block_size: int = 32
     blocks: int = 0
     max_num_seqs: int = 64

@@ -107,9 +107,11 @@ def test_losses_with_float_activations(
         assert abs(rows.loss - loss) < 5e-4
 
 
-def test_int8_activations_stay_close(stories3m_q8: Path, stories: list[str]) -> None:
+@pytest.mark.parametrize("kv", ["f32", "f16", "bf16"])
+def test_int8_activations_stay_close(stories3m_q8: Path, stories: list[str], kv: str) -> None:
+    """With bf16 K and V attention multiplies in bf16 too."""
     exact = predictions(stories3m_q8, stories, "f32")
-    rounded = predictions(stories3m_q8, stories, "int8")
+    rounded = predictions(stories3m_q8, stories, "int8", kv)
     assert abs(rounded.loss - 1.993) <= 0.005 + 5e-4
     assert abs(rounded.loss - exact.loss) <= 0.005
     divergence = (np.exp(exact.logprobs) * (exact.logprobs - rounded.logprobs)).sum(axis=1)
@@ -126,14 +128,14 @@ class Predictions:
         self.loss = float(-logprobs[np.arange(len(targets)), targets].mean())
 
 
-def predictions(path: Path, stories: list[str], activations: str) -> Predictions:
+def predictions(path: Path, stories: list[str], activations: str, kv: str = "f32") -> Predictions:
     model = decoder(path, CpuOps(2, None, activations))
     tokenizer = tokenizer_of(path)
     found, targets = [], []
     for story in stories:
         tokens = np.array(tokenizer.encode(story, add_special=True)[:CONTEXT])
         assert tokens[0] == 1
-        z = logits(model, tokens[:-1], np.arange(len(tokens) - 1)).astype(np.float64)
+        z = logits(model, tokens[:-1], np.arange(len(tokens) - 1), kv).astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         found.append(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))
         targets.append(tokens[1:])

@@ -30,7 +30,7 @@ def check(
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
     activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "f16",
+    kv_cache_dtype: opt.KVDtype = "auto",
     revision: opt.Revision = None,
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,

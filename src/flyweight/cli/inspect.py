@@ -30,7 +30,7 @@ def inspect(
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
     activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "f16",
+    kv_cache_dtype: opt.KVDtype = "auto",
     block_size: opt.BlockSize = 32,
     max_num_batched_tokens: opt.MaxBatched = 512,
     max_num_seqs: Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")] = 64,

@@ -21,7 +21,9 @@ Threads = Annotated[
 Activations = Annotated[
     str, typer.Option(metavar="int8|bf16|f32", help="What matrices are multiplied with.")
 ]
-KVDtype = Annotated[str, typer.Option(metavar="f16|bf16|f32", help="Precision of the K/V cache.")]
+KVDtype = Annotated[
+    str, typer.Option(metavar="auto|f16|bf16|f32", help="Precision of the K/V cache.")
+]
 BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a block of K/V.")]
 MaxBatched = Annotated[
     int,

@@ -120,6 +120,10 @@ class Ops(Protocol):
 
     @property
     def activations(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str:
+        """What K and V are best stored in, where nobody says."""
+        ...
 
     @property
     def block_kinds(self) -> frozenset[str]:

@@ -91,6 +91,10 @@ class ReferenceOps:
     def activations(self) -> str:
         return self._activations
 
+    @property
+    def kv_dtype(self) -> str:
+        return "f16"
+
     # --- weights ---
     block_kinds: frozenset[str] = frozenset()  # parsers say what a format means
 

@@ -32,6 +32,8 @@ class Packer(Protocol):
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int: ...
     @property
     def activations(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str: ...
 
 
 SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
@@ -110,10 +112,11 @@ class Needs:
     kinds: SlotKinds
     weights: int
     activations: str
+    kv_dtype: str  # what the backend stores K and V in, where nobody says
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
-        return cls(spec, kinds, weight_bytes(kinds, ops), ops.activations)
+        return cls(spec, kinds, weight_bytes(kinds, ops), ops.activations, ops.kv_dtype)
 
     def beside(self, more: SlotKinds, ops: Packer) -> "Needs":
         """The same with further matrices (adapters)."""

@@ -30,6 +30,7 @@ from flyweight.ops.lowrank import adapt
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
+BF16_ISAS = ("avx512", "amx")
 MAX_THREADS = 1024  # native/pool.cpp counts workers in ten bits
 
 
@@ -69,6 +70,11 @@ class CpuOps:
     @property
     def activations(self) -> str:
         return self._activations
+
+    @property
+    def kv_dtype(self) -> str:
+        """bf16 where attention multiplies in it, with instructions made for that."""
+        return "bf16" if self.isa in BF16_ISAS and self.activations != "f32" else "f16"
 
     @property
     def isa(self) -> str:
