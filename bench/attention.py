@@ -1,9 +1,10 @@
 """Speed of native attention: decode in GB/s of K/V beside sampled bandwidth, prefill in GFLOP/s.
 
-    python bench/attention.py [--threads 2] [--dtype f16] [--isa avx512] [--heads 16,8,128]
-        [--window 512] [--latent]
+    python bench/attention.py [--threads 2] [--dtype bf16] [--activations int8] [--isa avx512]
+        [--heads 16,8,128] [--window 512] [--latent] [--only decode]
 
-Times are the best of several calls over layers that together exceed the caches.  `cpu` figures
+Times are the best of several calls over layers that together exceed the caches.  "shared" is how
+many leading positions all sequences have in the same blocks: bytes count those once.  `cpu` figures
 divide by processor time instead of wall time, which is fairer to one thread on a busy machine.
 Causal prefill counts the positions a row sees; with --window no more than those.  --latent has one
 row of 576 elements a token, V the last 512 of them; --heads then gives the query heads.
@@ -22,7 +23,12 @@ from flyweight.spec import KVGroup
 from flyweight.wire import Batch
 
 BLOCK = 32
-LAYERS = 8
+LAYERS = 28
+CASES = {  # sequences, computed, count, shared
+    "decode": [(1, 2047, 1, 0), (1, 8191, 1, 0), (16, 511, 1, 0), (8, 1024, 4, 0)],
+    "prefill": [(1, 0, 512, 0), (1, 0, 2048, 0), (1, 1536, 512, 0)],
+    "shared": [(16, 3100, 1, 0), (16, 3100, 1, 3008)],
+}
 
 
 def bandwidth(threads: int) -> float:
@@ -42,11 +48,12 @@ def bandwidth(threads: int) -> float:
     return best
 
 
-def step(sequences: int, computed: int, count: int) -> Batch:
+def step(sequences: int, computed: int, count: int, shared: int = 0) -> Batch:
     """Each sequence computes `count` tokens after `computed` ones; blocks in shuffled order."""
     per = -(-(computed + count) // BLOCK)
     blocks = np.random.default_rng(0).permutation(sequences * per).astype(np.int32)
     tables = blocks.reshape(sequences, per)
+    tables[:, : shared // BLOCK] = tables[0, : shared // BLOCK]
     positions = np.tile(np.arange(computed, computed + count, dtype=np.int32), sequences)
     owner = np.repeat(np.arange(sequences), count)
     slots = tables[owner, positions // BLOCK] * BLOCK + positions % BLOCK
@@ -67,44 +74,48 @@ def filled(group: KVGroup, blocks: int, dtype: str, activations: str) -> CpuKV:
     return kv
 
 
-def best(run: Callable[[int], object], repeats: int) -> tuple[float, float]:
+def best(run: Callable[[int], object], layers: int, repeats: int) -> tuple[float, float]:
     """Least wall and processor seconds of one call."""
     run(0)
     wall = cpu = float("inf")
     for _ in range(repeats):
         w, c = time.perf_counter(), time.process_time()
-        for layer in range(LAYERS):
+        for layer in range(layers):
             run(layer)
-        wall = min(wall, (time.perf_counter() - w) / LAYERS)
-        cpu = min(cpu, (time.process_time() - c) / LAYERS)
+        wall = min(wall, (time.perf_counter() - w) / layers)
+        cpu = min(cpu, (time.process_time() - c) / layers)
     return wall, cpu
 
 
-def report(args: argparse.Namespace, sequences: int, computed: int, count: int) -> None:
+def report(
+    args: argparse.Namespace, sequences: int, computed: int, count: int, shared: int
+) -> None:
     heads, kv_heads, dim = args.heads
     pool = _native.Pool(args.threads, args.isa)
-    ops, batch = Attention(pool), step(sequences, computed, count)
+    ops, batch = Attention(pool), step(sequences, computed, count, shared)
     group = KVGroup(kv_heads, dim, dim)
     if args.latent:
         group = KVGroup(1, 576, 512, v_in_k=True)
+    held = LAYERS if count < 64 and sequences == 1 else 4
     mode, blocks = args.activations, int(batch.tables.max()) + 1
-    layers = [filled(group, blocks, args.dtype, mode) for _ in range(LAYERS)]
+    layers = [filled(group, blocks, args.dtype, mode) for _ in range(held)]
     q = np.random.default_rng(2).normal(size=(sequences * count, heads, group.k_dim))
     q = q.astype(np.float32)
     before = bandwidth(args.threads)
     wall, cpu = best(
-        lambda i: ops.attend(q, layers[i], batch, dim**-0.5, args.window), args.repeats
+        lambda i: ops.attend(q, layers[i], batch, dim**-0.5, args.window), held, args.repeats
     )
     bracket = (before + bandwidth(args.threads)) / 2
     window = args.window or computed + count
     seen = sequences * sum(min(computed + i + 1, window) for i in range(count))
     flops = 2 * seen * heads * (group.k_dim + group.v_dim)
-    stored = sequences * min(computed + count, window + count - 1) * group.width
+    own = min(computed + count, window + count - 1)
+    stored = (sequences * own - (sequences - 1) * shared) * group.width
     nbytes = stored * (4 if args.dtype == "f32" else 2)
-    name = f"{sequences} x {count} after {computed}"
+    name = f"{sequences} x {count} after {computed}" + (f", {shared} shared" if shared else "")
     rate, speed = nbytes / wall / 1e9, flops / wall / 1e9
     print(
-        f"{name:20} {wall * 1e6:9.0f} us  {rate:6.1f} GB/s = {rate / bracket * 100:4.0f} % of "
+        f"{name:28} {wall * 1e6:9.0f} us  {rate:6.1f} GB/s = {rate / bracket * 100:4.0f} % of "
         f"{bracket:5.1f}  {speed:7.1f} GFLOP/s  "
         f"cpu: {nbytes / cpu / 1e9:6.1f} GB/s {flops / cpu / 1e9:7.1f} GFLOP/s a thread"
     )
@@ -113,7 +124,8 @@ def report(args: argparse.Namespace, sequences: int, computed: int, count: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
+    parser.add_argument("--only", default="", choices=list(CASES))
+    parser.add_argument("--dtype", default="bf16", choices=["f16", "bf16", "f32"])
     parser.add_argument("--activations", default="int8", choices=["int8", "bf16", "f32"])
     parser.add_argument("--isa", default="", help="instruction set, the best by default")
     parser.add_argument("--heads", default="16,8,128", help="query heads, KV heads, head size")
@@ -127,16 +139,9 @@ def main() -> None:
         f"isa {pool.isa}, {args.threads} threads, KV {args.dtype}, heads {args.heads}, "
         f"window {args.window}, latent {args.latent}"
     )
-    for case in (
-        (1, 2047, 1),
-        (1, 8191, 1),
-        (16, 511, 1),
-        (1, 0, 512),
-        (1, 0, 2048),
-        (1, 1536, 512),
-        (8, 1024, 4),
-    ):
-        report(args, *case)
+    for kind, cases in CASES.items():
+        for case in cases if args.only in ("", kind) else ():
+            report(args, *case)
 
 
 if __name__ == "__main__":
