@@ -65,10 +65,10 @@ void unpack(const LinearJob& job, int64_t row, float* out) {
 }  // namespace
 
 int64_t panel_width(const LinearJob& job) {
+  if (job.mode == Mode::i8 && job.tokens <= kRowTokensI8) return kRowPanel;
 #if defined(FW_ISA_AMX)
-  if (job.mode == Mode::bf16 || (job.mode == Mode::i8 && job.tokens > kRowTokens)) return kTileRows;
+  if (job.mode != Mode::f32) return kTileRows;
 #endif
-  static_cast<void>(job);
   return kTokens;
 }
 

@@ -187,10 +187,9 @@ FW_INLINE B8x64 opened_codes(B8x64 codes) {
 }
 
 template <class W>
-void open_tile(const uint8_t* tile, int64_t group, int64_t groups, const uint8_t* next, Opened& to) {
+void open_tile(const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
   constexpr int subs = kGroup / W::kSub;
   for (int64_t g = 0; g < groups; ++g) {
-    prefetch(next + g * W::kGroupBytes, W::kGroupBytes);
 #pragma GCC unroll 8
     for (int q = 0; q < kGroup / 4; ++q)
       bstore(to.codes + (g * (kGroup / 4) + q) * 64, opened_codes<W>(W::quad(tile, group + g, q)));
@@ -205,7 +204,7 @@ void open_tile(const uint8_t* tile, int64_t group, int64_t groups, const uint8_t
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
   if (job.mode != Mode::i8) return multiply_float_tiles<W>(job, tiles, panels);
-  if (job.tokens > kRowTokens) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned}, open_tile<W>);
+  if (job.tokens > kRowTokensI8) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned}, open_tile<W>);
   walk(job, kRowInners<Int8<W>>, tiles, panels);
 }
 

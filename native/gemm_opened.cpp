@@ -41,8 +41,9 @@ class Chunk {
     for (int64_t group = 0; group < job_.k / kGroup; group += kOpenK / kGroup) {
       const int64_t left = job_.k / kGroup - group;
       groups_ = left < kOpenK / kGroup ? left : kOpenK / kGroup;
-      for (int64_t i = tiles.begin; i < tiles.end; ++i) open(tiles, i, group);
-      for (int64_t p = panels.begin; p < panels.end; ++p) multiply(tiles, p, group);
+      for (int64_t i = tiles.begin; i < tiles.end; ++i)
+        open_(job_.weight + i * bytes_, group, groups_, opened_[i - tiles.begin]);
+      for (int64_t p = panels.begin; p < panels.end; ++p) multiply(tiles, p, group, p == panels.begin);
     }
   }
 
@@ -51,20 +52,14 @@ class Chunk {
     return job_.weight + tile * bytes_ + group * bytes_ / (job_.k / kGroup);
   }
 
-  void open(Range tiles, int64_t i, int64_t group) {
-    // After the last tile of the stretch comes the first of the next; after the last stretch, the tile after these.
-    const bool last = i + 1 == tiles.end, more = group + groups_ < job_.k / kGroup;
-    const uint8_t* next = !last ? place(i + 1, group) : more ? place(tiles.begin, group + groups_) : place(i + 1, 0);
-    open_(job_.weight + i * bytes_, group, groups_, next, opened_[i - tiles.begin]);
-  }
-
-  void multiply(Range tiles, int64_t p, int64_t group) {
+  void multiply(Range tiles, int64_t p, int64_t group, bool ask) {
     const int64_t t = panel_start(job_.tokens, panels_, p), size = panel_start(job_.tokens, panels_, p + 1) - t;
     arrangement_.set(form_, size);
     const bool first = group == 0, last = group + groups_ == job_.k / kGroup;
     if (!first) sums_.take(job_, tiles, t, size);
+    const uint8_t* ahead = last ? place(tiles.end, 0) : place(tiles.begin, group + groups_);
     inner_of(form_, size)({opened_, tiles.end - tiles.begin, job_.panels + t * token_ + group * kRecord * size, sums_.of(0),
-                           groups_, first});
+                           groups_, first, ahead, ask ? bytes_ / (job_.k / kGroup) : 0, bytes_});
     sums_.give(job_, tiles, t, size, last);
   }
 

@@ -28,8 +28,8 @@ struct OpenedForm {
   bool is_signed;  // codes are int8 and have no offset, else uint8
 };
 
-// Opens groups [group, group + groups) of a tile, asking for the lines at `next`, which are opened after these.
-using OpenTile = void (*)(const uint8_t* tile, int64_t group, int64_t groups, const uint8_t* next, Opened& to);
+// Opens groups [group, group + groups) of a tile.
+using OpenTile = void (*)(const uint8_t* tile, int64_t group, int64_t groups, Opened& to);
 
 void multiply_opened(const LinearJob& job, Range tiles, Range panels, const OpenedForm& form, OpenTile open);
 
@@ -41,6 +41,10 @@ struct Stretch {
   float* sums;           // of the first tile; those of the next are kSumTokens rows further
   int64_t groups;
   bool first;  // of K: there are no sums yet
+  // What is opened next.  The first panel's products ask for it, so that memory is busy while they multiply: `ahead_bytes`
+  // a group (0: others did), the tiles `ahead_stride` apart.
+  const uint8_t* ahead;
+  int64_t ahead_bytes, ahead_stride;
 };
 
 template <int Tiles, int Tokens>

@@ -52,7 +52,8 @@ class OpenedProduct {
     tile_store<0>(dots_[0], 64);
     for (int64_t i = 0; i < s_.count; ++i) {
       const Opened* tile = s_.tiles + i;
-      multiply(*tile, i + 1 < s_.count ? tile[1].codes : s_.tiles->codes, s_.sums + i * kSumTokens * kLanes);
+      multiply(*tile, i + 1 < s_.count ? tile[1].codes : s_.tiles->codes, s_.sums + i * kSumTokens * kLanes,
+               s_.ahead + i * s_.ahead_stride);
     }
   }
 
@@ -90,13 +91,16 @@ class OpenedProduct {
     tile_dot_i8<Set, 4 + Set % 2, 6 + Set % 2>();
   }
 
-  // One tile; `next` are the codes of the one after it.
-  FW_INLINE void multiply(const Opened& tile, const uint8_t* next, float* sums) {
+  // One tile; `next` are the codes of the one after it, `ahead` what to ask for meanwhile.
+  FW_INLINE void multiply(const Opened& tile, const uint8_t* next, float* sums, const uint8_t* ahead) {
     F32x16 acc[1][Tokens];
     resume(sums, s_.first, acc);
     const uint8_t *x = s_.panel, *codes = tile.codes;
     const float* scale = tile.scales;
     for (int64_t left = s_.groups * kSubs / kSets; left > 0; --left) {
+      const int64_t bytes = s_.ahead_bytes * (kSets / kSubs);
+      prefetch(ahead, bytes);
+      ahead += bytes;
       const uint8_t* x_after = left > 1 ? x + group(kSets) : s_.panel;
       const uint8_t* codes_after = left > 1 ? codes + kSets * kCodes : next;
       step<0>(x, scale, x + tokens(2), codes + 2 * kCodes, acc);

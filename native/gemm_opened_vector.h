@@ -29,6 +29,7 @@ FW_INLINE I32x16 dot_opened(I32x16 acc, B8x64 w, B8x64 x) {
 
 template <int Sub, bool Mins, bool Signed, int Tiles, int Tokens>
 void multiply_tiles(const Stretch& s, int64_t first) {
+  const uint8_t* ahead = s.ahead + first * s.ahead_stride;
   const Opened* tiles = s.tiles + first;
   float* sums_at = s.sums + first * kSumTokens * kLanes;
   constexpr int subs = kGroup / Sub, quads = Sub / 4;
@@ -36,6 +37,7 @@ void multiply_tiles(const Stretch& s, int64_t first) {
   resume(sums_at, s.first, acc);
   const uint8_t* x = s.panel;
   for (int64_t g = 0; g < s.groups; ++g, x += kRecord * Tokens) {
+    for (int i = 0; i < Tiles; ++i) prefetch(ahead + i * s.ahead_stride + g * s.ahead_bytes, s.ahead_bytes);
     each<subs>([&](auto part) FW_LAMBDA {
       constexpr int sums = (subs == 1 ? 44 : 36 + 4 * part) * Tokens;
       const int64_t place = g * subs + part;

@@ -29,7 +29,14 @@ constexpr int kTokens = 4, kTiles = 1, kRowTiles = 2;
 // one core of a Zen 4 went from 52 % to 95 % of its bandwidth, with lines asked into L1 at once; a Sapphire Rapids needs the
 // two stages (71 % -> 94 %: what waits for memory fills L1's few buffers).
 constexpr int64_t kAhead = 4608;
-constexpr int kRowTokens = 4;  // as many tokens as still leave a product waiting for memory
+// As many tokens as still leave a product waiting for memory, or nearly: with int8 activations they save opening the tiles.
+constexpr int kRowTokens = 4;
+#if defined(FW_ISA_AVX512)
+constexpr int kRowTokensI8 = 8, kRowPanel = 8;
+#else
+constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
+#endif
+constexpr int kMostTokens = kRowPanel > kTokens ? kRowPanel : kTokens;
 
 // Where a kernel reads and writes: `tile` is the first of its tiles, `panel` its tokens.
 struct Spot {
@@ -167,17 +174,16 @@ using Inner = void (*)(const LinearJob&, const Spot&);
 // The kernels of one product by panel size: `many` tiles at once, and one tile for what is left over.
 struct Inners {
   int tiles;
-  Inner many[kTokens], one[kTokens];
+  Inner many[kMostTokens], one[kMostTokens];
 };
 
 template <class M, int Tiles, int... T>
 constexpr Inners inners(std::integer_sequence<int, T...>) {
   return {Tiles, {M::template run<Tiles, T + 1>...}, {M::template run<1, T + 1>...}};
 }
+// For panels of up to kTokens, or of the int8 row path.
 template <class M, int Tiles>
 constexpr Inners kInners = inners<M, Tiles>(std::make_integer_sequence<int, kTokens>{});
-// The row path has no panel of more than kRowTokens.
-constexpr int kRowPanel = kRowTokens < kTokens ? kRowTokens : kTokens;
 template <class M>
 constexpr Inners kRowInners = inners<M, 1>(std::make_integer_sequence<int, kRowPanel>{});
 
@@ -192,7 +198,7 @@ inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range p
       const int64_t t = panel_start(job.tokens, count, p), size = panel_start(job.tokens, count, p + 1) - t;
       // The first panel fetches the tiles after these, place by place; with few tokens memory sets the pace and the
       // fetching stays close.
-      const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kRowTokens ? kAhead : bytes * (many ? inner.tiles : 1);
+      const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kMostTokens ? kAhead : bytes * (many ? inner.tiles : 1);
       const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
                     job.bias ? job.bias + row : nullptr, job.n - row, ahead};
       (many ? inner.many : inner.one)[size - 1](job, at);
