@@ -32,7 +32,7 @@ constexpr int64_t kAhead = 4608;
 // As many tokens as still leave a product waiting for memory, or nearly: with int8 activations they save opening the tiles.
 constexpr int kRowTokens = 4;
 #if defined(FW_ISA_AVX512)
-constexpr int kRowTokensI8 = 8, kRowPanel = 8;
+constexpr int kRowTokensI8 = 16, kRowPanel = 8;
 #else
 constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
 #endif
@@ -198,7 +198,7 @@ inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range p
       const int64_t t = panel_start(job.tokens, count, p), size = panel_start(job.tokens, count, p + 1) - t;
       // The first panel fetches the tiles after these, place by place; with few tokens memory sets the pace and the
       // fetching stays close.
-      const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kMostTokens ? kAhead : bytes * (many ? inner.tiles : 1);
+      const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kRowTokensI8 ? kAhead : bytes * (many ? inner.tiles : 1);
       const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
                     job.bias ? job.bias + row : nullptr, job.n - row, ahead};
       (many ? inner.many : inner.one)[size - 1](job, at);
