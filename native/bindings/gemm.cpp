@@ -2,6 +2,7 @@
 #include "gemm.h"
 
 #include "../blocks.h"
+#include "../checksum.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -167,6 +168,15 @@ std::vector<std::string> block_kinds() {
   return found;
 }
 
+nb::bytes sum_of(const Bytes& bytes) {
+  uint8_t sum[32];
+  {
+    const nb::gil_scoped_release release;
+    checksum(bytes.data(), bytes.size(), sum);
+  }
+  return nb::bytes(sum, sizeof sum);
+}
+
 void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const Tiles& tiles,
                  const std::optional<In<float, Vec>>& bias, const InOut<float, Mat>& out, int64_t column, int mode) {
   LinearJob job;
@@ -262,6 +272,7 @@ void bind_gemm(nb::module_& m) {
         array("scales").none() = nb::none(), array("mins").none() = nb::none(),
         array("super_scales").none() = nb::none(), array("super_mins").none() = nb::none(),
         "Writes rows [row, row + rows) from canonical fields, each given as its bytes.");
+  m.def("checksum", &sum_of, array("bytes"), "32 bytes that damage changes; no protection against forgery.");
   m.def("block_kinds", &block_kinds, "Kinds whose blocks, as files have them, pack_blocks takes.");
   m.def("pack_blocks", &pack_file_blocks, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"),
         array("blocks"), "Writes rows [row, row + rows) from a file's blocks, given as their bytes.");

@@ -142,6 +142,9 @@ def pack_rows(pool: Pool, tiles: Tiles, row: int, rows: int, codes: Annotated[ND
     Writes rows [row, row + rows) from canonical fields, each given as its bytes.
     """
 
+def checksum(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> bytes:
+    """32 bytes that damage changes; no protection against forgery."""
+
 def block_kinds() -> list[str]:
     """Kinds whose blocks, as files have them, pack_blocks takes."""
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flyweight import LLM, SamplingParams
+from flyweight import LLM, SamplingParams, _native
 from flyweight.build import ASSETS, Silent, backend, describe, kept_weights
 from flyweight.config import KeptWeights, Settings
 from flyweight.errors import CheckpointError, ConfigError
@@ -261,7 +261,7 @@ def test_a_disk_that_refuses_costs_a_note(
     def refuse(*given: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwritev", refuse)
     found, notes = story()
     assert found == plain and files(kept) == []
     assert notes == [f"packed weights are not kept: {os.strerror(code)}"]
@@ -335,7 +335,7 @@ def test_a_file_in_use_may_lose_its_name(kept: Path) -> None:
 
 TWICE = """
 import json, sys
-from flyweight import LLM, SamplingParams
+from flyweight import LLM, SamplingParams, _native
 from flyweight.weights.packed import shelf
 shelf.LEAST = 0
 llm = LLM(threads=1, max_model_len=64, max_num_seqs=1)
@@ -390,3 +390,18 @@ def test_our_names_and_no_others() -> None:
     assert folders.OURS.fullmatch("0a" * 32 + ".tiles")
     for name in ("0a" * 31 + ".tiles", "0A" * 32 + ".tiles", "0a" * 32 + ".tiles.bak", "x"):
         assert not folders.OURS.fullmatch(name)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100), st.data())
+def test_damage_changes_a_checksum(raw: bytes, draw: st.DataObject) -> None:
+    def checksum(raw: bytes) -> bytes:
+        return _native.checksum(np.frombuffer(raw, np.uint8))
+
+    whole = checksum(raw)
+    assert len(whole) == 32 and whole == checksum(raw)
+    assert whole != checksum(raw + b"\0")
+    if raw:
+        at, byte = draw.draw(st.integers(0, len(raw) - 1)), draw.draw(st.integers(1, 255))
+        assert whole != checksum(raw[:at] + bytes([raw[at] ^ byte]) + raw[at + 1 :])
+        assert whole != checksum(raw[:-1])

@@ -1,6 +1,6 @@
 """A kept file: its strict reader, its checksums, and the writer that streams matrices into it.
 
-    magic 8, boot 16, key 32, count 8, digest of key and checksums 32; a checksum (SHA-256) a matrix
+    magic 8, boot 16, key 32, count 8, SHA-256 of key and checksums 32; a checksum of 32 a matrix
     zeros up to a huge page, then the tiles, each matrix on a cache line
 
 Invariant: size, key, count and checksums' digest are as expected, or nothing is mapped.  What was
@@ -14,9 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct
 
+import numpy as np
+
+from flyweight import _native
 from flyweight.errors import CheckpointError
 from flyweight.weights.packed.layout import DIGEST, HEAD, Layout, Place
 from flyweight.wire import U8
@@ -25,7 +29,8 @@ MAGIC = b"FWTILES1"
 FIELDS = Struct("<8s16s32sQ32s")
 BOOT_AT = len(MAGIC)
 NEVER = bytes(16)  # the boot of a file nobody has verified
-CHUNK = 8 << 20  # whole huge pages, so that the system keeps the file in such; also read at once
+CHUNK = 8 << 20  # bytes written at once: whole huge pages, so that the file is kept in such
+MOST_PIECES = 512  # in one call; systems take 1,024
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 assert FIELDS.size == HEAD
@@ -80,17 +85,11 @@ def mark_verified(path: Path) -> None:
 
 def damaged(file: int, layout: Layout, head: Head, threads: int) -> list[Place]:
     """Matrices whose bytes are not those that were written."""
-    with ThreadPoolExecutor(threads) as pool:  # hashing and reading leave the interpreter free
-        found = pool.map(lambda place: _checksum(file, place), layout.places)
+    held = np.frombuffer(mmap(file, layout.size, access=ACCESS_READ), np.uint8)
+    with ThreadPoolExecutor(threads) as pool:  # sums and reading leave the interpreter free
+        found = pool.map(lambda place: _native.checksum(held[place.range]), layout.places)
         pairs = zip(layout.places, found, head.checksums, strict=True)
         return [place for place, now, written in pairs if now != written]
-
-
-def _checksum(file: int, place: Place) -> bytes:
-    found = sha256()
-    for at in range(place.offset, place.end, CHUNK):
-        found.update(os.pread(file, min(CHUNK, place.end - at), at))
-    return found.digest()
 
 
 class Stream:
@@ -98,9 +97,9 @@ class Stream:
 
     def __init__(self, file: int, layout: Layout) -> None:
         self._file, self._layout = file, layout
-        self._at = layout.start  # of the file; what is staged follows
-        self._staged = bytearray(CHUNK)
-        self._fill = 0
+        self._at = layout.start  # of the file; what waits follows
+        self._waiting: list[memoryview] = []
+        self._fill = 0  # bytes that wait
         self._checksums: list[bytes] = []
 
     def add(self, tiles: U8) -> None:
@@ -108,9 +107,8 @@ class Stream:
         place = self._layout.places[len(self._checksums)]
         assert tiles.nbytes == place.nbytes, place.slot
         self._put(memoryview(bytes(place.offset - self._at - self._fill)))
-        raw = tiles.data
-        self._checksums.append(sha256(raw).digest())
-        self._put(raw)
+        self._checksums.append(_native.checksum(tiles))
+        self._put(tiles.data)
 
     def finish(self) -> None:
         """The file becomes whole.  Raises `OSError`."""
@@ -122,18 +120,20 @@ class Stream:
     def _put(self, raw: memoryview) -> None:
         while len(raw):
             count = min(len(raw), CHUNK - self._fill)
-            self._staged[self._fill : self._fill + count] = raw[:count]
+            self._waiting.append(raw[:count])
             self._fill += count
             raw = raw[count:]
-            if self._fill == CHUNK:
+            if self._fill == CHUNK or len(self._waiting) == MOST_PIECES:
                 self._flush()
 
     def _flush(self) -> None:
-        staged = memoryview(self._staged)[: self._fill]
-        while len(staged):
-            count = os.pwrite(self._file, staged, self._at)
+        while self._waiting:
+            count = os.pwritev(self._file, self._waiting, self._at)
             self._at += count
-            staged = staged[count:]
+            while self._waiting and count >= len(self._waiting[0]):
+                count -= len(self._waiting.pop(0))
+            if count:
+                self._waiting[0] = self._waiting[0][count:]
         self._fill = 0
 
 

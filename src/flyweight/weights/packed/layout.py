@@ -32,6 +32,10 @@ class Place:
     def end(self) -> int:
         return self.offset + self.nbytes
 
+    @property
+    def range(self) -> slice:
+        return slice(self.offset, self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
