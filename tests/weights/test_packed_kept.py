@@ -17,13 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flyweight import LLM, SamplingParams, _native
+from flyweight import LLM, SamplingParams
 from flyweight.build import ASSETS, Silent, backend, describe, kept_weights
-from flyweight.config import KeptWeights, Settings
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.config import Settings
+from flyweight.errors import CheckpointError
 from flyweight.ops.base import Weight
 from flyweight.weights.load import load
-from flyweight.weights.packed import folder as folders
 from flyweight.weights.packed import keptfile, shelf
 from flyweight.weights.packed.folder import Folder
 from flyweight.weights.packed.layout import HEAD, Layout
@@ -305,21 +304,6 @@ def test_small_models_are_not_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) 
     assert story()[1] == [] and files(kept) == []
 
 
-def test_those_unused_for_longest_give_way(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 100)
-    for age, name in enumerate("abcd"):
-        file = folder.file(name.encode() * 32)
-        file.write_bytes(bytes(30 - age))
-        os.utime(file, ns=(0, age))
-    (tmp_path / "somebody's").write_bytes(bytes(500))
-    folder.used(b"a" * 32)
-    folder.make_room(20)
-    left = {name for name in "abcd" if folder.file(name.encode() * 32).exists()}
-    assert left == {"a", "d"} and (tmp_path / "somebody's").exists()
-    folder.make_room(100)
-    assert [f.name for f in files(tmp_path)] == ["somebody's"]
-
-
 def test_a_model_above_the_room_is_not_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "2MiB")
     assert story()[1] == [] and files(kept) == []
@@ -363,45 +347,6 @@ def test_two_processes_start_at_once(kept: Path) -> None:
     assert [f.suffix for f in files(kept)] == [".tiles"]
 
 
-def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("FLYWEIGHT_CACHE", "FLYWEIGHT_CACHE_SIZE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    plain = KeptWeights(tmp_path / ".cache" / "flyweight", 20 << 30)
-    assert KeptWeights.of_environment() == plain
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert KeptWeights.of_environment() == plain
-    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert KeptWeights.of_environment().folder == Path("/elsewhere/flyweight")
-    monkeypatch.setenv("FLYWEIGHT_CACHE", "~/mine")
-    monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "2GB")
-    assert KeptWeights.of_environment() == KeptWeights(tmp_path / "mine", 2 * 10**9)
-    monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "much")
-    with pytest.raises(ConfigError, match="FLYWEIGHT_CACHE_SIZE = 'much' is not a size"):
-        KeptWeights.of_environment()
-
-
 def test_the_reference_keeps_nothing(kept: Path) -> None:
     story(backend="reference", activations="f32")
     assert files(kept) == []
-
-
-def test_our_names_and_no_others() -> None:
-    assert folders.OURS.fullmatch("0a" * 32 + ".tiles")
-    for name in ("0a" * 31 + ".tiles", "0A" * 32 + ".tiles", "0a" * 32 + ".tiles.bak", "x"):
-        assert not folders.OURS.fullmatch(name)
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=100), st.data())
-def test_damage_changes_a_checksum(raw: bytes, draw: st.DataObject) -> None:
-    def checksum(raw: bytes) -> bytes:
-        return _native.checksum(np.frombuffer(raw, np.uint8))
-
-    whole = checksum(raw)
-    assert len(whole) == 32 and whole == checksum(raw)
-    assert whole != checksum(raw + b"\0")
-    if raw:
-        at, byte = draw.draw(st.integers(0, len(raw) - 1)), draw.draw(st.integers(1, 255))
-        assert whole != checksum(raw[:at] + bytes([raw[at] ^ byte]) + raw[at + 1 :])
-        assert whole != checksum(raw[:-1])
