@@ -1,6 +1,11 @@
 """`flyweight bench` from end to end, on the model inside, with tiny sizes."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,3 +69,20 @@ def test_the_group_names_its_commands(capsys: pytest.CaptureFixture[str]) -> Non
     assert code == 2
     assert "unknown command 'kernel' (did you mean 'kernels'?)" in err
     assert "see flyweight bench --help" in err
+
+
+def test_at_a_terminal_the_bar_leaves_stdout_alone(tmp_path: Path) -> None:
+    """The rows are in the file, whole, and the bar on the terminal."""
+    terminal, side = pty.openpty()
+    words = [sys.executable, "-m", "flyweight.cli.main", "bench", "kernels", *SMALL]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=side)
+    os.close(side)
+    drawn = b""
+    with suppress(OSError):  # how the end of a terminal is told
+        while part := os.read(terminal, 4096):
+            drawn += part
+    assert process.stdout is not None
+    lines = process.stdout.read().decode().splitlines()
+    assert process.wait() == 0
+    assert [line.split(" | ")[5] for line in lines[2:4]] == ["pp16", "tg3"]
+    assert b"tg3" in drawn and b"MiB" not in drawn

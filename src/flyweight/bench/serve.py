@@ -100,15 +100,15 @@ class Serving:
     def vocab(self) -> int:
         return self.llm.loaded.spec.vocab
 
-    def once(self, round: int) -> Served:
-        """All requests, once."""
+    def once(self, round: int, *, shown: bool = False) -> Served:
+        """All requests, once; `shown` with a bar of how many are answered."""
         prompts = self.requests.prompts(self.vocab, round)
         params = SamplingParams(temperature=0, max_tokens=self.requests.output_len, ignore_eos=True)
         engine, size = self.llm.loaded.engine, self.llm.settings.block_size
         before, others = self.prober.sample(), self._others()
         with recording(engine) as recorder:
             start = time.perf_counter()
-            self.llm.generate(prompts, params, use_tqdm=False)
+            self.llm.generate(prompts, params, use_tqdm=shown)
             seconds = time.perf_counter() - start
         taken = others.cores()
         return served(
@@ -212,8 +212,9 @@ def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
     ours: list[Served] = []
     times: dict[str, list[float]] = {peer.label: [] for peer in serving.peers}
     for turn in range(total):
-        tell.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
-        served_once = serving.once(turn)
+        if total > 1:
+            tell.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
+        served_once = serving.once(turn, shown=total == 1)
         if turn >= warm:
             ours.append(served_once)
         for peer in serving.peers:

@@ -44,13 +44,23 @@ class Measuring(Listener):
             return
         if self.bar is None:
             name = TextColumn("{task.description}", markup=False)
-            clocks = TimeElapsedColumn(), TimeRemainingColumn()
-            self.bar = Progress(name, BarColumn(), *clocks, console=self.console, transient=True)
+            columns = name, BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+            # drawn between rounds only: a thread that draws would take turns with what is timed
+            self.bar = Progress(
+                *columns,
+                console=self.console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             self.bar.start()
             self.bar.add_task(test, total=total)
-        self.bar.update(self.bar.task_ids[0], completed=done, description=printable(test))
+        name_now = printable(test)
+        self.bar.update(self.bar.task_ids[0], completed=done, description=name_now, refresh=True)
 
     def rows(self, rows: Sequence[Row]) -> None:
+        self.stop()  # rows and the bar may share a terminal
         if self.shown is not None:
             self.shown(rows)
 
