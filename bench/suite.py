@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from make_shapes import make
-
 ROOT = Path(__file__).parents[1]
 SMALL, LARGE = "qwen3-0.6b", "llama-3.2-1b"
 NO_FLASH = "llama.cpp -fa off"  # faster than its default at length, on a processor
@@ -106,7 +104,7 @@ def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str]:
 def beside(peer: str, model: str, models: Path) -> str:
     """OpenVINO reads no bf16 from GGUF; it gets the same shape in f16."""
     if peer == "openvino" and model.endswith("/bf16"):
-        return f"openvino={models / model.removesuffix('bf16')}f16.gguf"
+        return f"openvino={models / f'{Path(model).parent}/f16.gguf'}"
     return peer
 
 
@@ -123,6 +121,16 @@ def run(parts: list[Part], args: argparse.Namespace) -> int:
     return failed
 
 
+def models(parts: list[Part], folder: Path) -> None:
+    """Makes what the parts need and is not there."""
+    from make_shapes import make  # needs a package that measuring does not
+
+    for shape in (SMALL, LARGE):
+        kinds = {part.model.split("/")[1] for part in parts if part.model.startswith(f"{shape}/")}
+        more = {"f16"} if "bf16" in kinds else set()
+        make(folder, [shape] if kinds else [], sorted(kinds | more))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("plan", choices=("short", "all"))
@@ -132,10 +140,7 @@ def main() -> None:
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     parts = [*(short() if args.plan == "short" else rest())]
-    for shape in (SMALL, LARGE):
-        kinds = {p.model.split("/")[1] for p in parts if p.model.startswith(f"{shape}/")}
-        more = {"f16"} if "bf16" in kinds else set()
-        make(args.models, [shape] if kinds else [], sorted(kinds | more))
+    models(parts, args.models)
     sys.exit(run(parts, args) > 0)
 
 
