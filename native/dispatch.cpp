@@ -22,6 +22,7 @@ namespace flyweight {
 FW_TARGET(scalar)
 #if defined(__x86_64__)
 FW_TARGET(avx2)
+FW_TARGET(avxvnni)
 FW_TARGET(avx512)
 FW_TARGET(amx)
 #elif defined(__aarch64__)
@@ -41,6 +42,10 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+bool has_avxvnni() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 // The kernel keeps tile registers from a process until it asks for them; what it grants holds for all threads.
 bool has_amx() {
@@ -73,6 +78,7 @@ Targets targets() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (has_avx2()) found.list[found.count++] = &avx2::kernels;
+  if (has_avxvnni()) found.list[found.count++] = &avxvnni::kernels;
   if (has_avx512()) found.list[found.count++] = &avx512::kernels;
   if (has_amx()) found.list[found.count++] = &amx::kernels;
 #elif defined(__aarch64__)

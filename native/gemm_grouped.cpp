@@ -93,7 +93,7 @@ struct Grouped {
   // sum of x; elsewhere signed x signed is cheaper than full-range unsigned.
   static constexpr bool kSigned = kS.is_signed() || kS.table != Table::none;
   static constexpr int kOffset = kSigned ? 128 : kS.zero;
-#if defined(FW_ISA_AVX512)
+#if defined(FW_VNNI)
   static constexpr int kZero = kOffset;
 #else
   static constexpr int kZero = kSigned ? 0 : kOffset;
@@ -204,7 +204,7 @@ void open_tile(const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
   if (job.mode != Mode::i8) return multiply_float_tiles<W>(job, tiles, panels);
-  if (job.tokens > kRowTokensI8) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned}, open_tile<W>);
+  if (job.tokens > kRowTokensI8) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kS.bits <= 4 && !W::kSigned}, open_tile<W>);
   walk(job, kRowInners<Int8<W>>, tiles, panels);
 }
 

@@ -12,22 +12,36 @@ namespace {
 
 using Inner = void (*)(const Stretch&);
 
-template <int Sub, bool Mins, bool Signed>
+template <int Sub, bool Mins, Codes C>
 Inner inner_of(int64_t tokens) {
   return [&]<int... T>(std::integer_sequence<int, T...>) -> Inner {
-    constexpr Inner all[] = {multiply_opened<Sub, Mins, Signed, T + 1>...};
+    constexpr Inner all[] = {multiply_opened<Sub, Mins, C, T + 1>...};
     return all[tokens - 1];
   }(std::make_integer_sequence<int, kOpenedTokens>{});
 }
 
-template <int Sub>
-Inner inner_of(const OpenedForm& form, int64_t tokens) {
-  if (form.mins) return inner_of<Sub, true, false>(tokens);
-  return kOpenSigned && form.is_signed ? inner_of<Sub, false, true>(tokens) : inner_of<Sub, false, false>(tokens);
+template <int Sub, bool Mins>
+Inner inner_of(Codes codes, int64_t tokens) {
+#if defined(FW_ISA_AMX)
+  static_cast<void>(codes);
+  return inner_of<Sub, Mins, Codes::i8>(tokens);
+#else
+#if defined(FW_PAIR_SUMS)
+  if (codes == Codes::u4) return inner_of<Sub, Mins, Codes::u4>(tokens);
+#endif
+#if !defined(FW_VNNI)
+  if constexpr (!Mins)
+    if (codes == Codes::i8) return inner_of<Sub, Mins, Codes::i8>(tokens);
+#endif
+  static_cast<void>(codes);
+  return inner_of<Sub, Mins, Codes::u8>(tokens);
+#endif
 }
 
 Inner inner_of(const OpenedForm& form, int64_t tokens) {
-  return form.sub == 16 ? inner_of<16>(form, tokens) : inner_of<32>(form, tokens);
+  const Codes codes = codes_of(form);
+  if (form.sub == 16) return form.mins ? inner_of<16, true>(codes, tokens) : inner_of<16, false>(codes, tokens);
+  return form.mins ? inner_of<32, true>(codes, tokens) : inner_of<32, false>(codes, tokens);
 }
 
 // One stretch [group, group + groups) of a few tiles with all panels of a chunk.

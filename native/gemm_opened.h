@@ -26,6 +26,7 @@ struct OpenedForm {
   int sub;     // K that share a scale
   bool mins;
   bool is_signed;  // codes are int8 and have no offset, else uint8
+  bool small;      // no code is above 15
 };
 
 // Opens groups [group, group + groups) of a tile.

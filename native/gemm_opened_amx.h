@@ -9,7 +9,8 @@
 
 namespace flyweight::FW_ISA {
 
-constexpr bool kOpenSigned = true;
+enum class Codes { i8 };  // codes are opened signed, without an offset
+inline Codes codes_of(const OpenedForm&) { return Codes::i8; }
 constexpr int kOpenedTokens = kTileRows;
 
 // The shapes of the tile registers: set anew where the panel's size or the sub-group changes.
@@ -155,7 +156,7 @@ class OpenedProduct {
   alignas(64) int32_t dots_[kSets][kTileRows * kLanes];
 };
 
-template <int Sub, bool Mins, bool, int Tokens>
+template <int Sub, bool Mins, Codes, int Tokens>
 void multiply_opened(const Stretch& s) {
   OpenedProduct<Sub, Mins, Tokens> product(s);
   product.fits(s) ? product.run() : product.run_slowly();

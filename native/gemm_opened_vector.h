@@ -5,29 +5,70 @@
 
 namespace flyweight::FW_ISA {
 
-// What `open` makes of codes that have a sign or an offset of 128.
-#if defined(FW_ISA_AVX512)
-constexpr bool kOpenSigned = false;  // vpdpbusd takes unsigned codes; the offset comes off through the sum of x
-#else
-constexpr bool kOpenSigned = true;
-#endif
 constexpr int kOpenedTokens = kTokens;
 
 struct Arrangement {  // vector units need none
   void set(const OpenedForm&, int64_t) {}
 };
 
-template <bool Signed>
+// How codes and activations multiply: with VNNI all codes are unsigned, and an offset comes off through the sum of x.
+enum class Codes { u8, i8, u4 };
+inline Codes codes_of(const OpenedForm& form) {
+#if defined(FW_VNNI)
+  static_cast<void>(form);
+  return Codes::u8;
+#elif defined(FW_PAIR_SUMS)
+  return form.is_signed ? Codes::i8 : form.small ? Codes::u4 : Codes::u8;
+#else
+  return form.is_signed ? Codes::i8 : Codes::u8;
+#endif
+}
+
+template <Codes C>
 FW_INLINE I32x16 dot_opened(I32x16 acc, B8x64 w, B8x64 x) {
-#if defined(FW_ISA_AVX512)
+#if defined(FW_VNNI)
   return dot_u8i8(acc, w, x);
 #else
-  if constexpr (Signed) return dot_i8i8(acc, w, x);
+  if constexpr (C == Codes::i8) return dot_i8i8(acc, w, x);
   return dot_u7i8(acc, w, x);
 #endif
 }
 
-template <int Sub, bool Mins, bool Signed, int Tiles, int Tokens>
+// The dots of a sub-group: `w(i, j)` are codes of quad j of tile i, `x(t, j)` activations of token t.
+template <Codes C, int Quads, int Tiles, int Tokens, class W, class X>
+FW_INLINE void dots_of(I32x16 (&dot)[Tiles][Tokens], W codes, X tokens) {
+#if defined(FW_PAIR_SUMS)
+  if constexpr (C == Codes::u4) {
+    B8x64 pairs[Tiles][Tokens];
+    each<Quads>([&](auto j) FW_LAMBDA {
+      each<Tiles>([&](auto i) FW_LAMBDA {
+        const B8x64 w = codes(i, j);
+        each<Tokens>([&](auto t) FW_LAMBDA {
+          const B8x64 p = pairs_u4i8(w, tokens(t, j));
+          if constexpr (j == 0)
+            pairs[i][t] = p;
+          else
+            pairs[i][t] = add16(pairs[i][t], p);
+        });
+      });
+    });
+    each<Tiles>([&](auto i) FW_LAMBDA {
+      each<Tokens>([&](auto t) FW_LAMBDA { dot[i][t] = add_pairs(dot[i][t], pairs[i][t]); });
+    });
+    return;
+  }
+#endif
+  each<Quads>([&](auto j) FW_LAMBDA {
+    B8x64 w[Tiles];
+    each<Tiles>([&](auto i) FW_LAMBDA { w[i] = codes(i, j); });
+    each<Tokens>([&](auto t) FW_LAMBDA {
+      const B8x64 xs = tokens(t, j);
+      each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = dot_opened<C>(dot[i][t], w[i], xs); });
+    });
+  });
+}
+
+template <int Sub, bool Mins, Codes C, int Tiles, int Tokens>
 void multiply_tiles(const Stretch& s, int64_t first) {
   const uint8_t* ahead = s.ahead + first * s.ahead_stride;
   const Opened* tiles = s.tiles + first;
@@ -43,17 +84,12 @@ void multiply_tiles(const Stretch& s, int64_t first) {
       const int64_t place = g * subs + part;
       I32x16 dot[Tiles][Tokens];
       each<Tokens>([&](auto t) FW_LAMBDA {
-        const I32x16 start = Mins || Signed ? izero() : ibroadcast(x + sums + 4 * t);
+        const I32x16 start = Mins || C == Codes::i8 ? izero() : ibroadcast(x + sums + 4 * t);
         each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = start; });
       });
-      each<quads>([&](auto j) FW_LAMBDA {
-        B8x64 w[Tiles];
-        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = bload(tiles[i].codes + (place * quads + j) * 64); });
-        each<Tokens>([&](auto t) FW_LAMBDA {
-          const B8x64 xs = set4(x + kGroup * t + 4 * (part * quads + j));
-          each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = dot_opened<Signed>(dot[i][t], w[i], xs); });
-        });
-      });
+      dots_of<C, quads>(
+          dot, [&](int i, int j) FW_LAMBDA { return bload(tiles[i].codes + (place * quads + j) * 64); },
+          [&](int t, int j) FW_LAMBDA { return set4(x + kGroup * t + 4 * (part * quads + j)); });
       each<Tiles>([&](auto i) FW_LAMBDA {
         const F32x16 scale = load(tiles[i].scales + place * kLanes);
         each<Tokens>([&](auto t) FW_LAMBDA {
@@ -69,12 +105,12 @@ void multiply_tiles(const Stretch& s, int64_t first) {
   leave(sums_at, acc);
 }
 
-template <int Sub, bool Mins, bool Signed, int Tokens>
+template <int Sub, bool Mins, Codes C, int Tokens>
 void multiply_opened(const Stretch& s) {
   int64_t i = 0;
-  for (; i + kTiles <= s.count; i += kTiles) multiply_tiles<Sub, Mins, Signed, kTiles, Tokens>(s, i);
+  for (; i + kTiles <= s.count; i += kTiles) multiply_tiles<Sub, Mins, C, kTiles, Tokens>(s, i);
   if constexpr (kTiles > 1)
-    for (; i < s.count; ++i) multiply_tiles<Sub, Mins, Signed, 1, Tokens>(s, i);
+    for (; i < s.count; ++i) multiply_tiles<Sub, Mins, C, 1, Tokens>(s, i);
 }
 
 }  // namespace flyweight::FW_ISA

@@ -1,6 +1,6 @@
 // Every kernel's entry point: plain pointers, sizes and the pool.  No Python, no ownership, no allocation, no exceptions.
 //
-// One kernel file is compiled once per target (scalar, avx2, avx512 | neon) inside namespace flyweight::FW_ISA and exports
+// One kernel file is compiled once per target (scalar, avx2, avxvnni, avx512, amx | neon) inside namespace flyweight::FW_ISA and exports
 // one constant table of function pointers; `Kernels` gathers a target's tables and dispatch.cpp picks a target at load.
 //
 // How to add a kernel
@@ -91,7 +91,7 @@ struct Kernels {
 
 // All targets this machine can run, best last.
 struct Targets {
-  const Kernels* list[5];
+  const Kernels* list[6];
   int count;
 };
 Targets targets();

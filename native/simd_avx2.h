@@ -3,6 +3,12 @@
 
 #include <immintrin.h>
 
+#if defined(FW_ISA_AVXVNNI)
+#define FW_VNNI 1
+#else
+#define FW_PAIR_SUMS 1  // products of small codes can be added up as 16-bit pairs
+#endif
+
 namespace flyweight::FW_ISA {
 
 struct F32x16 {
@@ -157,6 +163,15 @@ FW_INLINE __m256i dot_wide(__m256i acc, __m256i u, __m256i s) {
 FW_INLINE __m256i dot_narrow(__m256i acc, __m256i u, __m256i s) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 }
+#if defined(FW_VNNI)
+FW_INLINE I32x16 dot_u8i8(I32x16 acc, B8x64 x, B8x64 y) {
+  return {_mm256_dpbusd_avx_epi32(acc.a, x.a, y.a), _mm256_dpbusd_avx_epi32(acc.b, x.b, y.b)};
+}
+FW_INLINE I32x16 dot_u7i8(I32x16 acc, B8x64 x, B8x64 y) { return dot_u8i8(acc, x, y); }
+FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 x, B8x64 y) {
+  return dot_u8i8(acc, {_mm256_abs_epi8(x.a), _mm256_abs_epi8(x.b)}, {_mm256_sign_epi8(y.a, x.a), _mm256_sign_epi8(y.b, x.b)});
+}
+#else
 FW_INLINE I32x16 dot_u8i8(I32x16 acc, B8x64 x, B8x64 y) { return {dot_wide(acc.a, x.a, y.a), dot_wide(acc.b, x.b, y.b)}; }
 FW_INLINE I32x16 dot_u7i8(I32x16 acc, B8x64 x, B8x64 y) {
   return {dot_narrow(acc.a, x.a, y.a), dot_narrow(acc.b, x.b, y.b)};
@@ -165,6 +180,14 @@ FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 x, B8x64 y) {
   return {dot_narrow(acc.a, _mm256_abs_epi8(x.a), _mm256_sign_epi8(y.a, x.a)),
           dot_narrow(acc.b, _mm256_abs_epi8(x.b), _mm256_sign_epi8(y.b, x.b))};
 }
+// 16-bit sums of pairs of products, u <= 15: eight of them stay below 32,767.  `add_pairs` adds them to 32-bit lanes.
+FW_INLINE B8x64 pairs_u4i8(B8x64 u, B8x64 s) { return {_mm256_maddubs_epi16(u.a, s.a), _mm256_maddubs_epi16(u.b, s.b)}; }
+FW_INLINE B8x64 add16(B8x64 x, B8x64 y) { return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)}; }
+FW_INLINE I32x16 add_pairs(I32x16 acc, B8x64 p) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(p.a, one)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(p.b, one))};
+}
+#endif
 FW_INLINE __m256 dot_bf16_half(__m256 acc, __m256i x, __m256i y) {
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));
   acc = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(y, 16)), acc);

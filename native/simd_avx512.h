@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#define FW_VNNI 1  // one instruction multiplies four unsigned bytes with signed ones and adds, exactly
+
 namespace flyweight::FW_ISA {
 
 struct F32x16 {

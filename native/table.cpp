@@ -1,34 +1,43 @@
-// Compiled per target: gathers the tables of this target's kernel files.
+// Compiled per target: gathers the tables of this target's kernel files.  A target that only multiplies matrices in another
+// way takes what else it needs from the one it builds on.
 #include "kernels.h"
 
 #define FW_NAME_OF(isa) #isa
 #define FW_NAME(isa) FW_NAME_OF(isa)
+#if defined(FW_ISA_AMX)
+#define FW_BASE avx512
+#elif defined(FW_ISA_AVXVNNI)
+#define FW_BASE avx2
+#else
+#define FW_BASE FW_ISA
+#endif
 
-namespace flyweight::FW_ISA {
+namespace flyweight::FW_BASE {
 
 extern const AttentionKernels attention_kernels;
-extern const GemmKernels gemm_kernels;
-#if defined(FW_ISA_AMX)  // what has no matrix to multiply is as it is without AMX
-}
-namespace flyweight::avx512 {
-#endif
 extern const ElementwiseKernels elementwise_kernels;
 extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
-#if defined(FW_ISA_AMX)
-}
+
+}  // namespace flyweight::FW_BASE
+
 namespace flyweight::FW_ISA {
-using avx512::elementwise_kernels, avx512::moe_kernels, avx512::sample_kernels;
+
+extern const GemmKernels gemm_kernels;
+#if defined(FW_ISA_AMX)
+extern const AttentionKernels attention_kernels;
+#else
+using FW_BASE::attention_kernels;
 #endif
 
 extern const Kernels kernels;
 const Kernels kernels = {
     .isa = FW_NAME(FW_ISA),
-    .elementwise = &elementwise_kernels,
+    .elementwise = &FW_BASE::elementwise_kernels,
     .attention = &attention_kernels,
     .gemm = &gemm_kernels,
-    .moe = &moe_kernels,
-    .sample = &sample_kernels,
+    .moe = &FW_BASE::moe_kernels,
+    .sample = &FW_BASE::sample_kernels,
 };
 
 }  // namespace flyweight::FW_ISA
