@@ -38,6 +38,7 @@ class Subject:
     facts: Facts
     shape: Shape
     options: Options
+    kv_dtype: str
     threads: int
     around: Around
     busy: int = 0
@@ -83,8 +84,8 @@ def row(
         model_n_params=facts.params,
         n_batch=options.max_num_batched_tokens,
         n_threads=subject.threads,
-        type_k=options.kv_cache_dtype,
-        type_v=options.kv_cache_dtype,
+        type_k=subject.kv_dtype,
+        type_v=subject.kv_dtype,
         activations=options.activations,
         n_prompt=test.prompt,
         n_gen=test.gen,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from flyweight.bench.facts import file_name, size
 from flyweight.bench.figures import Column, Subject, rows
 from flyweight.bench.limits import Prober
-from flyweight.bench.ours import Options, Ours, Timed, check_depth, isa, settings
+from flyweight.bench.ours import Options, Ours, Timed, check_depth, isa, kv_dtype, settings
 from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
 from flyweight.bench.rows import OURS, Row, key
 from flyweight.bench.surroundings import Around, Neighbours
@@ -77,7 +77,7 @@ def missing(asked: Asked, known: set[tuple[object, ...]], tell: Silent) -> list[
     given = settings(asked.model, asked.tests, asked.options)
     path = find(given, tell)
     model = (file_name(path), size(path), given.threads or machine().cores)
-    options = (asked.options.kv_cache_dtype, asked.options.activations, asked.busy)
+    options = (kv_dtype(given), asked.options.activations, asked.busy)
     engines = [(name, isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
     return [
         test
@@ -95,7 +95,13 @@ class Kernels:
         self.asked, self.tell = asked, tell
         self.ours = ours = Ours(asked.model, tests, asked.options, tell)
         self.subject = Subject(
-            ours.facts, ours.shape, asked.options, ours.threads, Around.here(), asked.busy
+            ours.facts,
+            ours.shape,
+            asked.options,
+            ours.kv_dtype,
+            ours.threads,
+            Around.here(),
+            asked.busy,
         )
         self.prober = Prober(ours.threads, ours.isa, ours.facts.nbytes)
         self.peers = list(self._open(tests, stack))

@@ -6,14 +6,14 @@ Invariant: what comes before a test is not timed, and nothing is found in the pr
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from flyweight import _native
 from flyweight.bench.facts import Facts
 from flyweight.bench.record import recording
 from flyweight.bench.workloads import Workload, needed
-from flyweight.build import Described, Silent, build
+from flyweight.build import Described, Silent, backend, build
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import machine
@@ -38,7 +38,7 @@ class Options:
 
     threads: int | None = None
     activations: str = "int8"
-    kv_cache_dtype: str = "f16"
+    kv_cache_dtype: str = "auto"
     block_size: int = 32
     max_num_batched_tokens: int = 512
     memory_limit: str = "80%"
@@ -84,6 +84,12 @@ def isa(given: Settings) -> str:
     return str(_native.Pool(1, given.isa or "").isa)
 
 
+def kv_dtype(given: Settings) -> str:
+    """What K and V will be stored in."""
+    asked = given.kv_cache_dtype
+    return backend(replace(given, threads=1), 1).kv_dtype if asked == "auto" else asked
+
+
 class Ours:
     """An engine made to run some tests."""
 
@@ -99,8 +105,9 @@ class Ours:
         found = notes.found
         assert found is not None, "a load tells what it found"
         self.facts, self.path = Facts.of(found), found.checkpoint.path
+        self.kv_dtype = self.loaded.memory.sizing.kv_dtype
         self.shape = shape(
-            found.checkpoint, found.plan, found.spec, options.activations, options.kv_cache_dtype
+            found.checkpoint, found.plan, found.spec, options.activations, self.kv_dtype
         )
         width = sum(layer.kv.width for layer in found.spec.layers)
         self.token_bytes = width * self.shape.kv_bytes

@@ -89,8 +89,9 @@ class Serving:
         found, given = notes.found, self.llm.settings
         assert found is not None, "a load tells what it found"
         self.path, self.threads = str(found.checkpoint.path), given.threads or machine().cores
+        stored = self.llm.loaded.memory.sizing.kv_dtype
         self.shape: Shape = shape(
-            found.checkpoint, found.plan, found.spec, given.activations, given.kv_cache_dtype
+            found.checkpoint, found.plan, found.spec, given.activations, stored
         )
         weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
         self.prober = Prober(self.threads, isa(given), weights)

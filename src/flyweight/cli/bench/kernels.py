@@ -55,7 +55,7 @@ def kernels(
     repetitions: Rounds = 5,
     threads: by.Threads = None,
     activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "f16",
+    kv_cache_dtype: opt.KVDtype = "auto",
     memory_limit: opt.MemoryLimit = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,
