@@ -229,6 +229,14 @@ def test_no_header_maps_beyond_its_file(
     assert raw[:8] + raw[24:table] == original[:8] + original[24:table], "but for the boot"
 
 
+def test_somebody_elses_file_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = story()
+    monkeypatch.setattr(keptfile, "_trusted", lambda owner: owner != os.geteuid())
+    second, notes = story()
+    assert second == first
+    assert notes == ["kept packed weights are made anew: it belongs to another user"]
+
+
 def test_two_writers_are_one(kept: Path) -> None:
     one, other = opener().open(), opener().open()
     assert isinstance(one, Written) and isinstance(other, Bare)

@@ -3,9 +3,9 @@
     magic 8, boot 16, key 32, count 8, SHA-256 of key and checksums 32; a checksum of 32 a matrix
     zeros up to a huge page, then the tiles, each matrix on a cache line
 
-Invariant: size, key, count and checksums' digest are as expected, or nothing is mapped.  What was
-written in an earlier boot may not have reached the disk, so it is believed only once its checksums
-were verified in this one.
+Invariant: owner, size, key, count and checksums' digest are as expected, or nothing is mapped.
+What was written in an earlier boot may not have reached the disk, so it is believed only once its
+checksums were verified in this one.
 """
 
 import os
@@ -54,9 +54,11 @@ def boot_id() -> bytes:
 
 def read_head(file: int, layout: Layout) -> Head:
     """Raises `CheckpointError` unless the file is the one `layout` means, whole."""
-    size = os.fstat(file).st_size
-    if size != layout.size:
-        raise CheckpointError(f"it has {size} bytes; {layout.size} expected")
+    about = os.fstat(file)
+    if not _trusted(about.st_uid):
+        raise CheckpointError("it belongs to another user")
+    if about.st_size != layout.size:
+        raise CheckpointError(f"it has {about.st_size} bytes; {layout.size} expected")
     raw = os.pread(file, HEAD, 0)
     if len(raw) != HEAD:
         raise CheckpointError("its header is cut short")
@@ -67,6 +69,11 @@ def read_head(file: int, layout: Layout) -> Head:
     if sha256(key + table).digest() != digest:
         raise CheckpointError("its header is damaged")
     return Head(boot, tuple(table[i : i + DIGEST] for i in range(0, len(table), DIGEST)))
+
+
+def _trusted(owner: int) -> bool:
+    """Who else could write a file would say what a model answers."""
+    return owner in (os.geteuid(), 0)
 
 
 def write_head(file: int, layout: Layout, head: Head) -> None:
