@@ -73,7 +73,7 @@ int64_t panel_width(const LinearJob& job) {
 }
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels = {panel_width, tiles_at_once, fill,      multiply,
-                                  unpack,      probe_read,    probe_dot, probe_fma};
+const GemmKernels gemm_kernels = {panel_width, tiles_at_once, fill,      multiply,  unpack,
+                                  probe_read,  probe_dot,     probe_fma, probe_bf16};
 
 }  // namespace flyweight::FW_ISA

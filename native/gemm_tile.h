@@ -247,6 +247,7 @@ void unpack_row(const LinearJob& job, int64_t row, float* out) {
 int32_t probe_read(const uint8_t* data, int64_t size);
 int32_t probe_dot(int64_t rounds);
 float probe_fma(int64_t rounds);
+float probe_bf16(int64_t rounds);
 void fill(const LinearJob& job, Range panels);
 // How the sums of codes in a panel are kept: times -zero, or times their scale (kernels_gemm.h).
 struct CodeSums {

@@ -152,8 +152,9 @@ struct GemmKernels {
   int32_t (*read)(const uint8_t* data, int64_t size);  // size a multiple of 512
   int32_t (*dot)(int64_t rounds);                      // kDotOps int8 operations a round
   float (*fma)(int64_t rounds);                        // kFmaOps float32 operations a round
+  float (*bf16)(int64_t rounds);                       // kBf16Ops bf16 operations a round
 };
-constexpr int64_t kDotOps = 1536, kFmaOps = 384;
+constexpr int64_t kDotOps = 1536, kFmaOps = 384, kBf16Ops = 768;
 
 // How linear.cpp shares out one product of a call: runs of tiles by layers of panels.
 struct Cut {

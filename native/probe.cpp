@@ -1,6 +1,9 @@
-// What the machine can do at most, measured with the instructions the kernels use: the yardstick of bench/linear.py.
+// What the machine can do at most, measured with the instructions the kernels use: the yardstick of bench/.
 #include "kernels.h"
 #include "simd.h"
+#if defined(FW_ISA_AMX)
+#include "amx.h"
+#endif
 
 namespace flyweight::FW_ISA {
 
@@ -15,27 +18,82 @@ int32_t probe_read(const uint8_t* data, int64_t size) {
   return hsum(dot_u7i8(izero(), bset1(1), seen[0]));
 }
 
-// `rounds` x 12 independent int8 dots of 16 lanes x 4: 1536 operations a round, no memory.
+// Twelve independent operations a round, of which as many at a time as registers hold.
+#if defined(FW_ISA_AVX2)
+constexpr int kChains = 6;
+#else
+constexpr int kChains = 12;
+#endif
+
+// f(sum, operand) for every chain; the operands are loaded anew each time, or what is done with them would be done once.
+template <class V, class F>
+FW_INLINE void rounds_of(V (&sum)[kChains], int64_t rounds, F f) {
+  alignas(64) uint8_t operands[64 * kChains];
+  std::memset(operands, 0x3D, sizeof operands);
+  const uint8_t* from = operands;
+  for (int64_t r = 0; r < rounds * (12 / kChains); ++r) {
+    asm volatile("" : "+r"(from));
+    each<kChains>([&](auto i) FW_LAMBDA { sum[i] = f(sum[i], bload(from + 64 * i)); });
+  }
+}
+
+#if defined(FW_ISA_AMX)
+// A product of two registers is 64 / 3 rounds: 32,768 operations on int8, 16,384 on bf16.
+template <class F>
+FW_INLINE void registers_of(int64_t rounds, F f) {
+  TileShapes shapes;
+  for (int i = 0; i < 8; ++i) shapes.set(i, kTileRows, 64);
+  shapes.load();
+  each<8>([&](auto i) FW_LAMBDA { tile_zero<i>(); });
+  for (int64_t r = 0; r < rounds * 3 / 64; r += 4) f();
+  TileShapes::release();
+}
+
 int32_t probe_dot(int64_t rounds) {
-  I32x16 sum[12];
-  const B8x64 a = bset1(3), b = bset1(5);
-  for (int i = 0; i < 12; ++i) sum[i] = iset1(i);
-  for (int64_t r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) sum[i] = dot_u7i8(sum[i], a, b);
-  for (int i = 1; i < 12; ++i) sum[0] = add(sum[0], sum[i]);
+  registers_of(rounds, []() FW_LAMBDA {
+    tile_dot_i8<0, 4, 6>();
+    tile_dot_i8<1, 5, 6>();
+    tile_dot_i8<2, 4, 7>();
+    tile_dot_i8<3, 5, 7>();
+  });
+  return 0;
+}
+
+float probe_bf16(int64_t rounds) {
+  registers_of(rounds, []() FW_LAMBDA {
+    tile_dot_bf16<0, 4, 6>();
+    tile_dot_bf16<1, 5, 6>();
+    tile_dot_bf16<2, 4, 7>();
+    tile_dot_bf16<3, 5, 7>();
+  });
+  return 0;
+}
+#else
+int32_t probe_dot(int64_t rounds) {
+  I32x16 sum[kChains];
+  const B8x64 a = bset1(3);
+  for (int i = 0; i < kChains; ++i) sum[i] = iset1(i);
+  rounds_of(sum, rounds, [&](I32x16 x, B8x64 b) FW_LAMBDA { return dot_u7i8(x, a, b); });
+  for (int i = 1; i < kChains; ++i) sum[0] = add(sum[0], sum[i]);
   return hsum(sum[0]);
 }
 
-// `rounds` x 12 independent fused multiply-adds of 16 lanes: 384 operations a round, no memory.
+float probe_bf16(int64_t rounds) {
+  F32x16 sum[kChains];
+  const B8x64 a = bset1(0x3E);  // 0.19
+  for (int i = 0; i < kChains; ++i) sum[i] = set1(static_cast<float>(i));
+  rounds_of(sum, rounds, [&](F32x16 x, B8x64 b) FW_LAMBDA { return dot_bf16(x, a, b); });
+  for (int i = 1; i < kChains; ++i) sum[0] = add(sum[0], sum[i]);
+  return hsum(sum[0]);
+}
+#endif
+
 float probe_fma(int64_t rounds) {
-  F32x16 sum[12];
+  F32x16 sum[kChains];
   const F32x16 a = set1(0.5f), b = set1(0.25f);
-  for (int i = 0; i < 12; ++i) sum[i] = set1(static_cast<float>(i));
-  for (int64_t r = 0; r < rounds; ++r)
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) sum[i] = fma(sum[i], a, b);
-  for (int i = 1; i < 12; ++i) sum[0] = add(sum[0], sum[i]);
+  for (int i = 0; i < kChains; ++i) sum[i] = set1(static_cast<float>(i));
+  rounds_of(sum, rounds, [&](F32x16 x, B8x64) FW_LAMBDA { return fma(x, a, b); });
+  for (int i = 1; i < kChains; ++i) sum[0] = add(sum[0], sum[i]);
   return hsum(sum[0]);
 }
 

@@ -239,6 +239,7 @@ int64_t probe_compute(Engine& engine, int64_t rounds, int64_t operations) {
 
 int64_t probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::dot>(engine, rounds, kDotOps); }
 int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
+int64_t probe_bf16(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::bf16>(engine, rounds, kBf16Ops); }
 
 }  // namespace
 
@@ -283,6 +284,7 @@ void bind_gemm(nb::module_& m) {
         "out[i] = row ids[i] of the matrix, exactly.");
   m.def("probe_read", &probe_read, nb::arg("pool"), nb::arg("tiles"), "Reads a matrix once; bytes.");
   m.def("probe_dot", &probe_dot, nb::arg("pool"), nb::arg("rounds"), "int8 dots in registers; operations.");
+  m.def("probe_bf16", &probe_bf16, nb::arg("pool"), nb::arg("rounds"), "bf16 products in registers; operations.");
   m.def("probe_fma", &probe_fma, nb::arg("pool"), nb::arg("rounds"), "float32 fma in registers; operations.");
 }
 

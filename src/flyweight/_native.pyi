@@ -167,6 +167,9 @@ def probe_read(pool: Pool, tiles: Tiles) -> int:
 def probe_dot(pool: Pool, rounds: int) -> int:
     """int8 dots in registers; operations."""
 
+def probe_bf16(pool: Pool, rounds: int) -> int:
+    """bf16 products in registers; operations."""
+
 def probe_fma(pool: Pool, rounds: int) -> int:
     """float32 fma in registers; operations."""
 
