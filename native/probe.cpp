@@ -25,15 +25,21 @@ constexpr int kChains = 6;
 constexpr int kChains = 12;
 #endif
 
-// f(sum, operand) for every chain; the operands are loaded anew each time, or what is done with them would be done once.
+// f(sum, operand) for every chain.  Where a product is several instructions the operands are loaded anew each time, or all
+// but the last would be done once.
 template <class V, class F>
 FW_INLINE void rounds_of(V (&sum)[kChains], int64_t rounds, F f) {
   alignas(64) uint8_t operands[64 * kChains];
   std::memset(operands, 0x3D, sizeof operands);
   const uint8_t* from = operands;
   for (int64_t r = 0; r < rounds * (12 / kChains); ++r) {
+#if defined(FW_PAIR_SUMS)
     asm volatile("" : "+r"(from));
     each<kChains>([&](auto i) FW_LAMBDA { sum[i] = f(sum[i], bload(from + 64 * i)); });
+#else
+    const B8x64 operand = bload(from);
+    each<kChains>([&](auto i) FW_LAMBDA { sum[i] = f(sum[i], operand); });
+#endif
   }
 }
 
