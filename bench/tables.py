@@ -128,6 +128,8 @@ def line(group: Group, quiet: Row | None) -> str:
     if ours.n_busy and quiet:
         kept = ours.avg_ts / quiet.avg_ts
         said = f"keeps {kept:.0%} of its quiet figure: " + ("met" if kept >= 0.5 else "not met")
+    if ours.outside_us and ours.n_gen and ours.n_seqs == 1 and not ours.n_depth:
+        said = f"{said}; {ours.outside_us:.0f} us a step outside the model".removeprefix("; ")
     theirs = f"{best.engine}: {best.avg_ts:.1f}" if best else "none here"
     cells = (
         ours.model_filename,

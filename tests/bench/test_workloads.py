@@ -67,7 +67,10 @@ def ours() -> Ours:
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
 def test_only_what_a_test_names_is_timed(ours: Ours, test: Workload, round: int) -> None:
     """Also in a second round, when more could be found in the prefix cache."""
-    steps = ours.timed(test, round).steps
+    timed = ours.timed(test, round)
+    steps = timed.steps
+    assert 0 < timed.outside < timed.seconds
+    assert timed.outside_us == pytest.approx(1e6 * timed.outside / len(steps))
     if test.prompt:
         assert sum(step.tokens for step in steps) == test.prompt
         assert steps[-1].chunks[-1][1] == test.depth + test.prompt

@@ -109,6 +109,7 @@ def row(
         share=shares(bound, seconds),
         share_tile=tile_shares(subject.shape, column, steps, seconds),
         ratio=ratio,
+        outside_us=statistics.median(timed.outside_us for timed in column.timed),
     )
 
 

@@ -26,10 +26,18 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one run of a test, and the steps in it (none where they are not known)."""
+    """Seconds of one run of a test, and the steps in it (none where they are not known), which
+    took `outside` seconds beside the runner: scheduling, batches, commits.
+    """
 
     seconds: float
     steps: tuple[Seen, ...] = ()
+    outside: float = 0.0
+
+    @property
+    def outside_us(self) -> float:
+        """Microseconds a step."""
+        return 1e6 * self.outside / len(self.steps) if self.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,8 @@ class Ours:
                 engine.step()
             seconds = time.perf_counter() - start
         self._found(test, engine.metrics.cached - before, test.depth)
-        return Timed(seconds, tuple(recorder.seen(self.options.block_size)))
+        steps = tuple(recorder.seen(self.options.block_size))
+        return Timed(seconds, steps, seconds - recorder.inside)
 
     def _decode(self, test: Workload, round: int) -> Timed:
         engine, size = self.loaded.engine, self.options.block_size
@@ -162,7 +171,7 @@ class Ours:
         for id in mine:
             engine.abort(id)
         assert all(step.tokens == test.seqs for step in steps), "a sequence ended too early"
-        return Timed(seconds, steps)
+        return Timed(seconds, steps, seconds - recorder.inside)
 
     def _add(self, test: Workload, tokens: Sequence[int], answer: int, round: int = 0) -> str:
         """Queues a request.  Only tests that want it find what others computed."""

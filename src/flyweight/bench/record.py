@@ -4,6 +4,7 @@ Invariant: a `Recorder` passes every call on unchanged; it copies a few small ar
 microseconds.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,13 +53,17 @@ class Recorder:
     def __init__(self, inner: Runs) -> None:
         self.inner = inner
         self.steps: list[Step] = []
+        self.inside = 0.0  # seconds within the runner: copies, model, sampling
 
     def submit(
         self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[Edit] = ()
     ) -> Ticket:
         tables = batch.tables.copy() if len(batch.contexts) > 1 else None
         self.steps.append(Step(batch.starts.copy(), batch.contexts.copy(), tables, len(batch.rows)))
-        return self.inner.submit(batch, moves, edits)
+        start = time.perf_counter()
+        ticket = self.inner.submit(batch, moves, edits)
+        self.inside += time.perf_counter() - start
+        return ticket
 
     def wait(self, ticket: Ticket) -> Sampled:
         return self.inner.wait(ticket)

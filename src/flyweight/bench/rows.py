@@ -47,7 +47,8 @@ class Row:
     `ratio` is our speed over this engine's in the same round, for peers.  `gbps` and `gops` are
     bytes of the file and K/V, and operations, that the test asks for, over the time it took.
     `isa` is the instruction set ours ran with, in peers' rows too.  `other_cores` is what other
-    processes used meanwhile, `n_busy` how many were started for it.
+    processes used meanwhile, `n_busy` how many were started for it.  `outside_us` is what a step
+    of ours took beside the model: scheduling, batches, commits.
     """
 
     engine: str
@@ -88,6 +89,7 @@ class Row:
     share: Spread
     share_tile: Spread | None = None
     ratio: Spread | None = None
+    outside_us: float = 0.0
 
     @property
     def key(self) -> tuple[Any, ...]:
