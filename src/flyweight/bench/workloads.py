@@ -60,8 +60,8 @@ class Workload:
         return [ids(vocab, self.depth, self.depth)]
 
     def fresh(self, vocab: int, round: int) -> list[int]:
-        """The prompt that is timed: other tokens in each round."""
-        return ids(vocab, self.prompt, (1 << 20) + round)
+        """The prompt that is timed: other tokens in each round, and in tests of another length."""
+        return ids(vocab, self.prompt, (self.prompt << 20) + round)
 
 
 def ids(vocab: int, count: int, seed: int) -> list[int]:
