@@ -18,6 +18,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Produced
 from flyweight.kv.blocks import BlockPool
 from flyweight.ops.cpu import CpuOps
+from flyweight.sampling.arrays import Columns
 from flyweight.types import Request, SamplingParams
 
 VOCAB = 2048
@@ -56,14 +57,14 @@ def main() -> None:
     parser.add_argument("--sampled", action="store_true", help="temperature and top-p")
     parser.add_argument("--penalised", action="store_true", help="a repetition penalty")
     args = parser.parse_args()
-    made, ops = scheduler(args), CpuOps(threads=1)
+    made, ops, lay = scheduler(args), CpuOps(threads=1), Columns()
     logits = np.zeros((args.sequences, VOCAB), np.float32)
     times: dict[str, list[int]] = {name: [] for name in ("schedule", "build", "sample", "commit")}
     while len(times["commit"]) < args.steps:
         marks = [time.process_time_ns()]
         plan = made.schedule()
         marks.append(time.process_time_ns())
-        batch = build(plan, args.block_size)
+        batch = build(plan, args.block_size, None, lay)
         marks.append(time.process_time_ns())
         if len(batch.rows):
             ops.sample(logits[: len(batch.rows)], batch.sampling)

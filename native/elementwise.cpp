@@ -170,8 +170,9 @@ void activate_span(const float* x, float* out, int64_t size, PlainAct kind) {
   }
 }
 
-// Elements are independent, so a row may be cut anywhere.  An exp makes an element some 8 times dearer than a copy.
-constexpr int64_t kActChunk = kChunk / 8;
+// Elements are independent, so a row may be cut anywhere.  With its exp an element takes 0.5 ns: shared out in smaller
+// pieces, a row of 8,192 is no quicker on two threads than on one.
+constexpr int64_t kActChunk = kChunk / 2;
 
 void act(Pool& pool, const float* x, float* out, int64_t rows, int64_t inner, GatedAct kind) {
   const int64_t spans = ceil_div(inner, kActChunk);

@@ -10,23 +10,48 @@
 #include <tuple>
 
 #include "../attend_plan.h"
-#include "bindings.h"
+#include "attention.h"
 
 namespace flyweight {
+
+void require_slots(const In<int32_t, Vec>& slots, const KVView& kv) {
+  const int64_t limit = kv.blocks * kv.block;
+  for (size_t i = 0; i < slots.size(); ++i)
+    require(slots.data()[i] >= 0 && slots.data()[i] < limit, "slot outside the KV memory");
+}
+
+HeadWeights head_weights(const MaybeFloats& w, int64_t heads, int64_t dim) {
+  if (!w) return {};
+  const auto size = static_cast<int64_t>(w->size());
+  require(size == dim || size == heads * dim, "head norm weights must have the size of one head, or of all heads");
+  return {w->data(), size != dim};
+}
+
+void require_sequences(const Where& w, const KVView& kv, int64_t window) {
+  const auto sequences = static_cast<int64_t>(w.tables.shape(0)), width = static_cast<int64_t>(w.tables.shape(1));
+  const int32_t* starts = w.starts.data();
+  const int32_t* positions = w.positions.data();
+  require(static_cast<int64_t>(w.starts.size()) == sequences + 1 && starts[0] == 0 &&
+              starts[sequences] == static_cast<int64_t>(w.positions.size()),
+          "starts must run from 0 to T, one more than tables has rows");
+  for (int64_t s = 0; s < sequences; ++s) {
+    require(starts[s] <= starts[s + 1] && starts[s + 1] <= starts[sequences], "starts must ascend");
+    if (starts[s] == starts[s + 1]) continue;
+    require(positions[starts[s]] >= 0, "positions must not be negative");
+    for (int32_t t = starts[s] + 1; t < starts[s + 1]; ++t)
+      require(positions[t - 1] <= positions[t], "positions must ascend within a sequence");
+    const int64_t used = positions[starts[s + 1] - 1] / kv.block + 1;
+    require(used <= width, "a table is too short for its context");
+    for (int64_t i = first_seen(positions[starts[s]], window) / kv.block; i < used; ++i) {
+      const int32_t block = w.tables.data()[s * width + i];
+      require(block >= 0 && block < kv.blocks, "a table names a block outside the KV memory");
+    }
+  }
+}
+
 namespace {
 
-using Bytes = InOut<uint8_t, Vec>;
 using Ints = In<int32_t, Vec>;
-using Floats = In<float, Vec>;
-using MaybeFloats = std::optional<Floats>;
-
-using MaybeBytes = std::optional<Bytes>;
-
-struct KV {
-  KVView view;
-  Bytes k;  // keep the memory alive
-  MaybeBytes v;
-};
 
 constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 bits
 
@@ -57,41 +82,6 @@ void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerSh
   new (self) KV{view, std::move(k), std::move(v)};
 }
 
-// Working memory of `attend`, grown here and never in a kernel.  Who uses it holds `busy`, taken without the GIL.
-class Scratch {
- public:
-  std::mutex busy;
-  void* reserve(int64_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      memory_.reset(::operator new(static_cast<size_t>(bytes), kAlign));
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(void* p) const { ::operator delete(p, kAlign); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  int64_t bytes_ = 0;
-};
-
-void require_slots(const Ints& slots, const KVView& kv) {
-  const int64_t limit = kv.blocks * kv.block;
-  for (size_t i = 0; i < slots.size(); ++i)
-    require(slots.data()[i] >= 0 && slots.data()[i] < limit, "slot outside the KV memory");
-}
-
-HeadWeights head_weights(const MaybeFloats& w, int64_t heads, int64_t dim) {
-  if (!w) return {};
-  const auto size = static_cast<int64_t>(w->size());
-  require(size == dim || size == heads * dim, "head norm weights must have the size of one head, or of all heads");
-  return {w->data(), size != dim};
-}
-
 using Norms = std::tuple<MaybeFloats, MaybeFloats, float>;
 
 Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In<float, Mat> cos, In<float, Mat> sin,
@@ -115,33 +105,6 @@ Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In
   const Computing computing;
   engine.kernels->attention->rope_store(engine.pool, args);
   return q;
-}
-
-struct Where {
-  In<int32_t, Vec> positions, starts;
-  In<int32_t, Mat> tables;
-};
-
-void require_sequences(const Where& w, const KVView& kv, int64_t window) {
-  const auto sequences = static_cast<int64_t>(w.tables.shape(0)), width = static_cast<int64_t>(w.tables.shape(1));
-  const int32_t* starts = w.starts.data();
-  const int32_t* positions = w.positions.data();
-  require(static_cast<int64_t>(w.starts.size()) == sequences + 1 && starts[0] == 0 &&
-              starts[sequences] == static_cast<int64_t>(w.positions.size()),
-          "starts must run from 0 to T, one more than tables has rows");
-  for (int64_t s = 0; s < sequences; ++s) {
-    require(starts[s] <= starts[s + 1] && starts[s + 1] <= starts[sequences], "starts must ascend");
-    if (starts[s] == starts[s + 1]) continue;
-    require(positions[starts[s]] >= 0, "positions must not be negative");
-    for (int32_t t = starts[s] + 1; t < starts[s + 1]; ++t)
-      require(positions[t - 1] <= positions[t], "positions must ascend within a sequence");
-    const int64_t used = positions[starts[s + 1] - 1] / kv.block + 1;
-    require(used <= width, "a table is too short for its context");
-    for (int64_t i = first_seen(positions[starts[s]], window) / kv.block; i < used; ++i) {
-      const int32_t block = w.tables.data()[s * width + i];
-      require(block >= 0 && block < kv.blocks, "a table names a block outside the KV memory");
-    }
-  }
 }
 
 using Scoring = std::tuple<float, int64_t, float, MaybeFloats>;  // scale, window, softcap, sinks

@@ -45,6 +45,20 @@ Out<T> fresh(std::initializer_list<size_t> shape) {
   return Out<T>(data, shape, owner);
 }
 
+// Working memory of one call.
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(size_t size) : data_(static_cast<T*>(::operator new(size * sizeof(T), kAlign))) {}
+  ~Aligned() { ::operator delete(data_, kAlign); }
+  Aligned(const Aligned&) = delete;
+  Aligned& operator=(const Aligned&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_;
+};
+
 template <class A>
 int64_t extent(const A& array, size_t axis) {
   return static_cast<int64_t>(array.shape(axis));
@@ -68,6 +82,7 @@ void bind_elementwise(nb::module_& m);
 void bind_gemm(nb::module_& m);
 void bind_moe(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_stack(nb::module_& m);
 void bind_text(nb::module_& m);
 
 }  // namespace flyweight

@@ -55,6 +55,7 @@ NB_MODULE(_native, m) {
   bind_gemm(m);
   bind_moe(m);
   bind_sample(m);
+  bind_stack(m);
   bind_text(m);
 }
 

@@ -1,7 +1,6 @@
 // Python entry point of sample.cpp: checks the columns of a SampleBatch, owns the scratch and the answers.
 #include <nanobind/stl/tuple.h>
 
-#include <memory>
 #include <tuple>
 
 #include "bindings.h"
@@ -89,14 +88,12 @@ void take_given(SampleJob& job, const Ids& given) {
 
 Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const HistoryColumns& history,
                const ValueColumns& bias, const IdColumns& allowed, const IdColumns& banned, const ValueColumns& repeats,
-               Ids given, Ids logprobs, int64_t width) {
+               Ids given, Ids logprobs) {
   SampleJob job;
   job.rows = extent(logits, 0);
   job.vocab = extent(logits, 1);
-  job.width = width;
   job.logits = logits.data();
   require(job.vocab > 0 && job.vocab < INT32_MAX, "sample: the vocabulary must not be empty");
-  require(width >= 0 && width <= kMaxWidth, "sample: width must be 0 to 64");
   take_draw(job, draw);
   take_history(job, history);
   take_values(job, bias, job.bias_ids, job.bias_values, job.bias_starts);
@@ -106,9 +103,10 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
   take_values(job, repeats, job.repeat_ids, job.repeat_values, job.repeat_starts);
   take_given(job, given);
   job.logprobs = column(logprobs, job);
-  for (int64_t r = 0; r < job.rows; ++r) require(job.logprobs[r] <= width, "sample: logprobs exceed the width");
+  for (int64_t r = 0; r < job.rows; ++r) job.width = job.logprobs[r] > job.width ? job.logprobs[r] : job.width;
+  require(job.width <= kMaxWidth, "sample: at most 64 log-probabilities a row");
 
-  const size_t rows = logits.shape(0), columns = static_cast<size_t>(width);
+  const size_t rows = logits.shape(0), columns = static_cast<size_t>(job.width);
   Answers answers{fresh<int32_t>({rows}), fresh<float>({rows}), fresh<int32_t>({rows}),
                   fresh<int32_t>({rows, columns}), fresh<float>({rows, columns})};
   job.tokens = std::get<0>(answers).data();
@@ -118,10 +116,8 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
   job.top_logprobs = std::get<4>(answers).data();
 
   const Computing computing;
-  const auto bytes = static_cast<size_t>(e.kernels->sample->scratch(job, e.pool.threads()));
-  const auto free = [](uint8_t* p) { ::operator delete(p, kAlign); };
-  const std::unique_ptr<uint8_t, decltype(free)> scratch(static_cast<uint8_t*>(::operator new(bytes, kAlign)), free);
-  job.scratch = scratch.get();
+  const Aligned<uint8_t> scratch(static_cast<size_t>(e.kernels->sample->scratch(job, e.pool.threads())));
+  job.scratch = scratch.data();
   e.kernels->sample->sample(e.pool, job);
   return answers;
 }
@@ -131,7 +127,7 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
 void bind_sample(nb::module_& m) {
   const auto arrays = [](const char* name) { return nb::arg(name).noconvert(); };
   m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history"), arrays("bias"),
-        arrays("allowed"), arrays("banned"), arrays("repeats"), arrays("given"), arrays("logprobs"), nb::arg("width"));
+        arrays("allowed"), arrays("banned"), arrays("repeats"), arrays("given"), arrays("logprobs"));
 }
 
 }  // namespace flyweight

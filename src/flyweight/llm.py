@@ -290,12 +290,15 @@ class LLM:
 
         engine = self.loaded.engine
         with Progress(len(asked), use_tqdm, engine.metrics.produced) as bar:
-            for news in self._loop.run(collectors()):
+
+            def tell(news: Sequence[Answers[Output]]) -> None:
                 bar.show(engine.metrics.produced)
                 for collector in news:
                     if collector.finished:
                         results[collector.request.id] = collector.output()
                         bar.update()
+
+            self._loop.finish(collectors(), tell)
         return [results[id] for id in places]
 
     def _params(

@@ -5,8 +5,8 @@ Ctrl-C falls between steps.  Several runs may be under way at once: each step fe
 collectors by what they take, not what they make of it.
 """
 
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from flyweight.config import Limits
 from flyweight.engine.engine import Engine
@@ -38,34 +38,28 @@ class Loop:
 
     def run(self, collectors: Iterator[C]) -> Iterator[list[C]]:
         """Steps until every request is answered; yields after each step the collectors it fed.
-        Requests are added as the engine gets to them, so that thousands of prompts cost no more
-        memory than the plan has.  What is left is aborted on the way out.
+        What is left is aborted on the way out.
         """
-        mine: set[str] = set()
-        news: dict[C, None] = {}  # in order
-        coming = next(collectors, None)
+        call = _Call(self, collectors)
         try:
-            while coming or mine:
+            while call.unfinished:
                 with whole(self.engine):
-                    while coming and self.room():
-                        mine.add(coming.request.id)
-                        self.live[coming.request.id] = coming, news  # type: ignore[assignment]
-                        self.engine.add(coming.request)
-                        coming = next(collectors, None)
-                    if not news:  # else another run's step already brought something
-                        self.step()
-                fed = list(news)
-                news.clear()
-                ended = {collector.request.id for collector in fed if collector.finished}
-                mine -= ended
-                for id in ended:
-                    del self.live[id]
+                    fed = call.turn()
                 yield fed
         finally:
             with whole(self.engine):
-                for id in mine:
-                    self.live.pop(id, None)
-                    self.engine.abort(id)
+                call.abort()
+
+    def finish(self, collectors: Iterator[C], tell: Callable[[list[C]], None]) -> None:
+        """`run` to its end; tells after each step whom it fed."""
+        call = _Call(self, collectors)
+        with whole(self.engine) as between:
+            try:
+                while call.unfinished:
+                    tell(call.turn())
+                    between()
+            finally:
+                call.abort()
 
     def room(self) -> bool:
         """Whether the engine should know of one more request, to have enough to choose from."""
@@ -82,3 +76,43 @@ class Loop:
             news[collector] = None
             if collector.feed(event):
                 self.engine.stop(event.id, event.index)
+
+
+class _Call(Generic[C]):
+    """One call's requests.  They are added as the engine gets to them, so that thousands of prompts
+    cost no more memory than the plan has.
+    """
+
+    def __init__(self, loop: Loop, collectors: Iterator[C]) -> None:
+        self._loop, self._collectors = loop, collectors
+        self._coming = next(collectors, None)
+        self._mine: set[str] = set()
+        self._news: dict[Gathers, None] = {}  # in order
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._coming or self._mine)
+
+    def turn(self) -> list[C]:
+        """One step, unless another call's already brought something; the collectors fed."""
+        loop = self._loop
+        while self._coming and loop.room():
+            id = self._coming.request.id
+            self._mine.add(id)
+            loop.live[id] = self._coming, self._news
+            loop.engine.add(self._coming.request)
+            self._coming = next(self._collectors, None)
+        if not self._news:
+            loop.step()
+        fed: list[C] = list(self._news)  # type: ignore[arg-type]  # none but ours
+        self._news.clear()
+        for collector in fed:
+            if collector.finished:
+                self._mine.discard(collector.request.id)
+                del loop.live[collector.request.id]
+        return fed
+
+    def abort(self) -> None:
+        for id in self._mine:
+            self._loop.live.pop(id, None)
+            self._loop.engine.abort(id)

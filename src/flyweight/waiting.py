@@ -5,7 +5,7 @@ Invariant: neither changes what is computed.  No thread, and no handler left beh
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 
@@ -75,15 +75,21 @@ class Patience:
 
 
 @contextmanager
-def whole(engine: Engine) -> Iterator[None]:
-    """Holds Ctrl-C back until the block is done, so that it never falls inside a step; pressed
-    twice, it falls as soon as the model computes.  Leaves a program's own way with signals alone.
+def whole(engine: Engine) -> Iterator[Callable[[], None]]:
+    """Holds Ctrl-C back until the block is done, or calls what it is given between two steps, so
+    that it never falls inside one; pressed twice, it falls as soon as the model computes.  Leaves a
+    program's own way with signals alone.
     """
     mine = signal.default_int_handler
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not mine:
-        yield
-        return
     pressed: list[int] = []
+
+    def between() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not mine:
+        yield between
+        return
 
     def note(number: int, frame: object) -> None:
         pressed.append(number)
@@ -92,8 +98,7 @@ def whole(engine: Engine) -> Iterator[None]:
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield between
     finally:
         signal.signal(signal.SIGINT, mine)
-    if pressed:
-        raise KeyboardInterrupt
+    between()

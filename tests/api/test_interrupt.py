@@ -3,10 +3,12 @@
 import os
 import signal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from flyweight import LLM, SamplingParams
+from flyweight.ops.stack import Finer
 from flyweight.waiting import whole
 from tiny_model import tiny_folder
 
@@ -50,12 +52,16 @@ class Broken:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 7])
-@pytest.mark.parametrize("where", ["linear", "attend", "rope_store", "sample"])
+@pytest.mark.parametrize("where", ["linear", "attend", "rope_store", "sample", "stack"])
 def test_an_exception_inside_a_step(llm: LLM, where, at, after, error, monkeypatch) -> None:
     wanted = llm.generate(PROMPTS, PARAMS)
-    ops = llm.loaded.engine.runner.ops
+    runner: Any = llm.loaded.engine.runner
+    model, ops = runner.model, runner.ops
     with monkeypatch.context() as patch:
-        patch.setattr(ops, where, Broken(ops, where, at, error, after), raising=True)
+        if where in ("attend", "rope_store"):  # between a layer's writes
+            patch.setattr(model, "stack", Finer(model.stack.layers))
+        of = model if where == "stack" else ops
+        patch.setattr(of, where, Broken(of, where, at, error, after), raising=True)
         with pytest.raises(error):
             llm.generate(PROMPTS, PARAMS)
     idle(llm)

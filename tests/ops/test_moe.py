@@ -275,6 +275,4 @@ def test_the_plan_bounds_the_working_memory(
     route = RouteSpec(EXPERTS, top)
     planned = experts_bytes(route, HIDDEN, inner, tokens)
     returned = tokens * (HIDDEN + EXPERTS) * 4 + 2 * chosen.nbytes
-    assert (
-        ops._gemm._panels.nbytes + returned <= planned <= 3 * (ops._gemm._panels.nbytes + returned)
-    )
+    assert ops._gemm.panels.nbytes + returned <= planned <= 3 * (ops._gemm.panels.nbytes + returned)

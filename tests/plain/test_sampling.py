@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.ops.reference_sample import sample, uniform
-from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.arrays import Columns, Row, columns
 from flyweight.sampling.options import Options
 from flyweight.sampling.verify import accept, accept_residual
 from flyweight.types import SamplingParams, Words
@@ -301,3 +302,16 @@ def test_accept_residual_accepts_all_of_an_equal_proposal() -> None:
     draft = [1, 0, 5]
     for _ in range(50):
         assert accept_residual(draft, p, p[:3], rng.random((4, 2)))[:3] == draft
+
+
+def test_columns_step_after_step_are_those_laid_out_anew() -> None:
+    lay = Columns()
+    plain, other = row(), row(temperature=0.3, logprobs=2)
+    penalised = row(repetition_penalty=1.2)
+    steps = [[plain], [plain], [plain, other], [other, plain], [plain, penalised], [plain], []]
+    for position, rows in enumerate(steps):
+        moved = [r._replace(position=10 + position) for r in rows]
+        got, wanted = lay(moved), columns(moved)
+        for field in fields(wanted):
+            ours, theirs = getattr(got, field.name), getattr(wanted, field.name)
+            assert ours is None if theirs is None else np.array_equal(ours, theirs), field.name

@@ -2,48 +2,62 @@
 
 Invariant: a `Batch` says where each token's K/V goes and what each sequence may see, and nothing
 about why.  Pure translation: changes no sequence.  T tokens, S sequences, M blocks of the longest
-table, R rows, B tokens per block.
+table, R rows with logits, E tokens whose hidden states are wanted, B tokens per block.
 """
 
 from array import array
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
 from flyweight.engine.sequence import Chunk, Plan
 from flyweight.sampling.arrays import Row, columns
-from flyweight.wire import I32, Batch
+from flyweight.wire import I32, Batch, SampleBatch
 
 
-def build(plan: Plan, block_size: int, adapters: Mapping[str, int] | None = None) -> Batch:
+def build(
+    plan: Plan,
+    block_size: int,
+    adapters: Mapping[str, int] | None = None,
+    lay: Callable[[Sequence[Row]], SampleBatch] = columns,
+) -> Batch:
     """The batch of a plan's chunks, in their order; `adapters` are the numbers of those there
-    are, by name.
+    are, by name.  Many arrays for few numbers: lists of C integers are quicker than NumPy here.
     """
-    chunks = plan.chunks
-    starts_at = np.array([c.start for c in chunks], np.int32)  # [S]
-    counts = np.array([c.count for c in chunks], np.int32)  # [S]
-    contexts = starts_at + counts
-    starts = _starts(counts)
-    owner = np.repeat(np.arange(len(chunks)), counts)  # [T] which sequence
-    positions = (np.arange(starts[-1]) - (starts[:-1] - starts_at)[owner]).astype(np.int32)
-    tables = _tables(chunks, contexts, block_size)
-    slots = tables[owner, positions // block_size] * block_size + positions % block_size
-    drawn = [c.rows for c in chunks]  # how many rows of each want logits
-    if plan.hidden:
-        drawn = [0 if c.pooled else c.rows for c in chunks]
+    tokens, positions, slots = array("i"), array("i"), array("i")  # [T]
+    starts, contexts = array("i", (0,)), array("i")  # [S+1], [S]
+    rows, hidden = array("i"), array("i")  # [R], [E]
+    for c in plan.chunks:
+        at, stop, blocks = c.start, c.start + c.count, c.seq.table.blocks
+        tokens += c.seq.known(at, stop)
+        positions.extend(range(at, stop))
+        while at < stop:  # block by block
+            slot = blocks[at // block_size] * block_size + at % block_size
+            count = min(stop - at, block_size - at % block_size)
+            slots.extend(range(slot, slot + count))
+            at += count
+        ended = len(tokens)
+        starts.append(ended)
+        contexts.append(stop)
+        if c.rows:
+            (hidden if c.pooled else rows).extend(range(ended - c.rows, ended))
     return Batch(
-        tokens=np.frombuffer(_tokens(chunks), np.int32),
-        positions=positions,
-        slots=slots,
-        starts=starts,
-        contexts=contexts,
-        tables=tables,
-        rows=_rows(drawn, starts),
-        sampling=columns(_sampling(chunks, drawn)),
-        adapters=_owners(chunks, adapters) if adapters else None,
-        hidden=_rows([c.rows * c.pooled for c in chunks], starts) if plan.hidden else None,
+        tokens=_ints(tokens),
+        positions=_ints(positions),
+        slots=_ints(slots),
+        starts=_ints(starts),
+        contexts=_ints(contexts),
+        tables=_tables(plan.chunks, contexts, block_size),
+        rows=_ints(rows),
+        sampling=lay(_sampling(plan.chunks)),
+        adapters=_owners(plan.chunks, adapters) if adapters else None,
+        hidden=_ints(hidden) if plan.hidden else None,
     )
+
+
+def _ints(numbers: "array[int]") -> I32:
+    return np.frombuffer(numbers, np.int32)
 
 
 def _owners(chunks: list[Chunk], adapters: Mapping[str, int]) -> I32:
@@ -65,52 +79,32 @@ def _slots(ranges: list[range]) -> I32:
     return np.fromiter(chain.from_iterable(ranges), np.int32)
 
 
-def _starts(counts: I32) -> I32:
-    """Where each run of a ragged array begins: [S] -> [S+1]."""
-    starts = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=starts[1:])
-    return starts
-
-
-def _tokens(chunks: list[Chunk]) -> "array[int]":
-    tokens = array("i")
-    for c in chunks:
-        tokens += c.seq.known(c.start, c.start + c.count)
-    return tokens
-
-
-def _tables(chunks: list[Chunk], contexts: I32, block_size: int) -> I32:
+def _tables(chunks: list[Chunk], contexts: "array[int]", block_size: int) -> I32:
     """The blocks that hold each sequence's context, padded with 0: [S, M]."""
-    used = -(-contexts // block_size)
-    tables = np.zeros((len(chunks), int(used.max())), np.int32)
+    width = -(-max(contexts) // block_size)
     blocks = array("i")
-    for n, c in zip(used.tolist(), chunks, strict=True):
-        blocks += c.seq.table.blocks[:n]
-    tables[np.arange(tables.shape[1]) < used[:, None]] = blocks
-    return tables
+    for c, context in zip(chunks, contexts, strict=True):
+        used = -(-context // block_size)
+        blocks += c.seq.table.blocks[:used]
+        if used < width:
+            blocks.extend(repeat(0, width - used))
+    return _ints(blocks).reshape(len(chunks), width)
 
 
-def _rows(counts: list[int], starts: I32) -> I32:
-    """The last so many tokens of every chunk: [R]."""
-    wanted = np.array(counts, np.int32)
-    first = _starts(wanted)
-    shift = np.repeat(starts[1:] - wanted - first[:-1], wanted)
-    return shift + np.arange(first[-1], dtype=np.int32)
-
-
-def _sampling(chunks: list[Chunk], drawn: list[int]) -> list[Row]:
-    """For each chunk that wants logits (`drawn` rows of them) one row for the next token, and one
-    after each guess, as if the guesses before it had been accepted; before these, the rows whose
-    next token is given.
+def _sampling(chunks: list[Chunk]) -> list[Row]:
+    """For each chunk that wants logits one row for the next token, and one after each guess, as if
+    the guesses before it had been accepted; before these, the rows whose next token is given.
     """
     rows: list[Row] = []
-    for chunk, count in zip(chunks, drawn, strict=True):
+    for chunk in chunks:
+        if chunk.pooled:
+            continue
         seq, held = chunk.seq, len(chunk.seq.tokens)
         if seq.scorer is not None:
             first = chunk.start + chunk.count - chunk.rows + 1
             for i in range(first, first + chunk.scored):
                 rows.append(Row(seq.scorer, i, (), given=seq.tokens[i]))
-        for i in range(held, held + count - chunk.scored):
+        for i in range(held, held + chunk.rows - chunk.scored):
             tokens = seq.known(0, i) if i > held else seq.tokens
             rows.append(Row(seq.options, i, tokens, seq.mu))
     return rows

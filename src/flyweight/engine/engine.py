@@ -21,6 +21,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
 from flyweight.errors import RequestError
 from flyweight.ranges import loaded
+from flyweight.sampling.arrays import Columns
 from flyweight.sampling.verify import accept
 from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
@@ -50,6 +51,7 @@ class Engine:
         self.drafter, self.metrics = drafter, metrics
         self.pooling, self.beams = Pooling(), Beams(scheduler)
         self.adapters = {name: i for i, name in enumerate(adapters)}
+        self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
@@ -110,7 +112,7 @@ class Engine:
         plan = self.scheduler.schedule()
         batch, events = None, []
         if plan.chunks:
-            batch = build(plan, self.scheduler.limits.block_size, self.adapters)
+            batch = build(plan, self.scheduler.limits.block_size, self.adapters, self._columns)
             own = edits(plan)
             sampled = self._run(plan, batch, own)
             errors = {edit.row: edit.error for edit in own if edit.error}

@@ -54,11 +54,12 @@ class Runner:
         if batch.hidden is not None:
             rows = np.concatenate((rows, batch.hidden))
         x = self.model.hidden(batch, self.kv, rows)  # [R + E, H]
-        sampled = _nothing()
         if wanted:
             logits = self.model.logits(x[:wanted])
             apply(logits, edits)
             sampled = self.ops.sample(logits, batch.sampling)
+        else:
+            sampled = _nothing()
         if batch.hidden is not None:
             sampled = replace(sampled, hidden=x[wanted:])
         return Ticket(sampled)

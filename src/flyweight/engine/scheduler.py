@@ -348,13 +348,15 @@ def _ready(seq: Sequence) -> bool:
 
 def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     """Cuts what was accepted after a stop id or the last token allowed."""
-    room, least = seq.room, seq.request.params.min_tokens - seq.generated
+    request, generated = seq.request, seq.generated
+    room, least = request.max_tokens - generated, request.params.min_tokens - generated
     kept = min(len(out.tokens), room)
     finish = Finish.LENGTH if kept == room else None
-    for i in range(max(0, least), kept):
-        if out.tokens[i] in seq.request.stop_ids:
-            kept, finish = i + 1, Finish.STOP
-            break
+    if request.stop_ids:
+        for i in range(max(0, least), kept):
+            if out.tokens[i] in request.stop_ids:
+                kept, finish = i + 1, Finish.STOP
+                break
     if kept < len(out.tokens):
         out = out._replace(tokens=out.tokens[:kept], logprobs=out.logprobs[:kept])
     return out, finish
@@ -362,7 +364,8 @@ def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
 
 def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
     """Timings travel with the first token and with the end."""
-    timed = seq.generated and (finish or seq.generated == len(out.tokens))
+    generated = seq.generated
+    timed = generated and (finish or generated == len(out.tokens))
     return Event(
         id=seq.request.id,
         index=seq.index,

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
+from flyweight.ops.stack import Mixing
 from flyweight.spec import LayerSpec
 from flyweight.wire import F32, Batch
 
@@ -19,6 +20,7 @@ class Mixer(Protocol):
     """What mixes a layer's positions: [T,H] -> [T,H], writing K/V of the batch's tokens."""
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
+    def recipe(self) -> Mixing | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,14 @@ class Attention:
             q, kv, batch, self.scale, layer.kv.window, layer.softcap, self.sinks
         )  # [T, Hq*D]
         return self.comm.all_reduce(self.out(mixed, batch))
+
+    def recipe(self) -> Mixing | None:
+        if self.comm.size > 1:
+            return None
+        layer, qkv, out = self.layer, self.qkv.weight, self.out.weight
+        return Mixing(
+            layer.heads, layer.kv, qkv, out, self.norms, self.scale, layer.softcap, self.sinks
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,9 @@ class LatentAttention:
         mixed = ops.attend(q, kv, batch, self.scale).reshape(len(x), heads, latent.rank)
         values = ops.linear_heads(mixed, self.v_up).reshape(len(x), -1)  # [T, Hq*value]
         return self.comm.all_reduce(self.out(values, batch))
+
+    def recipe(self) -> None:
+        return None
 
     def _down(self, x: F32, batch: Batch) -> F32:
         if self.q_down is None or self.q_norm is None:

@@ -43,7 +43,7 @@ class Decoder:
         self.positions = weights.get("positions")
         self.head = weights["embed" if spec.tie else "head"]
         self.final_norm = norms.made(parts, "norm")
-        self.layers = [layer.made(parts, i) for i in range(len(spec.layers))]
+        self.stack = self.ops.stack([layer.made(parts, i) for i in range(len(spec.layers))])
         self.ropes = [(inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes]
         if any(x.rope is None for x in spec.layers):
             self.ropes.append((STILL, 1.0))  # the last one turns nothing
@@ -56,14 +56,8 @@ class Decoder:
         """Hidden states of `rows` after the final norm: [R, H]; writes K and V as `forward`."""
         ops = self.ops
         ops.begin(batch)
-        ropes = self._rotations(batch.positions)
         residual = self._embedded(batch)  # [T, H]
-        x = self.layers[0].attn_norm(residual)
-        for i, block in enumerate(self.layers):
-            rope = ropes[-1 if block.rope is None else block.rope]
-            x = block(x, residual, kv[i], batch, rope)
-            if i + 1 < len(self.layers):
-                x = self.layers[i + 1].attn_norm.add(x, residual)
+        x = self.stack(residual, kv, batch, self._rotations(batch.positions))
         x = self.final_norm.add(ops.take(x, rows), ops.take(residual, rows))
         ops.end()
         return x

@@ -3,13 +3,13 @@
 Invariant: every row by itself; which experts a row takes depends on that row alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, Ops, Weights
+from flyweight.ops.stack import Feeding
 from flyweight.spec import MoeSpec
 from flyweight.wire import F32, Batch
 
@@ -18,6 +18,7 @@ class FeedForward(Protocol):
     """[T,H] -> [T,H]."""
 
     def __call__(self, x: F32, batch: Batch) -> F32: ...
+    def recipe(self) -> Feeding | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,23 @@ class Mlp:
     multiplies f(gate) with up.
     """
 
+    ops: Ops
     comm: Comm
+    inner: int
     up: Linear
     down: Linear
-    act: Callable[[F32], F32]
+    act: str
+    gated: bool
 
     def __call__(self, x: F32, batch: Batch) -> F32:
-        inner = self.act(self.up(x, batch))
+        act = self.ops.act if self.gated else self.ops.activate
+        inner = act(self.up(x, batch), self.act)
         return self.comm.all_reduce(self.down(inner, batch))
+
+    def recipe(self) -> Feeding | None:
+        if self.comm.size > 1:
+            return None
+        return Feeding(self.inner, self.up.weight, self.down.weight, self.act, self.gated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +71,21 @@ class Mixture:
             ops.add(always, out)
         return out
 
+    def recipe(self) -> None:
+        return None
+
 
 def made(parts: Parts, i: int) -> FeedForward:
     """The block of layer i."""
     layer, at, ops, comm = parts.spec.layers[i], f"layers.{i}.", parts.ops, parts.comm
-    act = partial(ops.act if layer.gated else ops.activate, kind=layer.act)
+    kind = layer.act, layer.gated
     if layer.moe is None:
-        return Mlp(comm, parts.linear(at + "up"), parts.linear(at + "down"), act)
+        up, down = parts.linear(at + "up"), parts.linear(at + "down")
+        return Mlp(ops, comm, layer.inner, up, down, *kind)
     shared = None
     if layer.moe.shared:
         up, down = parts.linear(at + "shared_up"), parts.linear(at + "shared_down")
-        shared = Mlp(comm, up, down, act)
+        shared = Mlp(ops, comm, layer.moe.shared, up, down, *kind)
     weights, experts = parts.weights, range(layer.moe.route.experts)
     return Mixture(
         ops,

@@ -3,18 +3,18 @@
 Invariant: a layer takes the normed rows, and gives what is still to be added to the residual.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flyweight.models import attention, feedforward, norms
 from flyweight.models.attention import Mixer
 from flyweight.models.feedforward import FeedForward
 from flyweight.models.linear import Parts
-from flyweight.models.norms import Norm, Plain, Scaled
+from flyweight.models.norms import Plain, Scaled
 from flyweight.ops.base import KVLayer, Ops, Rotation
+from flyweight.ops.stack import After, Norm, Recipe
 from flyweight.wire import F32, Batch
 
-After = Callable[[F32], F32]  # what is done to a block's output before it is added
+Post = Norm | Scaled  # what is done to a block's output before it is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,23 @@ class Serial:
 
     attn_norm: Norm
     attn: Mixer
-    attn_post: After
+    attn_post: Post
     mlp_norm: Norm
     mlp: FeedForward
-    mlp_post: After
+    mlp_post: Post
     rope: int | None
 
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         mixed = self.attn_post(self.attn(x, kv, batch, rope))
         return self.mlp_post(self.mlp(self.mlp_norm.add(mixed, residual), batch))
+
+    def recipe(self) -> Recipe | None:
+        attn, mlp = self.attn.recipe(), self.mlp.recipe()
+        if attn is None or mlp is None:
+            return None
+        norms = self.attn_norm.recipe(), self.mlp_norm.recipe()
+        posts = _after(self.attn_post), _after(self.mlp_post)
+        return Recipe(norms[0], attn, posts[0], norms[1], mlp, posts[1], self.rope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,9 @@ class Parallel:
         self.ops.add(self.mlp(own, batch), out)
         return out
 
+    def recipe(self) -> None:
+        return None
+
 
 Layer = Serial | Parallel
 
@@ -69,7 +80,11 @@ def made(parts: Parts, i: int) -> Layer:
     if spec.parallel:
         own = None if isinstance(second, Plain) else second
         return Parallel(parts.ops, first, attn, own, mlp, rope)
-    after: list[After] = list(posts)
+    after: list[Post] = list(posts)
     if spec.residual_scale != 1:
         after = [Scaled(parts.ops, spec.residual_scale)] * 2
     return Serial(first, attn, after[0], second, mlp, after[1], rope)
+
+
+def _after(post: Post) -> After:
+    return After(factor=post.by) if isinstance(post, Scaled) else After(post.recipe())

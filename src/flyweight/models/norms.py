@@ -5,18 +5,11 @@ returns the norm of the sum.  A place without a norm has `Plain`.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops
+from flyweight.ops.stack import Norm, RowNorm
 from flyweight.wire import F32
-
-
-class Norm(Protocol):
-    """[T,H] -> [T,H], every row by itself."""
-
-    def __call__(self, x: F32) -> F32: ...
-    def add(self, x: F32, residual: F32) -> F32: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +25,9 @@ class RmsNorm:
 
     def add(self, x: F32, residual: F32) -> F32:
         return self.ops.add_norm(x, residual, self.w, self.eps)
+
+    def recipe(self) -> RowNorm:
+        return RowNorm(self.w, None, self.eps, centred=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +46,9 @@ class LayerNorm:
         self.ops.add(x, residual)
         return self(residual)
 
+    def recipe(self) -> RowNorm:
+        return RowNorm(self.w, self.b, self.eps, centred=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -63,6 +62,9 @@ class Plain:
     def add(self, x: F32, residual: F32) -> F32:
         self.ops.add(x, residual)
         return residual
+
+    def recipe(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
+
+if TYPE_CHECKING:  # ops/stack.py is written in what this page defines
+    from flyweight.ops.stack import Layer, Stack
 
 Array = NDArray[Any]
 Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
@@ -271,6 +274,12 @@ class Ops(Protocol):
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
         """[R,V] -> tokens and raw log-probabilities; the draw depends only on (seed, choice,
         position).
+        """
+        ...
+
+    def stack(self, layers: "Sequence[Layer]") -> "Stack":
+        """Decoder layers as one op, made once: in the finer ops (ops/stack.py), or the same bits
+        another way.
         """
         ...
 

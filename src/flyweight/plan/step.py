@@ -1,11 +1,12 @@
 """Bytes a step holds at its worst moment: arrays between ops, kernels' working memory, logits.
 
-Invariant: an upper bound, kept beside what it bounds: the arrays of models/attention.py and
-models/feedforward.py, the scratch of native/kv.h, native/experts.cpp and native/sample.cpp.
+Invariant: an upper bound, kept beside what it bounds: the arrays of models/attention.py,
+models/feedforward.py and native/stack.h, the scratch of native/kv.h, native/experts.cpp and
+native/sample.cpp.
 tests/model/test_step_bytes.py and tests/api/test_memory_promise.py hold it to what is there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flyweight.ops.base import rounding
 from flyweight.spec import LayerSpec, ModelSpec, RouteSpec
@@ -32,6 +33,7 @@ def layer_bytes(
     """The most arrays alive at once in the forward pass of `tokens`, before logits."""
     layers = set(spec.layers)
     floats = max(max(_attention(spec.hidden, x), _feedforward(spec.hidden, x)) for x in layers)
+    floats = max(floats, _stack(spec.hidden, layers))
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
     panels = max(_rounded(parts, activations) for parts in kinds.values())
@@ -61,6 +63,16 @@ def _feedforward(hidden: int, layer: LayerSpec) -> int:
     """
     moe, before = layer.moe, 3 * hidden + layer.heads * layer.head
     return before + 3 * layer.inner if moe is None else before + hidden + 3 * moe.shared
+
+
+def _stack(hidden: int, layers: Collection[LayerSpec]) -> int:
+    """Floats of a token while layers run in one native call (native/stack.h): residual, result,
+    what a block reads, and two arrays as wide as the widest of any layer.
+    """
+    known = [x for x in layers if x.latent is None and x.moe is None]
+    wide = [max(x.heads * x.head + x.kv.width, x.inner * (1 + x.gated)) for x in known]
+    narrow = [max(x.heads * x.head, x.inner) for x in known]
+    return 3 * hidden + max(wide, default=0) + max(narrow, default=0)
 
 
 def _head_panels(layer: LayerSpec) -> int:

@@ -5,7 +5,7 @@ rows that use none of them.  The order in which options act is `ops.sample`'s bu
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,37 @@ class Row(NamedTuple):
 
 def columns(rows: Sequence[Row]) -> SampleBatch:
     """The rows' options, in order, as flat arrays (about a microsecond a row)."""
+    return SampleBatch(**_options(rows), **_places(rows))
+
+
+class Columns:
+    """`columns` step after step: where the same sequences draw again, and nothing of theirs depends
+    on the tokens so far, only their places are laid out anew.
+    """
+
+    def __init__(self) -> None:
+        self._records: list[bytes] = []  # of the rows whose options are kept
+        self._options: dict[str, Any] = _options(())
+
+    def __call__(self, rows: Sequence[Row]) -> SampleBatch:
+        records = [row.options.record for row in rows if row.options.plain]
+        if len(records) < len(rows):
+            return columns(rows)
+        if records != self._records:
+            self._records, self._options = records, _options(rows)
+        return SampleBatch(**self._options, **_places(rows))
+
+
+def _places(rows: Sequence[Row]) -> dict[str, Any]:
+    """What every step changes."""
+    return {
+        "position": np.array([row.position for row in rows], np.int32),
+        "given": np.array([row.given for row in rows], np.int32),
+    }
+
+
+def _options(rows: Sequence[Row]) -> dict[str, Any]:
+    """All columns but the places."""
     table = np.frombuffer(b"".join([row.options.record for row in rows]), RECORD)
     special = [(i, row) for i, row in enumerate(rows) if not row.options.plain]
     count = len(rows)
@@ -59,24 +90,22 @@ def columns(rows: Sequence[Row]) -> SampleBatch:
     )
     banned_ids, banned_starts = _ragged([(i, _banned(row)) for i, row in special], count)
     repeat_ids, repeat_values, repeat_starts = _repeats(special, count)
-    return SampleBatch(
+    return {
         **{name: np.ascontiguousarray(table[name]) for name in RECORD.names or ()},
-        position=np.array([row.position for row in rows], np.int32),
-        history=history_ids,
-        history_starts=history_starts,
-        bias_ids=bias_ids,
-        bias_values=np.array([v for _, b in bias for v in b.values()], np.float32),
-        bias_starts=bias_starts,
-        allowed_ids=allowed_ids,
-        allowed_starts=allowed_starts,
-        banned_ids=banned_ids,
-        banned_starts=banned_starts,
-        repeat_ids=repeat_ids,
-        repeat_values=repeat_values,
-        repeat_starts=repeat_starts,
-        given=np.array([row.given for row in rows], np.int32),
-        cuts=_cuts([(i, row) for i, row in special if row.options.cut]),
-    )
+        "history": history_ids,
+        "history_starts": history_starts,
+        "bias_ids": bias_ids,
+        "bias_values": np.array([v for _, b in bias for v in b.values()], np.float32),
+        "bias_starts": bias_starts,
+        "allowed_ids": allowed_ids,
+        "allowed_starts": allowed_starts,
+        "banned_ids": banned_ids,
+        "banned_starts": banned_starts,
+        "repeat_ids": repeat_ids,
+        "repeat_values": repeat_values,
+        "repeat_starts": repeat_starts,
+        "cuts": _cuts([(i, row) for i, row in special if row.options.cut]),
+    }
 
 
 def _banned(row: Row) -> list[int]:

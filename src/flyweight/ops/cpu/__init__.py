@@ -1,7 +1,7 @@
 """The CPU backend: `ops.base.Ops` over the native kernels, one pool of threads per `CpuOps`.
 
 Invariant: an output row depends on that row's inputs alone, bit for bit, whatever the threads and
-the company.  Behind it: gemm (weights), attention (KV memory), elementwise, sample.  Knows no
+the company.  Behind it: gemm (weights), attention (KV memory), stack (layers), sample.  Knows no
 models and no files.
 """
 
@@ -21,12 +21,14 @@ from flyweight.ops.base import (
     Weight,
     Weights,
 )
-from flyweight.ops.cpu import elementwise
+from flyweight.ops.cpu.acts import gated, plain
 from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight, mapped
 from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
+from flyweight.ops.cpu.stack import CpuStack
 from flyweight.ops.lowrank import adapt
+from flyweight.ops.stack import Layer
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
@@ -139,31 +141,31 @@ class CpuOps:
         return self._gemm.linear(x, tuple(_packed(part) for part in w))
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
-        return elementwise.norm(self._pool, x, w, eps)
+        return _native.norm(self._pool, x, w, eps)
 
     def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
-        return elementwise.add_norm(self._pool, x, residual, w, eps)
+        return _native.add_norm(self._pool, x, residual, w, eps)
 
     def act(self, x: F32, kind: str) -> F32:
-        return elementwise.act(self._pool, x, kind)
+        return _native.act(self._pool, x, gated(kind))
 
     def add(self, x: F32, residual: F32) -> None:
-        elementwise.add(self._pool, x, residual)
+        _native.add(self._pool, x, residual)
 
     def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
-        return elementwise.layer_norm(self._pool, x, w, b, eps)
+        return _native.layer_norm(self._pool, x, w, b, eps)
 
     def activate(self, x: F32, kind: str) -> F32:
-        return elementwise.activate(self._pool, x, kind)
+        return _native.activate(self._pool, x, plain(kind))
 
     def scale(self, x: F32, by: float) -> None:
-        elementwise.scale(self._pool, x, by)
+        _native.scale(self._pool, x, by)
 
     def softcap(self, x: F32, cap: float) -> None:
-        elementwise.softcap(self._pool, x, cap)
+        _native.softcap(self._pool, x, cap)
 
     def gate(self, x: F32, logits: F32) -> None:
-        elementwise.gate(self._pool, x, logits)
+        _native.gate(self._pool, x, logits)
 
     def concat(self, parts: Sequence[F32]) -> F32:
         return np.concatenate(parts, axis=-1)
@@ -178,22 +180,16 @@ class CpuOps:
         self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
         act: str,
     ) -> F32:  # fmt: skip
-        return self._gemm.experts(x, (ids, weights), (up, down), elementwise.gated(act))
+        return self._gemm.experts(x, (ids, weights), (up, down), gated(act))
 
     def take(self, x: F32, rows: I32) -> F32:
-        return elementwise.take(self._pool, x, rows)
+        return _native.take(self._pool, x, rows)
 
     def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
         adapt(self, y, x, low, batch)
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
-        """Once a step for all layers, so NumPy will do; the angle is one float32 product."""
-        # [T, dim/2]
-        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)
-        wide, factor = angles.astype(np.float64), np.float32(scale)
-        return Rotation(
-            np.cos(wide).astype(np.float32) * factor, np.sin(wide).astype(np.float32) * factor
-        )
+        return Rotation(*_native.rotation(self._pool, positions, inv_freq, scale))
 
     def rope_store(
         self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
@@ -211,6 +207,9 @@ class CpuOps:
         sinks: F32 | None = None,
     ) -> F32:
         return self._attention.attend(q, kv, batch, scale, window, softcap, sinks)
+
+    def stack(self, layers: Sequence[Layer]) -> CpuStack:
+        return CpuStack(self._pool, self._gemm, self._attention, layers)
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)

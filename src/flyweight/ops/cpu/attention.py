@@ -83,7 +83,7 @@ class Attention:
 
     def __init__(self, pool: _native.Pool) -> None:
         self._pool = pool
-        self._scratch = _native.Scratch()
+        self.scratch = _native.Scratch()
 
     def rope_store(
         self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
@@ -110,7 +110,7 @@ class Attention:
         assert isinstance(kv, CpuKV)
         assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
-        args = self._pool, self._scratch, _float32(q), kv.native
+        args = self._pool, self.scratch, _float32(q), kv.native
         scoring = scale, window, softcap, None if sinks is None else _float32(sinks)
         out: F32 = _native.attend(*args, *where, scoring)
         return out
@@ -118,4 +118,4 @@ class Attention:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         """As if every source were read before the first destination is written."""
         assert isinstance(kv, CpuKV)
-        _native.move_kv(self._pool, self._scratch, kv.native, _int32(src), _int32(dst))
+        _native.move_kv(self._pool, self.scratch, kv.native, _int32(src), _int32(dst))

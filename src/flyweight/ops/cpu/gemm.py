@@ -42,12 +42,12 @@ class Gemm:
 
     def __init__(self, pool: _native.Pool, activations: str) -> None:
         self._pool = pool
-        self._panels = _native.Panels()
+        self.panels = _native.Panels()
         self._arena = _native.Arena()
         self._modes = {
             kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
-        self._by_kind = [self._modes[kind] for kind in _native.kinds()]
+        self.by_kind = [self._modes[kind] for kind in _native.kinds()]
 
     def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
@@ -100,20 +100,20 @@ class Gemm:
 
     def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
         _native.linear(
-            self._pool, self._panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
+            self._pool, self.panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
         )
 
     def linear_heads(self, x: F32, weights: Sequence[Weights]) -> F32:
         """[T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
         x = np.ascontiguousarray(x)
-        return _native.linear_heads(self._pool, self._panels, x, weights, self._by_kind)
+        return _native.linear_heads(self._pool, self.panels, x, weights, self.by_kind)
 
     def experts(self, x: F32, chosen: Chosen, matrices: Matrices, act: _native.GatedAct) -> F32:
         """[T,H] -> [T,H]; only the weights of chosen experts are looked at."""
         x, ids = np.ascontiguousarray(x), np.ascontiguousarray(chosen[0])
         weights = np.ascontiguousarray(chosen[1])
         return _native.experts(
-            self._pool, self._panels, x, ids, weights, matrices, act, self._by_kind
+            self._pool, self.panels, x, ids, weights, matrices, act, self.by_kind
         )
 
     def embed(self, table: PackedWeight, ids: I32) -> F32:

@@ -15,7 +15,6 @@ from flyweight.wire import F32, F64, I32, SampleBatch, Sampled
 def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
     """[R,V] -> tokens, log-probabilities, ranks and the best few."""
     given, mu = (s.given, None) if s.cuts is None else _drawn(logits, s)
-    width = max(int(s.logprobs.max(initial=-1)), 0)
     answers = _native.sample(
         pool,
         logits,
@@ -27,7 +26,6 @@ def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
         (s.repeat_ids, s.repeat_values, s.repeat_starts),
         given,
         s.logprobs,
-        width,
     )
     return Sampled(*answers, mu)
 

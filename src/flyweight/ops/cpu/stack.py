@@ -1,0 +1,65 @@
+"""A stack of decoder layers, its known layers in one native call.
+
+Invariant: the bits are those of the finer ops.  Layers without a recipe, and batches that use an
+adapter, run in the finer ops themselves.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from flyweight import _native
+from flyweight.ops.base import KVLayer, Rotation
+from flyweight.ops.cpu.acts import gated, plain
+from flyweight.ops.cpu.attention import Attention
+from flyweight.ops.cpu.gemm import Gemm
+from flyweight.ops.stack import Layer, Recipe, run
+from flyweight.wire import F32, Batch
+
+
+class CpuStack:
+    """Layers in runs: those that one native call computes, and those in between."""
+
+    def __init__(
+        self, pool: _native.Pool, gemm: Gemm, attention: Attention, layers: Sequence[Layer]
+    ) -> None:
+        self._pool, self._memory = pool, (gemm.panels, attention.scratch)
+        self.layers = layers
+        self.runs: list[tuple[slice, _native.Stack | None]] = []
+        recipes = [layer.recipe() for layer in layers]
+        for _, group in groupby(range(len(layers)), key=lambda i: recipes[i] is None):
+            places = list(group)
+            part = slice(places[0], places[-1] + 1)
+            known = [recipe for recipe in recipes[part] if recipe is not None]
+            self.runs.append((part, _prepared(known, gemm.by_kind) if known else None))
+
+    def __call__(
+        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
+    ) -> F32:
+        if batch.adapters is not None and (batch.adapters >= 0).any():
+            return run(self.layers, None, residual, kv, batch, ropes)
+        x: F32 | None = None
+        for part, native in self.runs:
+            if native is None:
+                x = run(self.layers[part], x, residual, kv[part], batch, ropes)
+            else:
+                x = self._native(native, x, residual, kv[part], batch, ropes)
+        assert x is not None, "a stack without layers"
+        return x
+
+    def _native(
+        self, stack: _native.Stack, x: F32 | None, residual: F32, kv: Iterable[Any],
+        batch: Batch, ropes: Iterable[Rotation],
+    ) -> F32:  # fmt: skip
+        assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
+        where = batch.slots, batch.positions, batch.starts, batch.tables
+        turns = [(rope.cos, rope.sin) for rope in ropes]
+        held = [layer.native for layer in kv]
+        return _native.run_stack(self._pool, *self._memory, stack, x, residual, held, where, turns)
+
+
+def _prepared(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
+    acts: list[Any] = [gated(r.mlp.act) if r.mlp.gated else plain(r.mlp.act) for r in recipes]
+    first = recipes[0].attn.out
+    hidden = sum(part.shape[0] for part in (first if isinstance(first, tuple) else (first,)))
+    return _native.Stack(recipes, acts, hidden, modes)

@@ -1,0 +1,128 @@
+"""A run of decoder layers as one op: what it takes of a layer, and its body in the finer ops.
+
+Invariant: a backend that computes a stack another way gives the same bits as `run`.  A layer is
+code in finer ops; its recipe says the same as data, for those backends.  Knows no families.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flyweight.ops.base import HeadNorm, KVLayer, Rotation, Weights
+from flyweight.spec import KVGroup
+from flyweight.wire import F32, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class RowNorm:
+    """`norm` or, where `centred`, `layer_norm`, as data."""
+
+    w: F32
+    b: F32 | None
+    eps: float
+    centred: bool
+
+
+class Norm(Protocol):
+    """[T,H] -> [T,H], every row by itself."""
+
+    def __call__(self, x: F32) -> F32: ...
+    def add(self, x: F32, residual: F32) -> F32: ...
+    def recipe(self) -> RowNorm | None:
+        """What it computes; None where it norms nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What is done to a block's output before it is added: a norm, then a factor."""
+
+    norm: RowNorm | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """Attention: `qkv`, `rope_store`, `attend`, `out`."""
+
+    heads: int
+    kv: KVGroup
+    qkv: Weights
+    out: Weights
+    norms: HeadNorm | None
+    scale: float
+    softcap: float
+    sinks: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """An MLP of `inner` elements: `up`, `act` or `activate`, `down`."""
+
+    inner: int
+    up: Weights
+    down: Weights
+    act: str
+    gated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Attention, then an MLP on the residual that has it, each behind its norm."""
+
+    attn_norm: RowNorm | None
+    attn: Mixing
+    attn_post: After
+    mlp_norm: RowNorm | None
+    mlp: Feeding
+    mlp_post: After
+    rope: int | None
+
+
+class Layer(Protocol):
+    """[T,H] -> [T,H]: takes the normed rows, gives what is still to be added to the residual.
+    `rope` is its place among the call's rotations, None the last of them.
+    """
+
+    @property
+    def attn_norm(self) -> Norm: ...
+    @property
+    def rope(self) -> int | None: ...
+    def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
+    def recipe(self) -> Recipe | None:
+        """What it computes for tokens without an adapter; None where no `Recipe` says it."""
+        ...
+
+
+class Stack(Protocol):
+    """Layers to be run as one: writes K and V, adds to the residual [T,H] all but what it returns,
+    [T,H].
+    """
+
+    def __call__(
+        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
+    ) -> F32: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finer:
+    """A stack in the finer ops."""
+
+    layers: Sequence[Layer]
+
+    def __call__(
+        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
+    ) -> F32:
+        return run(self.layers, None, residual, kv, batch, ropes)
+
+
+def run(
+    layers: Sequence[Layer], x: F32 | None, residual: F32, kv: Sequence[KVLayer], batch: Batch,
+    ropes: Sequence[Rotation],
+) -> F32:  # fmt: skip
+    """One layer after the other; `x` is what a layer before has left to be added."""
+    for layer, own in zip(layers, kv, strict=True):
+        x = layer.attn_norm(residual) if x is None else layer.attn_norm.add(x, residual)
+        x = layer(x, residual, own, batch, ropes[-1 if layer.rope is None else layer.rope])
+    assert x is not None, "a stack without layers"
+    return x

@@ -1,0 +1,142 @@
+"""A stack in one native call beside the same layers in the finer ops: the same bits, for every
+family, in every mix of chunks; and what each family's layers are run by.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import MODELS, batch, decoded, decoder, memory, mixed
+from random_models import random_model
+
+from flyweight.models.decoder import Decoder
+from flyweight.ops.base import KVLayer
+from flyweight.ops.cpu import CpuOps, available_isas
+from flyweight.ops.cpu.stack import CpuStack
+from flyweight.ops.stack import Finer, Layer
+from flyweight.wire import F32
+
+FAMILIES = sorted(p.name for p in MODELS.iterdir() if p.is_dir())
+FINER = {  # what has no recipe: mixtures, latent attention, parallel layers
+    "deepseek-v2", "deepseek-v2-lite", "gpt-neox", "gpt-oss", "gpt-oss-mxfp4", "mixtral",
+    "qwen2-moe", "qwen3-moe", "stablelm-parallel",
+}  # fmt: skip
+RUNS = {"qwen3-moe-step": [True, False, True]}  # every second layer is a mixture
+TOKENS, FIRST = 70, 60
+ROWS = np.arange(4, TOKENS)
+
+
+class FinerOps(CpuOps):
+    """The native ops without their stack."""
+
+    def stack(self, layers: Sequence[Layer]) -> Finer:  # type: ignore[override]
+        return Finer(layers)
+
+
+def everything(model: Decoder) -> list[F32]:
+    """Logits of decodes, and of one batch that has everything in it."""
+    tokens = np.random.default_rng(5).integers(0, model.spec.vocab, TOKENS).astype(np.int32)
+    return [decoded(model, tokens, FIRST), mixed(model, tokens, ROWS)[0]]
+
+
+def equal(a: Decoder, b: Decoder) -> None:
+    for ours, theirs in zip(everything(a), everything(b), strict=True):
+        assert np.isfinite(ours).all()
+        assert np.array_equal(ours.view(np.int32), theirs.view(np.int32))
+
+
+def in_one_call(model: Decoder) -> list[bool]:
+    """For each run of layers, whether one native call computes it."""
+    assert isinstance(model.stack, CpuStack)
+    return [native is not None for _, native in model.stack.runs]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family(name: str) -> None:
+    stack, finer = (decoder(MODELS / name, make(2, None, "bf16")) for make in (CpuOps, FinerOps))
+    equal(stack, finer)
+    assert in_one_call(stack) == RUNS.get(name, [name not in FINER])
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("kind", ["q4_0", "q4_k", "bf16"])
+def test_every_way_to_multiply(kind: str, activations: str, threads: int, isa: str) -> None:
+    backends = [make(threads, isa, activations) for make in (CpuOps, FinerOps)]
+    stack, finer = (random_model(ops, kind) for ops in backends)
+    assert in_one_call(stack) == [True]
+    equal(stack, finer)
+
+
+class Unknown:
+    """A layer whose recipe nobody gives."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.attn_norm, self.rope = layer, layer.attn_norm, layer.rope
+
+    def __call__(self, *args: object) -> F32:
+        return self.layer(*args)  # type: ignore[arg-type]
+
+    def recipe(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("name", ["gemma3", "opt", "olmo2", "qwen3"])
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_runs_around_a_layer_nobody_knows(name: str, unknown: int) -> None:
+    ops = FinerOps(2, None, "f32")
+    model = decoder(MODELS / name, ops)
+    tokens = np.arange(9, dtype=np.int32) % model.spec.vocab
+    expected = decoded(model, tokens, 4)
+    assert isinstance(model.stack, Finer)
+    layers = list(model.stack.layers)
+    layers[unknown] = Unknown(layers[unknown])
+    model.stack = CpuOps.stack(ops, layers)
+    runs = [True] * (unknown > 0) + [False] + [True] * (unknown + 1 < len(layers))
+    assert in_one_call(model) == runs
+    assert np.array_equal(decoded(model, tokens, 4), expected)
+
+
+def test_a_step_of_no_tokens() -> None:
+    model = decoder(MODELS / "qwen3", CpuOps(2))
+    kv: list[KVLayer] = memory(model, 16)
+    nothing = np.zeros(0, np.int32)
+    step = batch([(nothing, 0)], 16, nothing)
+    assert model.forward(step, kv).shape == (0, model.spec.vocab)
+
+
+WRONG = {
+    "slot": {"slots": np.array([10**6], np.int32)},
+    "negative": {"positions": np.array([-1], np.int32)},
+    "block": {"tables": np.full((1, 1), 99, np.int32)},
+    "one slot": {"slots": np.zeros(2, np.int32)},
+    "starts": {"starts": np.array([0, 2], np.int32)},
+}
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_what_would_reach_past_memory_is_refused(what: str) -> None:
+    model = decoder(MODELS / "qwen3", CpuOps(1))
+    step = batch([(np.array([1]), 0)], 16, np.zeros(1, np.int32))
+    rotation = [model.ops.rotation(step.positions, *rope) for rope in model.ropes]
+    residual = np.zeros((1, model.spec.hidden), np.float32)
+    with pytest.raises(ValueError, match=what):
+        model.stack(residual, memory(model, 16), replace(step, **WRONG[what]), rotation)
+
+
+def test_memory_of_another_shape_is_refused() -> None:
+    model, other = (decoder(MODELS / name, CpuOps(1)) for name in ("qwen3", "gemma3"))
+    step = batch([(np.array([1]), 0)], 16, np.zeros(1, np.int32))
+    rotation = [model.ops.rotation(step.positions, *rope) for rope in model.ropes]
+    kv = memory(model, 16)
+    residual = np.zeros((1, model.spec.hidden), np.float32)
+    with pytest.raises(ValueError, match="one K/V memory a layer"):
+        model.stack(residual, kv[1:], step, rotation)
+    with pytest.raises(ValueError, match="its layer's shape"):
+        model.stack(residual, memory(other, 16)[: len(kv)], step, rotation)
+    with pytest.raises(ValueError, match="rotation"):
+        model.stack(residual, kv, step, [])
+    with pytest.raises(ValueError, match="rows of the layers"):
+        model.stack(residual[:, 1:].copy(), kv, step, rotation)
