@@ -1,0 +1,142 @@
+// A stack of layers in memory of exactly the planned sizes (the sanitizers watch its ends): the same bits on every
+// target, with any number of threads, in one call or several.  That they are the finer ops' is tests/model/test_stack.py's.
+#include <cmath>
+#include <vector>
+
+#include "../stack.h"
+#include "check.h"
+
+using namespace flyweight;
+
+namespace {
+
+constexpr int64_t kHidden = 32, kInner = 48, kHeads = 4, kKVHeads = 2, kHead = 16, kBlock = 16, kBlocks = 5;
+
+// Weights of one layer, all float32, with what owns them.
+struct Owned {
+  std::vector<Floats> memory;
+  StackLayer layer;
+
+  float* floats(std::mt19937& random, int64_t count, float scale) {
+    memory.push_back(normal(random, count, scale));
+    return memory.back().data();
+  }
+  Parts parts(std::mt19937& random, std::vector<int64_t> rows, int64_t k) {
+    Parts out;
+    for (const int64_t n : rows) {
+      const int64_t tiles = tile_count(n) * tile_bytes(Kind::f32, k) / 4;
+      const auto* weight = reinterpret_cast<const uint8_t*>(floats(random, tiles, 0.2f));
+      out.push_back({weight, floats(random, n, 0.1f), n, k, Kind::f32, Mode::f32, false});
+    }
+    return out;
+  }
+  RowNorm norm(std::mt19937& random, RowNorm::Kind kind) {
+    if (kind == RowNorm::Kind::none) return {};
+    const float* w = floats(random, kHidden, 1);
+    return {kind, w, kind == RowNorm::Kind::layer ? floats(random, kHidden, 1) : nullptr, 1e-5f};
+  }
+};
+
+// Every form a recipe may have, in turn.
+Owned layer_of(std::mt19937& random, int i) {
+  using enum RowNorm::Kind;
+  Owned o;
+  o.memory.reserve(64);  // what points into it stays where it is
+  StackLayer& l = o.layer;
+  l.kv.heads = kKVHeads, l.kv.k_dim = l.kv.v_dim = kHead;
+  l.heads = kHeads, l.inner = kInner, l.scale = 0.25f, l.gated = i % 2 == 0;
+  l.attn_norm = o.norm(random, i == 1 ? layer : i == 2 ? none : rms);
+  l.mlp_norm = o.norm(random, i == 1 ? layer : i == 2 ? none : rms);
+  l.attn_post = {o.norm(random, i == 2 ? rms : none), i == 3 ? 0.5f : 1.0f};
+  l.mlp_post = {o.norm(random, i == 2 ? rms : none), i == 3 ? 0.5f : 1.0f};
+  const int64_t q = kHeads * kHead, kv = kKVHeads * kHead;
+  l.qkv = i == 0 ? o.parts(random, {q, kv, kv}, kHidden) : o.parts(random, {q + 2 * kv}, kHidden);
+  l.out = o.parts(random, {kHidden}, q);
+  l.up = o.parts(random, {l.gated ? 2 * kInner : kInner}, kHidden);
+  l.down = o.parts(random, {kHidden}, kInner);
+  if (i == 0) l.q_norm = {o.floats(random, kHead, 1), false}, l.k_norm = {o.floats(random, kHead, 1), false};
+  if (i == 1) l.window = 7, l.softcap = 5;
+  if (i == 3) l.sinks = o.floats(random, kHeads, 1);
+  l.head_eps = 1e-6f, l.rope = i == 1 ? -1 : 0;
+  return o;
+}
+
+// Two sequences: a chunk of 9 tokens after 12, and one token after 30.
+struct Step {
+  std::vector<int32_t> slots, positions, starts{0, 9, 10}, tables{1, 3, 0, 4};
+  Floats cos, sin, none = Floats(10), residual, pending;
+
+  explicit Step(std::mt19937& random) {
+    for (int32_t t = 0; t < 10; ++t) {
+      const int32_t at = t < 9 ? 12 + t : 30, row = t < 9 ? 0 : 2;
+      positions.push_back(at);
+      slots.push_back(tables[static_cast<size_t>(row + at / kBlock)] * static_cast<int32_t>(kBlock) + at % kBlock);
+      for (int i = 1; i <= 4; ++i) {
+        const auto angle = static_cast<float>(at * i);
+        cos.push_back(std::cos(angle)), sin.push_back(std::sin(angle));
+      }
+    }
+    residual = normal(random, 10 * kHidden), pending = normal(random, 10 * kHidden);
+  }
+};
+
+struct Result {
+  Floats out, residual, kv;
+};
+
+// The layers from `first` on, `count` a call.
+Result run(const Kernels& kernels, int threads, const StackLayers& layers, const Step& step, size_t count) {
+  const int64_t row = kKVHeads * kHead * kBlock * kBlocks, spare = kSpare / 4;
+  Result result{Floats(10 * kHidden), step.residual, {}};
+  std::mt19937 random(11);
+  std::vector<Floats> memory;
+  std::vector<KVView> views;
+  for (size_t i = 0; i < 2 * layers.size(); ++i) memory.push_back(normal(random, row + spare));
+  for (size_t i = 0; i < layers.size(); ++i)
+    views.push_back({memory[2 * i].data(), memory[2 * i + 1].data(), KVType::f32, kBlocks, kKVHeads, kBlock, kHead,
+                     kHead, false});
+  const StackRope ropes[] = {{step.cos.data(), step.sin.data(), 4}, {step.none.data(), step.none.data(), 0}};
+  Pool pool(threads);
+  Floats pending = step.pending;
+  for (size_t first = 0; first < layers.size(); first += count) {
+    const auto from = layers.begin() + static_cast<int64_t>(first);
+    const StackLayers part(from, from + static_cast<int64_t>(count));
+    const StackArgs args{10, kHidden, pending.data(), result.residual.data(), result.out.data(), views.data() + first,
+                         ropes, 2, step.slots.data(), step.positions.data(), 2, 2, step.starts.data(),
+                         step.tables.data()};
+    const StackPlan plan = plan_stack(part, args, threads);
+    Floats arrays(static_cast<size_t>(10 * widths_of(part, kHidden).all()));
+    Floats attend(static_cast<size_t>(plan.attend_floats));
+    std::vector<uint8_t> panels(static_cast<size_t>(plan.panel_bytes));
+    run_stack(pool, kernels, part, args, plan, {arrays.data(), panels.data(), attend.data()});
+    pending = result.out;
+  }
+  for (const Floats& m : memory) result.kv.insert(result.kv.end(), m.begin(), m.end());
+  return result;
+}
+
+bool same(const Result& a, const Result& b) {
+  return same_bits(a.out, b.out) && same_bits(a.residual, b.residual) && same_bits(a.kv, b.kv);
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(7);
+  std::vector<Owned> owned;
+  StackLayers layers;
+  for (int i = 0; i < 4; ++i) owned.push_back(layer_of(random, i));
+  for (const Owned& o : owned) layers.push_back(o.layer);
+  const Step step(random);
+  const Result want = run(scalar_twin(), 1, layers, step, 4);
+  for (const float x : want.out) CHECK(std::isfinite(x), "a result that is not finite");
+  CHECK(!same_bits(want.residual, step.residual), "the residual is added to");
+  CHECK(same(run(scalar_twin(), 3, layers, step, 4), want), "three threads");
+  CHECK(same(run(scalar_twin(), 1, layers, step, 1), want), "layer by layer");
+  CHECK(same(run(scalar_twin(), 1, layers, step, 2), want), "two at a time");
+  each_target([&](const Kernels& kernels) {
+    CHECK(same(run(kernels, 1, layers, step, 4), want), "on %s", kernels.isa);
+    CHECK(same(run(kernels, 3, layers, step, 2), want), "on %s, three threads", kernels.isa);
+  });
+  std::puts("stack: ok");
+}
