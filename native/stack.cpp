@@ -13,7 +13,7 @@ int64_t rows_of(const Parts& parts) {
 
 // Layers of equal shapes have equal plans.
 struct AttendKey {
-  int64_t heads, kv_heads, window;
+  int64_t heads, kv_heads, window, block;
   bool operator==(const AttendKey&) const = default;
 };
 
@@ -113,12 +113,12 @@ StackPlan plan_stack(const StackLayers& layers, const StackArgs& args, int threa
   for (size_t i = 0; i < layers.size(); ++i) {
     const StackLayer& layer = layers[i];
     const KVView& kv = args.kv[i];
-    const AttendKey key{layer.heads, kv.heads, layer.window};
+    const AttendKey key{layer.heads, kv.heads, layer.window, kv.block};
     const auto at = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
     if (at == keys.size()) {
       keys.push_back(key);
-      plan.attends.push_back(plan_attend(
-          {args.sequences, args.starts, args.positions, layer.heads, kv.heads, layer.window, threads}));
+      const AttendPlace place{args.sequences, args.starts, args.positions, args.tables, args.table_width, kv.block};
+      plan.attends.push_back(plan_attend({place, layer.heads, kv.heads, layer.window, threads}));
     }
     plan.attend_of.push_back(at);
     for (const Parts* parts : {&layer.qkv, &layer.out, &layer.up, &layer.down})
