@@ -10,7 +10,8 @@ using namespace flyweight;
 
 namespace {
 
-constexpr int64_t kHidden = 32, kInner = 48, kHeads = 4, kKVHeads = 2, kHead = 16, kBlock = 16, kBlocks = 5;
+constexpr int64_t kHidden = 32, kInner = 48, kHeads = 4, kKVHeads = 2, kHead = 16, kBlocks = 5;
+constexpr int32_t kBlock = 16;
 
 // Weights of one layer, all float32, with what owns them.
 struct Owned {
@@ -70,7 +71,7 @@ struct Step {
     for (int32_t t = 0; t < 10; ++t) {
       const int32_t at = t < 9 ? 12 + t : 30, row = t < 9 ? 0 : 2;
       positions.push_back(at);
-      slots.push_back(tables[static_cast<size_t>(row + at / kBlock)] * static_cast<int32_t>(kBlock) + at % kBlock);
+      slots.push_back(tables[static_cast<size_t>(row + at / kBlock)] * kBlock + at % kBlock);
       for (int i = 1; i <= 4; ++i) {
         const auto angle = static_cast<float>(at * i);
         cos.push_back(std::cos(angle)), sin.push_back(std::sin(angle));
