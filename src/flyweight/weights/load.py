@@ -23,6 +23,7 @@ from flyweight.weights.packed.shelf import Bare, Shelf
 from flyweight.wire import F32, I64
 
 PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as fast as 16 MiB
+RAW_BYTES = 4 << 20  # the same for blocks as they lie: threads meet at the end of every part
 TILE = 16  # kernels pack this many rows together, so parts begin where a tile does
 NAMED = 5
 
@@ -169,11 +170,12 @@ def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: S
 
 
 def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter", as_they_lie: bool) -> Iterator[Part]:
-    """Row ranges of about PART_BYTES, in order along N: canonical, or blocks `as_they_lie`."""
+    """Row ranges, in order along N: canonical and about PART_BYTES, or blocks `as_they_lie`."""
     for source in run.sources:
         form = FORMATS[checkpoint.tensors[source.tensor].kind]
         whole = int(np.lcm(len(source.order) or 1, TILE))
-        count = int(PART_BYTES / (source.shape[-1] / form.block * form.canonical))
+        most, cell = (RAW_BYTES, form.nbytes) if as_they_lie else (PART_BYTES, form.canonical)
+        count = int(most / (source.shape[-1] / form.block * cell))
         count = source.rows if source.transposed else max(count // whole * whole, whole)
         for start in range(0, source.rows, count):
             stop = min(start + count, source.rows)
