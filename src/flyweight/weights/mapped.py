@@ -1,8 +1,8 @@
 """A read-only memory map that hands out checked bytes and whole rows, and gives its pages back
 after each read.
 
-Invariant: no byte outside the file is ever asked for, and what is returned is a copy. Knows no file
-format.
+Invariant: no byte outside the file is ever asked for, and what is returned is a copy, blocks apart.
+Knows no file format.
 """
 
 import math
@@ -31,6 +31,7 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lent = 0, 0  # the range whose pages a caller may still read
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
                 raise CheckpointError(f"{path}: not a regular file")
@@ -68,10 +69,13 @@ class MappedFile:
         return parsed
 
     def blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
-        """Rows [start, stop) of a tensor of whole blocks, as they lie in the file."""
+        """Rows [start, stop) of a tensor of whole blocks, as they lie in the file: a view, whose
+        pages are given back at the next call.
+        """
+        self.drop(*self._lent)
         shape, offset, count = self._range(name, span, start, stop)
-        raw = self._view(offset, count).reshape(shape[0], -1).copy()
-        self.drop(offset, count)
+        self._lent = offset, count
+        raw = self._view(offset, count).reshape(shape[0], -1)
         return BlockRows((shape[0], shape[1]), span.kind, raw)
 
     def _range(self, name: str, span: Span, start: int, stop: int) -> tuple[Shape, int, int]:
