@@ -1,6 +1,7 @@
 // Products over dense weights (f32, f16, bf16) and float panels, and the table of this target's matrix kernels.
 //
 // Error against float64 of the same rounded operands, per output: K * 2^-24 * sum |w x|, one fma per K.
+#include "gemm_sums.h"
 #include "gemm_tile.h"
 #if defined(FW_ISA_AMX)
 #include "amx.h"
@@ -40,7 +41,10 @@ struct BF16Weight {
   }
 };
 
-int64_t tiles_at_once(const LinearJob& job) { return job.mode == Mode::f32 && job.tokens <= kRowTokens ? kRowTiles : kTiles; }
+int64_t tiles_at_once(const LinearJob& job) {
+  if (job.mode == Mode::f32) return job.tokens <= kRowTokens ? kRowTiles : kTiles;
+  return job.tokens > (job.mode == Mode::i8 ? kRowTokensI8 : kRowTokens) ? kSumTiles : kTiles;
+}
 
 void multiply(const LinearJob& job, Range tiles, Range panels) {
   switch (job.kind) {

@@ -17,27 +17,34 @@ class Sums {
 
   // What an earlier stretch of K left in `out`.
   void take(const LinearJob& job, Range tiles, int64_t token, int64_t size) {
-    rows(job, tiles, token, size, [&](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { store(sum, load_tail(out, lanes)); });
+    rows(job, tiles, token, size, [](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { store(sum, get(out, lanes)); });
   }
 
   // `last` of K: with the bias.
   void give(const LinearJob& job, Range tiles, int64_t token, int64_t size, bool last) {
     if (last && job.bias)
       rows(job, tiles, token, size, [&](float* sum, float* out, int lanes, int64_t n) FW_LAMBDA {
-        store_tail(out, add(load(sum), load_tail(job.bias + n, lanes)), lanes);
+        put(out, add(load(sum), get(job.bias + n, lanes)), lanes);
       });
     else
-      rows(job, tiles, token, size, [&](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { store_tail(out, load(sum), lanes); });
+      rows(job, tiles, token, size, [](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { put(out, load(sum), lanes); });
   }
 
  private:
+  FW_INLINE static F32x16 get(const float* p, int lanes) { return lanes == kLanes ? load(p) : load_tail(p, lanes); }
+  FW_INLINE static void put(float* p, F32x16 v, int lanes) { lanes == kLanes ? store(p, v) : store_tail(p, v, lanes); }
+
+  // f(sum, out, rows of the tile, its first) for every token and tile; only the last tile of a weight can be short.
   template <class F>
   FW_INLINE void rows(const LinearJob& job, Range tiles, int64_t token, int64_t size, F f) {
-    for (int64_t t = 0; t < size; ++t)
-      for (int64_t i = tiles.begin; i < tiles.end; ++i) {
-        const int64_t n = i * kLanes, left = job.n - n;
-        f(of(i - tiles.begin) + t * kLanes, job.out + (token + t) * job.stride + n, static_cast<int>(left < kLanes ? left : kLanes), n);
-      }
+    const int64_t whole = tiles.end * kLanes <= job.n ? tiles.end : tiles.end - 1;
+    for (int64_t t = 0; t < size; ++t) {
+      float* out = job.out + (token + t) * job.stride;
+      float* sum = room_ + t * kLanes;
+      int64_t i = tiles.begin;
+      for (; i < whole; ++i, sum += kSumTokens * kLanes) f(sum, out + i * kLanes, kLanes, i * kLanes);
+      if (i < tiles.end) f(sum, out + i * kLanes, static_cast<int>(job.n - i * kLanes), i * kLanes);
+    }
   }
 
   alignas(64) float room_[kSumTiles * kSumTokens * kLanes];
