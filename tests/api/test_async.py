@@ -13,6 +13,7 @@ from flyweight import LLM, AsyncLLM, BeamSearchParams, PoolingParams, RequestErr
 from tiny_model import tiny_folder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+BLOCK = 8  # of whoever is compared: what K/V is multiplied in depends on it
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
 
@@ -28,7 +29,7 @@ def run(
     before = set(threading.enumerate())
 
     async def main() -> AsyncLLM:
-        async with AsyncLLM(folder, block_size=8, threads=1, **settings) as llm:
+        async with AsyncLLM(folder, block_size=BLOCK, threads=1, **settings) as llm:
             await asyncio.wait_for(test(llm), 60)
         return llm
 
@@ -54,7 +55,7 @@ PROMPTS = [f"hello number {i}" for i in range(20)]
 
 
 def test_many_streams_at_once(folder: Path) -> None:
-    expected = [o.outputs[0].text for o in LLM(folder).generate(PROMPTS, GREEDY)]
+    expected = [o.outputs[0].text for o in LLM(folder, block_size=BLOCK).generate(PROMPTS, GREEDY)]
 
     async def test(llm: AsyncLLM) -> None:
         assert await asyncio.gather(*(text(llm, p) for p in PROMPTS)) == expected
@@ -114,7 +115,10 @@ def test_who_leaves_ends_the_request(folder: Path) -> None:
             await task
         await idle(llm)
         assert llm.llm.stats()["aborted"] == 2
-        assert await text(llm, "hello") == LLM(folder).generate("hello", GREEDY)[0].outputs[0].text
+        assert (
+            await text(llm, "hello")
+            == LLM(folder, block_size=BLOCK).generate("hello", GREEDY)[0].outputs[0].text
+        )
 
     run(folder, test)
 
@@ -135,7 +139,10 @@ def test_what_breaks_in_the_engine_reaches_every_reader(folder: Path) -> None:
             *(text(llm, p, LONG) for p in PROMPTS[:4]), return_exceptions=True
         )
         assert [type(r) for r in results] == [MemoryError] * 4
-        assert await text(llm, "hello") == LLM(folder).generate("hello", GREEDY)[0].outputs[0].text
+        assert (
+            await text(llm, "hello")
+            == LLM(folder, block_size=BLOCK).generate("hello", GREEDY)[0].outputs[0].text
+        )
 
     run(folder, test)
 
@@ -185,7 +192,7 @@ def test_closing_tells_those_who_wait(folder: Path) -> None:
 
 
 def test_searches_and_vectors(folder: Path) -> None:
-    plain, beam = LLM(folder), BeamSearchParams(3, 6)
+    plain, beam = LLM(folder, block_size=BLOCK), BeamSearchParams(3, 6)
     expected = plain.beam_search("hello", beam)[0].outputs
 
     async def test(llm: AsyncLLM) -> None:

@@ -350,6 +350,8 @@ def test_a_length_above_the_models_is_allowed_with_a_warning(folder: Path) -> No
 
         def progress(self, done, total) -> None: ...
 
+        def note(self, message) -> None: ...
+
         def warn(self, message) -> None:
             heard.append(message)
 

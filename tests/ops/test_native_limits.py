@@ -59,19 +59,19 @@ def test_a_size_no_machine_has(n: int, k: int) -> None:
 def test_kv_larger_than_its_memory_is_refused(blocks: int, heads: int, block: int) -> None:
     memory = np.zeros(128, np.uint8)
     with pytest.raises(ValueError):
-        _native.KV(memory, memory, 2, blocks, (heads, block, 16, 16))
+        _native.KV(memory, memory, 2, blocks, (heads, block, 16, 16, False))
 
 
 def test_kv_between_its_elements_is_refused() -> None:
     memory = np.zeros(1024, np.uint8)
     skip = 1 - memory.ctypes.data % 2
     with pytest.raises(ValueError, match="aligned"):
-        _native.KV(memory[skip:], memory[skip:], 0, 1, (1, 16, 16, 16))
+        _native.KV(memory[skip:], memory[skip:], 0, 1, (1, 16, 16, 16, False))
 
 
 def test_starts_past_the_tokens_are_not_followed() -> None:
     memory = np.zeros(16 * 16 * 4 + 64, np.uint8)
-    kv = _native.KV(memory, memory, 2, 1, (1, 16, 16, 16))
+    kv = _native.KV(memory, memory, 2, 1, (1, 16, 16, 16, False))
     starts, tables = np.array([0, 2**31 - 1, 2], np.int32), np.zeros((2, 1), np.int32)
     q, positions = np.zeros((2, 1, 16), np.float32), np.arange(2, dtype=np.int32)
     with pytest.raises(ValueError, match="starts must ascend"):
