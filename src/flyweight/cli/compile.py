@@ -32,7 +32,7 @@ def compile_model(
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
     activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "f16",
+    kv_cache_dtype: opt.KVDtype = "auto",
     block_size: opt.BlockSize = 32,
     revision: opt.Revision = None,
     offline: opt.Offline = False,
