@@ -137,9 +137,7 @@ class AmxMath {
         tile_dot_bf16<2, 5, 6>();
         if constexpr (N > 1) tile_dot_bf16<3, 5, 7>();
       }
-      if (!first) continue;
-      for (int part = 2 * half; part < 2 * half + 2; ++part)
-        for (int n = 0; n < N; ++n) ahead<8>(tile.next_v[part] + 2 * column + 32 * n, 2 * w_.a.kv.v_dim);
+      if (first) ahead_v<16 * N>(tile, 2 * column + half * 16 * N);
     }
     tile_store<0>(to, next);
     if constexpr (N > 1) tile_store<1>(to + 16, next);
@@ -165,6 +163,16 @@ class AmxMath {
   template <int Rows>
   FW_INLINE static void ahead(const uint16_t* p, int64_t stride) {
     for (int i = 0; i < Rows; ++i) PairTile::touch(p + i * stride);
+  }
+
+  // Lines of the next V in the order of memory, not of columns: that is what streams well.
+  template <int Lines>
+  FW_INLINE void ahead_v(const PairTile& tile, int64_t line) const {
+    const int64_t in_part = w_.a.kv.v_dim / 2;  // a multiple of 8
+    for (int i = 0; i < Lines; i += 8, line += 8) {
+      const uint16_t* from = tile.next_v[line / in_part] + line % in_part * 32;
+      for (int j = 0; j < 8; ++j) PairTile::touch(from + 32 * j);
+    }
   }
 
   static constexpr int64_t kRowBytes = 4 * kTile;
