@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bindings.h"
+#include "pages.h"
 
 namespace flyweight {
 
@@ -22,26 +23,19 @@ struct KV {
   MaybeBytes v;
 };
 
-// Working memory of `attend`, grown here and never in a kernel.  Who uses it holds `busy`, taken without the GIL.
+// Working memory of `attend` and of a stack between its kernels: grown here and never in a kernel, and kept, as fresh pages
+// are cleared by the system first.  Who uses it holds `busy`, taken without the GIL.
 class Scratch {
  public:
   std::mutex busy;
   void* reserve(int64_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      memory_.reset(::operator new(static_cast<size_t>(bytes), kAlign));
-      bytes_ = bytes;
-    }
-    return memory_.get();
+    if (bytes > this->bytes()) pages_ = Pages(round_up(static_cast<size_t>(bytes), kHugePage));
+    return pages_.data();
   }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return static_cast<int64_t>(pages_.size()); }
 
  private:
-  struct Free {
-    void operator()(void* p) const { ::operator delete(p, kAlign); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  int64_t bytes_ = 0;
+  Pages pages_;
 };
 
 // Where the tokens of a batch stand, and what they may see.

@@ -184,9 +184,9 @@ Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const St
   const Computing computing;
   const StackPlan plan = plan_stack(stack.layers, args, engine.pool.threads());
   const std::lock_guard<std::mutex> panels_lock(panels.busy), scratch_lock(scratch.busy);
-  const Aligned<float> arrays(static_cast<size_t>(tokens * widths_of(stack.layers, hidden).all()));
-  const StackMemory memory{arrays.data(), panels.at_least(plan.panel_bytes),
-                           static_cast<float*>(scratch.reserve(plan.attend_floats * int64_t{sizeof(float)}))};
+  const int64_t attend = (plan.attend_floats + 15) / 16 * 16, arrays = tokens * widths_of(stack.layers, hidden).all();
+  auto* floats = static_cast<float*>(scratch.reserve((attend + arrays) * int64_t{sizeof(float)}));
+  const StackMemory memory{floats + attend, panels.at_least(plan.panel_bytes), floats};
   run_stack(engine.pool, *engine.kernels, stack.layers, args, plan, memory);
   return out;
 }

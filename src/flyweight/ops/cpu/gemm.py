@@ -5,6 +5,7 @@ order of every sum (native/gemm_tile.h).  Every layout of ops/grouped.py has a k
 knows models or files.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from flyweight.ops.base import DENSE_KINDS, Array, Part, Weights, rounding
 from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
 from flyweight.wire import F32, I32, U8
 
+LARGE = 1 << 20  # bytes of a result whose memory is kept
+OURS = 2  # references to an array that only its owner holds: the attribute, and the question
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
 
 Chosen = tuple[I32, F32]  # ids and weights, [T,k]
@@ -43,6 +46,7 @@ class Gemm:
     def __init__(self, pool: _native.Pool, activations: str) -> None:
         self._pool = pool
         self.panels = _native.Panels()
+        self._last = np.empty(0, np.float32)
         self._arena = _native.Arena()
         self._modes = {
             kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
@@ -88,15 +92,26 @@ class Gemm:
         """[T,K] x (N,K) -> [T,N]; a tuple's outputs lie side by side."""
         x = np.ascontiguousarray(x)
         if isinstance(weights, PackedWeight):
-            out = np.empty((len(x), weights.shape[0]), np.float32)
+            out = self._out(len(x), weights.shape[0])
             self._into(x, weights, out, 0)
             return out
-        out = np.empty((len(x), sum(w.shape[0] for w in weights)), np.float32)
+        out = self._out(len(x), sum(w.shape[0] for w in weights))
         column = 0
         for w in weights:
             self._into(x, w, out, column)
             column += w.shape[0]
         return out
+
+    def _out(self, rows: int, columns: int) -> F32:
+        """An array to write.  A large one (the logits of a step) lies where the last did, if nobody
+        holds that any more: pages fresh from the system are cleared first, which costs as much as
+        sampling them.
+        """
+        if 4 * rows * columns < LARGE:
+            return np.empty((rows, columns), np.float32)
+        if self._last.size < rows * columns or sys.getrefcount(self._last) > OURS:
+            self._last = np.empty(rows * columns, np.float32)
+        return self._last[: rows * columns].reshape(rows, columns)
 
     def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
         _native.linear(
