@@ -110,7 +110,7 @@ def test_a_word_that_names_a_file_may_be_a_prompt(command, tmp_path, monkeypatch
 def test_the_bar_goes_when_a_load_fails(command, tmp_path, monkeypatch) -> None:
     folder = tiny_folder(tmp_path / "model")
 
-    def torn(checkpoint, plan, ops, progress) -> None:
+    def torn(checkpoint, plan, ops, progress, shelf) -> None:
         progress(1, 1 << 40)
         raise CheckpointError("torn")
 

@@ -110,5 +110,5 @@ def test_vocabulary_files_of_many_models_read(data: Data) -> None:
     for path in paths:
         metadata = read_gguf(path).metadata
         tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-        assert isinstance(tokens, list) and isinstance(types, np.ndarray)
+        assert all(isinstance(token, str) for token in tokens) and isinstance(types, np.ndarray)
         assert len(tokens) == len(types) > 1000
