@@ -46,6 +46,10 @@ int64_t tiles_at_once(const LinearJob& job) {
   return job.tokens > (job.mode == Mode::i8 ? kRowTokensI8 : kRowTokens) ? kSumTiles : kTiles;
 }
 
+// Every tile of a run reads all panels of its chunk: those should stay in L2.  Opened tiles read a panel once for all of
+// them, so more panels are better: a chunk opens its tiles only once.
+int64_t panels_near(const LinearJob& job) { return tiles_at_once(job) == kSumTiles ? 2 << 20 : 384 << 10; }
+
 void multiply(const LinearJob& job, Range tiles, Range panels) {
   switch (job.kind) {
     case Kind::f32: return multiply_float_tiles<F32Weight>(job, tiles, panels);
@@ -77,7 +81,7 @@ int64_t panel_width(const LinearJob& job) {
 }
 
 extern const GemmKernels gemm_kernels;
-const GemmKernels gemm_kernels = {panel_width, tiles_at_once, fill,      multiply,  unpack,
-                                  probe_read,  probe_dot,     probe_fma, probe_bf16};
+const GemmKernels gemm_kernels = {panel_width, tiles_at_once, panels_near, fill,      multiply,
+                                  unpack,      probe_read,    probe_dot,   probe_fma, probe_bf16};
 
 }  // namespace flyweight::FW_ISA

@@ -145,6 +145,7 @@ struct Range {
 struct GemmKernels {
   int64_t (*panel_width)(const LinearJob& job);    // most tokens a panel may hold
   int64_t (*tiles_at_once)(const LinearJob& job);  // best divisor of a run of tiles
+  int64_t (*panels_near)(const LinearJob& job);    // bytes of panels a run of tiles may pass over
   void (*fill)(const LinearJob& job, Range panels);               // x -> panels
   void (*multiply)(const LinearJob& job, Range tiles, Range panels);
   void (*unpack)(const LinearJob& job, int64_t row, float* out);  // one weight row [K], exactly as the format defines

@@ -8,22 +8,22 @@ namespace {
 // A chunk reads at least enough weights to repay its hand-out (~0.1 us against ~3 us) and at most what leaves the last
 // chunk short; small weights are cut finer so that every thread gets several chunks.
 constexpr int64_t kMaxChunkBytes = 128 << 10, kMinChunkBytes = 16 << 10, kChunksPerThread = 6;
-// Activations that stay in L2 while runs of tiles pass over them.
-constexpr int64_t kPanelBytes = 384 << 10;
 // Below this many activations the caller rounds them alone: waking the pool costs more.
 constexpr int64_t kFillAlone = 16 << 10;
 
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share) {
+Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share, int64_t least) {
   const int64_t bytes = tile_bytes(job.kind, job.k), step = kernels.tiles_at_once(job);
   Cut cut{};
   cut.run = ceil_div(share / bytes + 1, step) * step;
   cut.runs = ceil_div(tile_count(job.n), cut.run);
   cut.panels = panel_count(job.tokens, kernels.panel_width(job));
   const int64_t panel_bytes = ceil_div(job.tokens, cut.panels) * token_bytes(job.mode, job.k);
-  cut.depth = clamp(kPanelBytes / panel_bytes, 1, cut.panels);
+  cut.depth = clamp(kernels.panels_near(job) / panel_bytes, 1, cut.panels);
+  const int64_t layers = ceil_div(least, cut.runs);  // so many make enough chunks
+  cut.depth = clamp(ceil_div(cut.panels, layers), 1, cut.depth);
   return cut;
 }
 
@@ -54,7 +54,7 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64
   }
   const int64_t share = clamp(bytes / (pool.threads() * kChunksPerThread), kMinChunkBytes, kMaxChunkBytes);
   for (int64_t i = 0; i < count; ++i) {
-    Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share);
+    Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share, ceil_div(pool.threads() * kChunksPerThread, count));
     cut.first_panel = panels, cut.first_chunk = chunks;
     panels += cut.panels, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
   }
