@@ -9,6 +9,13 @@
 #include "gemm_opened.h"
 #include "gemm_tile.h"
 
+#if defined(FW_BASE)  // the target this one builds on: what it does as well is not compiled twice
+namespace flyweight::FW_BASE {
+void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
+void unpack_grouped(const LinearJob& job, int64_t row, float* out);
+}  // namespace flyweight::FW_BASE
+#endif
+
 namespace flyweight::FW_ISA {
 namespace {
 
@@ -203,9 +210,18 @@ void open_tile(const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
 
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
-  if (job.mode != Mode::i8) return multiply_float_tiles<W>(job, tiles, panels);
-  if (job.tokens > kRowTokensI8) return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kS.bits <= 4 && !W::kSigned}, open_tile<W>);
-  walk(job, kRowInners<Int8<W>>, tiles, panels);
+  if (job.mode == Mode::i8 && job.tokens > kRowTokensI8)
+    return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kS.bits <= 4 && !W::kSigned}, open_tile<W>);
+#if defined(FW_ISA_AMX)
+  return FW_BASE::multiply_grouped(job, tiles, panels);
+#else
+  if (job.mode == Mode::i8) return walk(job, kRowInners<Int8<W>>, tiles, panels);
+#if defined(FW_BASE)
+  return FW_BASE::multiply_grouped(job, tiles, panels);
+#else
+  return multiply_float_tiles<W>(job, tiles, panels);
+#endif
+#endif
 }
 
 }  // namespace
@@ -221,7 +237,11 @@ void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {
 }
 
 void unpack_grouped(const LinearJob& job, int64_t row, float* out) {
+#if defined(FW_BASE)
+  FW_BASE::unpack_grouped(job, row, out);
+#else
   with_kind(job.kind, [&]<class W>() { unpack_row<W>(job, row, out); });
+#endif
 }
 
 }  // namespace flyweight::FW_ISA

@@ -4,22 +4,20 @@
 
 #define FW_NAME_OF(isa) #isa
 #define FW_NAME(isa) FW_NAME_OF(isa)
-#if defined(FW_ISA_AMX)
-#define FW_BASE avx512
-#elif defined(FW_ISA_AVXVNNI)
-#define FW_BASE avx2
+#if defined(FW_BASE)
+#define FW_REST FW_BASE
 #else
-#define FW_BASE FW_ISA
+#define FW_REST FW_ISA
 #endif
 
-namespace flyweight::FW_BASE {
+namespace flyweight::FW_REST {
 
 extern const AttentionKernels attention_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
 
-}  // namespace flyweight::FW_BASE
+}  // namespace flyweight::FW_REST
 
 namespace flyweight::FW_ISA {
 
@@ -27,17 +25,17 @@ extern const GemmKernels gemm_kernels;
 #if defined(FW_ISA_AMX)
 extern const AttentionKernels attention_kernels;
 #else
-using FW_BASE::attention_kernels;
+using FW_REST::attention_kernels;
 #endif
 
 extern const Kernels kernels;
 const Kernels kernels = {
     .isa = FW_NAME(FW_ISA),
-    .elementwise = &FW_BASE::elementwise_kernels,
+    .elementwise = &FW_REST::elementwise_kernels,
     .attention = &attention_kernels,
     .gemm = &gemm_kernels,
-    .moe = &FW_BASE::moe_kernels,
-    .sample = &FW_BASE::sample_kernels,
+    .moe = &FW_REST::moe_kernels,
+    .sample = &FW_REST::sample_kernels,
 };
 
 }  // namespace flyweight::FW_ISA
