@@ -87,9 +87,9 @@ void check_case(std::mt19937& random, const Case& c) {
 int main() {
   std::mt19937 random(1);
   for (const Kind kind : kKinds) {
-    const int64_t k = grouped(kind) ? 512 : 77;
-    for (const int64_t tokens : {1, 4, 9})
-      for (const int64_t n : {1, 16, 61}) {
+    const int64_t k = grouped(kind) ? 1280 : 77;  // more than one stretch of opened tiles
+    for (const int64_t tokens : {1, 4, 9, 37})
+      for (const int64_t n : {1, 16, 61, 157}) {
         check_case(random, {kind, Mode::f32, tokens, n, k});
         if (grouped(kind)) check_case(random, {kind, Mode::i8, tokens, n, k});
         if (kind == Kind::bf16) check_case(random, {kind, Mode::bf16, tokens, n, k});
