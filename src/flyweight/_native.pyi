@@ -113,7 +113,7 @@ class Tiles:
 
 class TileFile:
     """
-    A file of packed tiles: mapped where it lies on huge pages, else read into such.
+    A file of packed tiles: read into huge pages, or mapped where there are none.
     """
 
     def __init__(self, pool: Pool, descriptor: int, small: bool) -> None: ...
