@@ -91,7 +91,9 @@ def verdict(group: Group, asked: Floor) -> str:
     if share < asked.share:
         missed.append("share")
     best, default = group.best(asked.peer), group.best("llama.cpp")
-    binds = best and best.ratio and asked.ratio / best.ratio.median * share <= MOST
+    # Where there is a tile unit, a ratio is out of reach only beyond that unit's own peak.
+    reach = group.ours.share_tile.median if group.ours.share_tile else share
+    binds = best and best.ratio and asked.ratio / best.ratio.median * reach <= MOST
     if asked.ratio and best is None:
         missed.append("no peer")
     elif best and best.ratio and binds and best.ratio.median < asked.ratio:
