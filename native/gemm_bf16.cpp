@@ -15,7 +15,7 @@ namespace flyweight::FW_ISA {
 namespace {
 
 constexpr int64_t kStepBytes = 1024;  // 32 K of 16 rows: a register
-constexpr int64_t kStretch = 128;       // steps after which sums rest in `out`: rarely, as that costs as much as 40 steps
+constexpr int64_t kStretch = 128;     // steps after which sums rest in `out`: rarely, as that costs as much as 40 steps
 
 // Tiles in pairs x panels in pairs: accumulators are registers 0 to 3, [panel][tile].
 class Block {

@@ -41,14 +41,24 @@ struct BF16Weight {
   }
 };
 
-int64_t tiles_at_once(const LinearJob& job) {
-  if (job.mode == Mode::f32) return job.tokens <= kRowTokens ? kRowTiles : kTiles;
-  return job.tokens > (job.mode == Mode::i8 ? kRowTokensI8 : kRowTokens) ? kSumTiles : kTiles;
+// Whether panels pass over blocks of kSumTiles tiles, rather than tiles over panels.
+bool by_blocks(const LinearJob& job) {
+  if (job.mode == Mode::i8) return job.tokens > kRowTokensI8;
+#if defined(FW_ISA_AMX)
+  return job.mode == Mode::bf16 && job.tokens > kRowTokens;
+#else
+  return false;
+#endif
 }
 
-// Every tile of a run reads all panels of its chunk: those should stay in L2.  Opened tiles read a panel once for all of
-// them, so more panels are better: a chunk opens its tiles only once.
-int64_t panels_near(const LinearJob& job) { return tiles_at_once(job) == kSumTiles ? 2 << 20 : 384 << 10; }
+int64_t tiles_at_once(const LinearJob& job) {
+  if (by_blocks(job)) return kSumTiles;
+  return job.mode == Mode::f32 && job.tokens <= kRowTokens ? kRowTiles : kTiles;
+}
+
+// Where tiles pass over all panels of a chunk, those should stay in L2.  A block reads a panel once for all its tiles, so
+// more panels are better: a chunk opens its tiles only once.
+int64_t panels_near(const LinearJob& job) { return by_blocks(job) ? 2 << 20 : 384 << 10; }
 
 void multiply(const LinearJob& job, Range tiles, Range panels) {
   switch (job.kind) {

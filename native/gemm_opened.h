@@ -10,7 +10,7 @@
 namespace flyweight::FW_ISA {
 
 constexpr int kOpenK = 1024;  // K of a stretch: the activations of a panel stay in L1 while tiles pass
-constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time; they stay in L2 while panels pass
+constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time, 192 KiB of a thread's stack; they stay in L2 while panels pass
 
 constexpr int kOpenScales = kOpenK / 16 * kLanes;
 

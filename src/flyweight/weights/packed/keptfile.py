@@ -3,7 +3,7 @@
     magic 8, boot 16, key 32, count 8, SHA-256 of key and checksums 32; a checksum of 32 a matrix
     zeros up to a huge page, then the tiles, each matrix on a cache line
 
-Invariant: owner, size, key, count and checksums' digest are as expected, or nothing is mapped.
+Invariant: owner, size, key, count and checksums' digest are as expected, or the file is not used.
 What was written in an earlier boot may not have reached the disk, so it is believed only once its
 checksums were verified in this one.
 """
