@@ -140,6 +140,42 @@ def test_rows_do_not_know_each_other(isa: str, activations: str, kind: str) -> N
         assert np.array_equal(alone.linear(x[:9], moved), want[:9, edge:])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q4_k", "q6_k", "bf16"])
+def test_sums_that_rest_between_stretches_keep_their_bits(isa: str, kind: str) -> None:
+    """Long rows and many tokens: kernels leave sums in the result and go on from there."""
+    rng = np.random.default_rng(13)
+    part, x = make(kind, 40, 4608, rng), tokens(70, 4608, rng)
+    g = gemm(isa, "int8")
+    w = packed(g, part)
+    alone = np.concatenate([g.linear(x[t : t + 1], w) for t in range(70)])
+    assert np.array_equal(g.linear(x, w), alone)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_of_an_odd_number_of_groups(isa: str) -> None:
+    rng = np.random.default_rng(17)
+    part, x = make("q4_0", 40, 5 * 32, rng), tokens(40, 5 * 32, rng)
+    g = gemm(isa, "int8")
+    w = packed(g, part)
+    alone = np.concatenate([g.linear(x[t : t + 1], w) for t in range(40)])
+    assert np.array_equal(g.linear(x, w), alone)
+
+
+def test_a_large_result_that_somebody_holds_is_not_written_again() -> None:
+    rng = np.random.default_rng(19)
+    part, x = make("q8_0", 5000, 32, rng), tokens(2 * 64, 32, rng)  # 1.3 MB a result
+    g = gemm()
+    w = packed(g, part)
+    first = g.linear(x[:64], w)
+    held, kept = first[3:5], first[3:5].copy()
+    del first
+    g.linear(x[64:], w)
+    assert np.array_equal(held, kept)
+    again = g.linear(x[:64], w)
+    assert np.array_equal(again[3:5], kept) and not np.shares_memory(again, held)
+
+
 @pytest.mark.parametrize("kind", GROUPED)
 def test_int8_products_are_the_same_on_every_target(kind: str) -> None:
     rng = np.random.default_rng(11)
