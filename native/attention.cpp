@@ -33,7 +33,7 @@ class Worker {
       : a_(args), item_(item), stride_(record_floats(args.kv.v_dim)), records_(records), running_(scratch),
         folded_(running_ + room() * stride_),
         rows_(args, work, item, reinterpret_cast<int32_t*>(folded_ + room() * stride_)),
-        tiles_(args, item, rows_, folded_ + room() * stride_ + padded(room())) {}
+        tiles_(args, item, rows_, folded_ + room() * stride_ + room()) {}
 
   void run() {
     if (item_.resumes) restore_folded();
@@ -47,7 +47,8 @@ class Worker {
   }
 
  private:
-  int64_t room() const { return item_rows(a_.heads / a_.kv.heads); }
+  // Rows of padding are written too: what follows a worker's records must not lie there.
+  int64_t room() const { return padded(item_rows(a_.heads / a_.kv.heads)); }
   float* record(int64_t row, int64_t i) const { return records_ + rows_.record(row, i) * stride_; }
 
   // The split this item's part of a row starts with.

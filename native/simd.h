@@ -64,8 +64,11 @@ FW_INLINE int32_t hsum(I32x16 v) {
 }
 
 FW_INLINE float hmax(F32x16 v) {
-#if defined(FW_ISA_AVX512)
-  return _mm512_reduce_max_ps(v.v);
+#if defined(FW_ISA_AVX512)  // upper half first, as below: a NaN gives way or stays by its place, on every target
+  const __m256 eight = _mm256_max_ps(_mm512_extractf32x8_ps(v.v, 1), _mm512_castps512_ps256(v.v));
+  const __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
+  const __m128 two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+  return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(two), two));
 #else
   float lane[16];
   store(lane, v);

@@ -138,6 +138,9 @@ Floats stored_k(const Shape& s, const Floats& qkv) {
   return out;
 }
 
+// The larger of two errors; NaN is larger than any, and stays.
+double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
 // One row of q against the positions it sees; k and v are those of its KV head at position 0, `k_next` and `v_next`
 // floats apart from one position to the next.
 struct Row {
@@ -166,7 +169,7 @@ struct Row {
       for (int64_t j = first; j <= position; ++j)
         sum += p[static_cast<size_t>(j - first)] * rounded(v[j * v_next + d], type);
       const double off = std::abs(static_cast<double>(out[d]) - sum / total);
-      if (!(off <= worst)) worst = off;  // NaN counts
+      worst = worse(worst, off);
     }
     return worst;
   }
@@ -188,7 +191,7 @@ double worst_error(const Shape& s, KVType type, const Inputs& in, const Step& no
         const double sink = s.sinks ? static_cast<double>(in.sinks[static_cast<size_t>(h)])
                                     : -std::numeric_limits<double>::infinity();
         const double error = one.error(in.q.data() + row * s.k_dim, out.data() + row * s.v_dim, sink);
-        if (!(error <= worst)) worst = error;
+        worst = worse(worst, error);
       }
     }
   }
