@@ -1,7 +1,8 @@
 // bf16 attention with AMX: 16 rows x 32 elements x 16 columns an instruction.  Included by attention.cpp.
 //
 // Invariant: a score takes 32 elements an instruction, in order; the weighted V 32 positions, in order.  Rows go 16 at a
-// time, and those that a tile is not for are left alone: a row of a product depends on its own row only.
+// time, or fewer where an item has no more, and those that a tile is not for are left alone: a row of a product depends
+// on its own row only.
 #pragma once
 
 #include "amx.h"
@@ -14,9 +15,9 @@ class AmxMath {
   static constexpr bool kWhole = true;
   static bool fits(const KVView& kv) { return kv.k_dim % 32 == 0 && kv.v_dim % 16 == 0; }
 
-  explicit AmxMath(const PairWork& work) : w_(work), end_(padded(w_.rows.count())) {
+  explicit AmxMath(const PairWork& work) : w_(work), end_(padded(w_.rows.count())), few_(w_.rows.count() < kTileRows) {
     TileShapes shapes;
-    for (int tile = 0; tile < 8; ++tile) shapes.set(tile, kTileRows, 64);
+    for (int tile = 0; tile < 8; ++tile) shapes.set(tile, few_ && tile < 5 ? w_.rows.count() : kTileRows, 64);
     shapes.load();
     pack_q();
   }
@@ -25,6 +26,7 @@ class AmxMath {
   AmxMath& operator=(const AmxMath&) = delete;
 
   void scores(const PairTile& tile, int64_t row, int64_t end) {
+    if (few_) return score_few(tile);
     const int64_t begin = row / 16 * 16;
     for (int64_t r = begin; r < end; r += 32) {
       if (r + 16 < end) {
@@ -37,6 +39,7 @@ class AmxMath {
 
   void mix(const PairTile& tile, int64_t row, int64_t end, float* records) {
     for (int64_t r = row; r < end; ++r) rescale(r, records);
+    if (few_ && end - row == w_.rows.count()) return mix_few(tile, records);
     const int64_t stop = end == w_.rows.count() ? end_ : end;  // rows of padding may be written
     bool first = true;
     for (int64_t r = row / 16 * 16; r < end; first = false) {
@@ -68,6 +71,7 @@ class AmxMath {
     const uint16_t* q = w_.q + r * k_dim();
     float* to = w_.scores + r * kTile;
     for (int part = 0; part < kParts; part += 2, to += 32) {
+      if (!used(tile, part)) continue;
       tile_zero<0>();
       tile_zero<1>();
       if constexpr (M > 1) {
@@ -78,7 +82,7 @@ class AmxMath {
         tile_load<6>(tile.k[part] + d * 16, 64);
         tile_load<7>(tile.k[part + 1] + d * 16, 64);
         tile_load<4>(q + d, 2 * k_dim());
-        if (first) {
+        if (first && tile.ahead) {
           ahead<16>(tile.next_k[part] + d * 16, 32);
           ahead<16>(tile.next_k[part + 1] + d * 16, 32);
         }
@@ -96,6 +100,59 @@ class AmxMath {
         tile_store<2>(to + 16 * kTile, kRowBytes);
         tile_store<3>(to + 16 * kTile + 16, kRowBytes);
       }
+    }
+  }
+
+  // Of fewer than 16 rows.  Registers: sums 0 to 3, rows 4, positions 5 to 7.
+  void score_few(const PairTile& tile) const {
+    each<4>([](auto i) FW_LAMBDA { tile_zero<i.value>(); });
+    for (int64_t d = 0; d < k_dim(); d += 32) {
+      tile_load<4>(w_.q + d, 2 * k_dim());
+      each<4>([&](auto i) FW_LAMBDA {
+        constexpr int K = 5 + i.value % 3;
+        if (!used(tile, i.value)) return;
+        tile_load<K>(tile.k[i.value] + d * 16, 64);
+        tile_dot_bf16<i.value, 4, K>();
+        if (tile.ahead) ahead<16>(tile.next_k[i.value] + d * 16, 32);
+      });
+    }
+    each<4>([&](auto i) FW_LAMBDA { tile_store<i.value>(w_.scores + 16 * i.value, kRowBytes); });
+  }
+
+  void mix_few(const PairTile& tile, float* records) const {
+    int64_t column = 0;
+    for (; column + 64 <= w_.a.kv.v_dim; column += 64) mix_few_columns<4>(tile, records + 32 + column, column);
+    for (; column < w_.a.kv.v_dim; column += 16) mix_few_columns<1>(tile, records + 32 + column, column);
+  }
+
+  template <int N>
+  void mix_few_columns(const PairTile& tile, float* to, int64_t column) const {
+    const int64_t next = 4 * w_.stride, v_next = 2 * tile.v_stride;
+    each<N>([&](auto i) FW_LAMBDA { tile_load<i.value>(to + 16 * i.value, next); });
+    for (int half = 0; half < 2; ++half) {
+      const uint16_t* v = tile.v[2 * half] + 2 * column;
+      tile_load<4>(w_.scores + 16 * half, kRowBytes);
+      each<N>([&](auto i) FW_LAMBDA {
+        constexpr int V = 5 + i.value % 3;
+        load_v<V>(tile, half, v + 32 * i.value, v_next);
+        tile_dot_bf16<i.value, 4, V>();
+      });
+      if (tile.ahead) ahead_v<16 * N>(tile, 2 * column + half * 16 * N);
+    }
+    each<N>([&](auto i) FW_LAMBDA { tile_store<i.value>(to + 16 * i.value, next); });
+  }
+
+  // Whether somebody sees some of the two parts from `part` on.
+  FW_INLINE static bool used(const PairTile& tile, int part) {
+    return tile.used[part / 2 * 2] || tile.used[part / 2 * 2 + 1];
+  }
+
+  template <int Tile>
+  FW_INLINE static void load_v(const PairTile& tile, int half, const uint16_t* from, int64_t stride) {
+    if (used(tile, 2 * half)) {
+      tile_load<Tile>(from, stride);
+    } else {
+      tile_zero<Tile>();
     }
   }
 
@@ -126,10 +183,10 @@ class AmxMath {
     for (int half = 0; half < 2; ++half, p += 16) {
       const uint16_t* v = tile.v[2 * half] + 2 * column;
       tile_load<4>(p, kRowBytes);
-      tile_load<6>(v, v_next);
+      load_v<6>(tile, half, v, v_next);
       tile_dot_bf16<0, 4, 6>();
       if constexpr (N > 1) {
-        tile_load<7>(v + 32, v_next);
+        load_v<7>(tile, half, v + 32, v_next);
         tile_dot_bf16<1, 4, 7>();
       }
       if constexpr (M > 1) {
@@ -137,7 +194,7 @@ class AmxMath {
         tile_dot_bf16<2, 5, 6>();
         if constexpr (N > 1) tile_dot_bf16<3, 5, 7>();
       }
-      if (first) ahead_v<16 * N>(tile, 2 * column + half * 16 * N);
+      if (first && tile.ahead) ahead_v<16 * N>(tile, 2 * column + half * 16 * N);
     }
     tile_store<0>(to, next);
     if constexpr (N > 1) tile_store<1>(to + 16, next);
@@ -149,7 +206,8 @@ class AmxMath {
   void mix_some(const PairTile& tile, int64_t r, int64_t row, int64_t end, float* records) const {
     alignas(64) float some[16 * (32 + kMaxHead)];
     const int64_t first = r < row ? row : r, last = r + 16 < end ? r + 16 : end, floats = w_.stride - 32;
-    for (int64_t i = 0; i < 16; ++i)
+    const int64_t rows = few_ ? w_.rows.count() : kTileRows;
+    for (int64_t i = 0; i < rows; ++i)
       for (int64_t d = 0; d < floats; d += 16) {
         const int64_t from = i + r < first ? first : i + r < last ? i + r : last - 1;
         store(some + i * w_.stride + 32 + d, load(records + from * w_.stride + 32 + d));
@@ -179,6 +237,7 @@ class AmxMath {
 
   const PairWork& w_;
   int64_t end_;
+  bool few_;  // one register of fewer rows than it could have
 };
 
 }  // namespace flyweight::FW_ISA

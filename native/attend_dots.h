@@ -83,15 +83,23 @@ class DotMath {
     F32x16 sum[R][W];
     for (int r = 0; r < R; ++r)
       for (int w = 0; w < W; ++w) sum[r][w] = mul(load(to + r * w_.stride + w * 16), set1(w_.factor[row + r]));
-    for (int64_t pair = 0; pair < kTile / 2; ++pair) {
-      const uint16_t* from = tile.v[pair / 8] + pair % 8 * tile.v_stride + 2 * column;
-      const uint16_t* ahead = tile.next_v[pair / 8] + pair % 8 * 2 * w_.a.kv.v_dim + 2 * column;
-      B8x64 v[W];
-      for (int w = 0; w < W; ++w) v[w] = bload(from + w * 32);
-      for (int w = 0; w < W; ++w) PairTile::touch(ahead + w * 32);
-      for (int r = 0; r < R; ++r) {
-        const B8x64 x = set4(p + r * kTile + pair);
-        for (int w = 0; w < W; ++w) sum[r][w] = dot_bf16(sum[r][w], x, v[w]);
+    for (int part = 0; part < kParts; ++part, p += 8) {
+      if (!tile.used[part]) {
+        const B8x64 none = bset1(0);
+        for (int r = 0; r < R; ++r)
+          for (int w = 0; w < W; ++w) sum[r][w] = dot_bf16(sum[r][w], none, none);
+        continue;
+      }
+      const uint16_t* from = tile.v[part] + 2 * column;
+      const uint16_t* ahead = tile.next_v[part] + 2 * column;
+      for (int64_t pair = 0; pair < 8; ++pair, from += tile.v_stride, ahead += 2 * w_.a.kv.v_dim) {
+        B8x64 v[W];
+        for (int w = 0; w < W; ++w) v[w] = bload(from + w * 32);
+        for (int w = 0; w < W; ++w) PairTile::touch(ahead + w * 32);
+        for (int r = 0; r < R; ++r) {
+          const B8x64 x = set4(p + r * kTile + pair);
+          for (int w = 0; w < W; ++w) sum[r][w] = dot_bf16(sum[r][w], x, v[w]);
+        }
       }
     }
     for (int r = 0; r < R; ++r)

@@ -1,7 +1,8 @@
 // Where a tile's pairs of bf16 come from: the cache's own memory, or V in scratch.  Included by attention.cpp.
 //
 // Invariant: V of a position that no row at work sees is zero: its weights are, and zero times anything stored there
-// must be zero.  Table entries outside a span's positions are not read.
+// must be zero.  Parts that nobody sees are not brought here: one product of zeros stands for theirs, which changes a sum
+// as all of them would.  Table entries outside a span's positions are not read.
 #pragma once
 
 #include "attend_rows.h"
@@ -16,6 +17,8 @@ struct PairTile {
   const uint16_t* next_k[kParts];
   const uint16_t* next_v[kParts];
   int64_t v_stride;
+  bool used[kParts];  // whether somebody sees some of a part
+  bool ahead;         // whether there is a next tile
 
   FW_INLINE static void touch(const uint16_t* p) { __builtin_prefetch(p, 0, 2); }
 };
@@ -25,14 +28,18 @@ class PairSource {
   // `v` has room for kTile positions, padded.  `whole`: V's parts must lie side by side two and two.
   PairSource(const AttendArgs& args, const AttendItem& item, uint16_t* v, bool whole)
       : kv_(args.kv), table_(args.tables + item.sequence * args.table_width), head_(item.head), v_(v),
-        always_(kv_.v_in_k || (whole && kv_.block % 32 != 0)) {}
+        side_(whole ? 2 : 1), always_(kv_.v_in_k || (whole && kv_.block % 32 != 0)) {}
 
   // The tile in the cache; `next` is the tile after it, to be touched ahead.
   PairTile stored(const Span& s, const Span& next) const {
     PairTile tile;
     locate(s, tile.k, tile.v);
-    for (int part = 0; part < kParts; ++part) tile.next_k[part] = tile.k[part], tile.next_v[part] = tile.v[part];
-    if (next.seen()) locate(next, tile.next_k, tile.next_v);
+    for (int part = 0; part < kParts; ++part) {
+      tile.next_k[part] = tile.k[part], tile.next_v[part] = tile.v[part];
+      tile.used[part] = seen(part, s.from, s.to);
+    }
+    tile.ahead = next.seen();
+    if (tile.ahead) locate(next, tile.next_k, tile.next_v);
     tile.v_stride = 2 * kv_.v_dim;
     return tile;
   }
@@ -41,18 +48,12 @@ class PairSource {
   PairTile settled(const PairTile& stored, int64_t from, int64_t to) const {
     if (from == 0 && to == kTile && !always_) return stored;
     PairTile tile = stored;
-    const int64_t width = padded(kv_.v_dim);
-    tile.v_stride = 2 * width;
-    for (int64_t pair = 0; pair < kTile / 2; ++pair) {
-      const uint32_t low = seen(2 * pair, from, to) ? 0xFFFF : 0, high = seen(2 * pair + 1, from, to) ? 0xFFFF0000 : 0;
-      uint16_t* row = v_ + pair * tile.v_stride;
-      if (kv_.v_in_k) {
-        turn(stored.k[pair / 8], pair % 8, low | high, row);
-      } else {
-        keep(stored.v[pair / 8] + pair % 8 * stored.v_stride, low | high, width, row);
-      }
+    for (int part = 0; part < kParts; ++part) tile.used[part] = seen(part, from, to);
+    for (int part = 0; part < kParts; part += side_) {
+      const int64_t begin = 16 * part, end = begin + 16 * side_;
+      if (begin >= to || end <= from || (begin >= from && end <= to && !always_)) continue;
+      for (int i = part; i < part + side_; ++i) settle(tile, i, from, to);
     }
-    for (int64_t part = 0; part < kParts; ++part) tile.v[part] = v_ + 8 * part * tile.v_stride;
     return tile;
   }
 
@@ -71,7 +72,23 @@ class PairSource {
   }
 
  private:
-  static bool seen(int64_t position, int64_t from, int64_t to) { return position >= from && position < to; }
+  static bool seen(int part, int64_t from, int64_t to) { return 16 * part < to && 16 * part + 16 > from; }
+
+  // Brings a part's V to scratch.  Rows are as far apart there as in the cache: what one has too much, the next one
+  // covers.
+  void settle(PairTile& tile, int part, int64_t from, int64_t to) const {
+    const uint16_t* v = tile.v[part];
+    tile.v[part] = v_ + 8 * part * tile.v_stride;
+    for (int64_t pair = 0, at = 16 * part; pair < 8; ++pair, at += 2) {
+      const uint32_t low = at >= from && at < to ? 0xFFFF : 0, high = at + 1 >= from && at + 1 < to ? 0xFFFF0000 : 0;
+      uint16_t* row = v_ + (8 * part + pair) * tile.v_stride;
+      if (kv_.v_in_k) {
+        turn(tile.k[part], pair, low | high, row);
+      } else {
+        keep(v + pair * tile.v_stride, low | high, row);
+      }
+    }
+  }
 
   // 16 pairs from `i` on, zero from `n` on.
   static I32x16 words(const uint16_t* row, int64_t i, int64_t n) {
@@ -82,10 +99,11 @@ class PairSource {
     return iload(lane);
   }
 
-  void keep(const uint16_t* from, uint32_t mask, int64_t width, uint16_t* to) const {
+  void keep(const uint16_t* from, uint32_t mask, uint16_t* to) const {
     const I32x16 kept = iset1(static_cast<int32_t>(mask));
     auto* into = reinterpret_cast<int32_t*>(to);
-    for (int64_t i = 0; i < width; i += 16) istore(into + i, mask == 0 ? izero() : and_(words(from, i, kv_.v_dim), kept));
+    for (int64_t i = 0; i < kv_.v_dim; i += 16)
+      istore(into + i, mask == 0 ? izero() : and_(words(from, i, kv_.v_dim), kept));
   }
 
   // A pair of positions of V out of K's last elements.
@@ -104,8 +122,7 @@ class PairSource {
   void locate(const Span& s, const uint16_t** k, const uint16_t** v) const {
     const auto block = static_cast<uint32_t>(kv_.block);
     for (int part = 0; part < kParts; ++part) {
-      const bool in = part * 16 < s.to && part * 16 + 16 > s.from;
-      const auto position = static_cast<uint32_t>(s.at + (in ? part * 16 : s.from / 16 * 16));
+      const auto position = static_cast<uint32_t>(s.at + (seen(part, s.from, s.to) ? part * 16 : s.from / 16 * 16));
       const int64_t row = (table_[position / block] * kv_.heads + head_) * kv_.block + position % block;
       k[part] = static_cast<const uint16_t*>(kv_.k) + row * kv_.k_dim;
       v[part] = kv_.v_in_k ? k[part] : static_cast<const uint16_t*>(kv_.v) + row * kv_.v_dim;
@@ -116,6 +133,7 @@ class PairSource {
   const int32_t* table_;
   int64_t head_;
   uint16_t* v_;
+  int side_;     // parts of V that must lie side by side
   bool always_;  // V is never used where it lies
 };
 
