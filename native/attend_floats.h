@@ -17,7 +17,7 @@ template <class T>
 class FloatTiles {
  public:
   FloatTiles(const AttendArgs& args, const AttendItem& item, const Rows& rows, float* scratch)
-      : a_(args), rows_(rows), tiles_((rows.count() + kRowTile - 1) / kRowTile),
+      : a_(args), item_(item), rows_(rows), tiles_((rows.count() + kRowTile - 1) / kRowTile),
         tile_rows_((rows.count() + tiles_ - 1) / tiles_), v_padded_(padded(args.kv.v_dim)),
         stride_(record_floats(args.kv.v_dim)), source_(args, item, scratch, scratch + kTile * args.kv.k_dim) {
     const int64_t room = padded(item_rows(args.heads / args.kv.heads));
@@ -28,7 +28,8 @@ class FloatTiles {
   }
 
   // Brings the rows that see the tile one tile further; `next` is the tile after it.
-  void run(const Span& s, const Span& next, float* records) {
+  void run(const Span& s, const Next& after, float* records) {
+    const Span next = after.item == &item_ ? after.span : Span{};
     if (a_.kv.lanes() == 1) {
       source_.gather(s);
       return compute(source_.widened(), s, records);
@@ -113,6 +114,7 @@ class FloatTiles {
   static constexpr float kOne[1] = {1.0f};
 
   const AttendArgs& a_;
+  const AttendItem& item_;
   const Rows& rows_;
   int64_t tiles_, tile_rows_, v_padded_, stride_;
   TileSource<T> source_;

@@ -27,19 +27,19 @@ class PairSource {
  public:
   // `v` has room for kTile positions, padded.  `whole`: V's parts must lie side by side two and two.
   PairSource(const AttendArgs& args, const AttendItem& item, uint16_t* v, bool whole)
-      : kv_(args.kv), table_(args.tables + item.sequence * args.table_width), head_(item.head), v_(v),
+      : args_(args), kv_(args.kv), item_(item), v_(v),
         side_(whole ? 2 : 1), always_(kv_.v_in_k || (whole && kv_.block % 32 != 0)) {}
 
   // The tile in the cache; `next` is the tile after it, to be touched ahead.
-  PairTile stored(const Span& s, const Span& next) const {
+  PairTile stored(const Span& s, const Next& next) const {
     PairTile tile;
-    locate(s, tile.k, tile.v);
+    locate(item_, s, tile.k, tile.v);
     for (int part = 0; part < kParts; ++part) {
       tile.next_k[part] = tile.k[part], tile.next_v[part] = tile.v[part];
       tile.used[part] = seen(part, s.from, s.to);
     }
     tile.ahead = next.seen();
-    if (tile.ahead) locate(next, tile.next_k, tile.next_v);
+    if (tile.ahead) locate(*next.item, next.span, tile.next_k, tile.next_v);
     tile.v_stride = 2 * kv_.v_dim;
     return tile;
   }
@@ -119,19 +119,20 @@ class PairSource {
   }
 
   // Parts that nobody sees repeat the first that somebody does.
-  void locate(const Span& s, const uint16_t** k, const uint16_t** v) const {
+  void locate(const AttendItem& item, const Span& s, const uint16_t** k, const uint16_t** v) const {
+    const int32_t* table = args_.tables + item.sequence * args_.table_width;
     const auto block = static_cast<uint32_t>(kv_.block);
     for (int part = 0; part < kParts; ++part) {
       const auto position = static_cast<uint32_t>(s.at + (seen(part, s.from, s.to) ? part * 16 : s.from / 16 * 16));
-      const int64_t row = (table_[position / block] * kv_.heads + head_) * kv_.block + position % block;
+      const int64_t row = (table[position / block] * kv_.heads + item.head) * kv_.block + position % block;
       k[part] = static_cast<const uint16_t*>(kv_.k) + row * kv_.k_dim;
       v[part] = kv_.v_in_k ? k[part] : static_cast<const uint16_t*>(kv_.v) + row * kv_.v_dim;
     }
   }
 
+  const AttendArgs& args_;
   const KVView& kv_;
-  const int32_t* table_;
-  int64_t head_;
+  const AttendItem& item_;
   uint16_t* v_;
   int side_;     // parts of V that must lie side by side
   bool always_;  // V is never used where it lies

@@ -29,7 +29,7 @@ class PairTiles {
         math_(work_) {}
 
   // Brings the rows that see the tile one tile further; `next` is the tile after it.
-  void run(const Span& s, const Span& next, float* records) {
+  void run(const Span& s, const Next& next, float* records) {
     const PairTile stored = source_.stored(s, next);
     math_.scores(stored, s.row, s.end);
     softmax(s, records);

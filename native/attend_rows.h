@@ -15,6 +15,26 @@ struct Span {
   bool seen() const { return row < end; }
 };
 
+// The tile after the one at work: of the same item, or the first of the item that follows.
+struct Next {
+  const AttendItem* item = nullptr;
+  Span span;
+
+  bool seen() const { return span.seen(); }
+};
+
+// The first tile of an item, as all its rows together see it.
+inline Next first_tile(const AttendArgs& a, const AttendWork& work, const AttendItem& item) {
+  const int64_t first = first_seen(a.positions[work.order[item.token]], a.window);
+  const int64_t end = a.positions[work.order[item.token + item.count - 1]] + 1;
+  Span s;
+  s.at = first / kTile * kTile > item.first ? first / kTile * kTile : item.first;
+  s.from = first > s.at ? first - s.at : 0;
+  s.to = end - s.at < kTile ? end - s.at : kTile;
+  s.end = s.from < s.to ? 1 : 0;
+  return {&item, s};
+}
+
 class Rows {
  public:
   // `positions` has room for a number a row.

@@ -6,6 +6,8 @@
 // part of the row, never of the item.  Grouping rows, sharing tiles between sequences, leaving a softmax in records for
 // another item or computing splits apart repeats exactly these operations, so a row's bits depend on its q and the K/V
 // it sees, on nothing else.
+#include <atomic>
+
 #include "attend_dots.h"
 #include "attend_floats.h"
 #include "attend_rows.h"
@@ -25,25 +27,47 @@ void copy(float* to, const float* from, int64_t floats) {
   for (int64_t i = 0; i < floats; i += 16) store(to + i, load(from + i));
 }
 
+// The items of one round, handed out one by one.  A worker takes its next one before it is done with the last tile of
+// the one before, to ask for its K and V.
+class Queue {
+ public:
+  Queue(const AttendWork& work, int64_t first, int64_t last) : work_(work), at_(first), last_(last) {}
+
+  const AttendItem* take() {
+    const int64_t i = at_.fetch_add(1, std::memory_order_relaxed);
+    return i < last_ ? work_.items + i : nullptr;
+  }
+
+ private:
+  const AttendWork& work_;
+  std::atomic<int64_t> at_;
+  int64_t last_;
+};
+
 // One worker computing one item.  `running` is the softmax of the split at work, `folded` that of the splits before it.
 template <class Tiles>
 class Worker {
  public:
   Worker(const AttendArgs& args, const AttendWork& work, const AttendItem& item, float* scratch, float* records)
-      : a_(args), item_(item), stride_(record_floats(args.kv.v_dim)), records_(records), running_(scratch),
+      : a_(args), work_(work), item_(item), stride_(record_floats(args.kv.v_dim)), records_(records), running_(scratch),
         folded_(running_ + room() * stride_),
         rows_(args, work, item, reinterpret_cast<int32_t*>(folded_ + room() * stride_)),
         tiles_(args, item, rows_, folded_ + room() * stride_ + room()) {}
 
-  void run() {
+  // Returns the item that this worker computes next, or null.
+  const AttendItem* run(Queue& queue) {
     if (item_.resumes) restore_folded();
     for (int64_t start = item_.first / kSplit * kSplit; start < item_.last; start += kSplit) {
-      run_split(start);
+      run_split(start, queue);
       if (item_.record < 0 || start + kSplit <= item_.last) fold_split(start);
     }
-    if (item_.record >= 0) return save();
-    for (int64_t r = 0; r < rows_.count(); ++r)
-      finish(rows_.out(r), folded_ + r * stride_, a_.kv.v_dim, sink_of(a_, rows_.head(r)));
+    if (item_.record >= 0) {
+      save();
+    } else {
+      for (int64_t r = 0; r < rows_.count(); ++r)
+        finish(rows_.out(r), folded_ + r * stride_, a_.kv.v_dim, sink_of(a_, rows_.head(r)));
+    }
+    return taken_ ? follower_ : queue.take();
   }
 
  private:
@@ -57,7 +81,7 @@ class Worker {
     return (item_.resumes || first > item_.first ? first : item_.first) / kSplit * kSplit;
   }
 
-  void run_split(int64_t start) {
+  void run_split(int64_t start, Queue& queue) {
     int64_t row = 0;
     while (row < rows_.count() && rows_.position(row) < start) ++row;
     if (row == rows_.count()) return;
@@ -68,10 +92,18 @@ class Worker {
     Span now = rows_.span(seen > least ? seen : least, {});
     while (now.at < end && now.at <= last) {
       const Span next = rows_.span(now.at + kTile, now);
-      // Beyond the item's end, rows may see blocks that its table does not have.
-      if (now.seen()) tiles_.run(now, next.at < item_.last ? next : Span{}, running_);
+      if (now.seen()) tiles_.run(now, after(next, queue), running_);
       now = next;
     }
+  }
+
+  // What to ask for during the tile before `next`.
+  Next after(const Span& next, Queue& queue) {
+    // Beyond the item's end, rows may see blocks that its table does not have.
+    if (next.seen() && next.at < item_.last) return {&item_, next};
+    if (!taken_) follower_ = queue.take();
+    taken_ = true;
+    return follower_ == nullptr ? Next{} : first_tile(a_, work_, *follower_);
   }
 
   void begin_split(int64_t r, int64_t start) {
@@ -111,7 +143,10 @@ class Worker {
   }
 
   const AttendArgs& a_;
+  const AttendWork& work_;
   const AttendItem& item_;
+  const AttendItem* follower_ = nullptr;
+  bool taken_ = false;  // the follower is known
   int64_t stride_;
   float *records_, *running_, *folded_;
   Rows rows_;
@@ -130,29 +165,34 @@ void merge(const AttendArgs& a, const AttendWork& work, const AttendMerge& m, fl
   }
 }
 
-void run_item(const AttendArgs& a, const AttendWork& work, const AttendItem& item, float* own, float* records) {
+template <class Tiles>
+void run_items(const AttendArgs& a, const AttendWork& work, Queue& queue, float* own, float* records) {
+  for (const AttendItem* item = queue.take(); item != nullptr;)
+    item = Worker<Tiles>(a, work, *item, own, records).run(queue);
+}
+
+void run_queue(const AttendArgs& a, const AttendWork& work, Queue& queue, float* own, float* records) {
 #if defined(FW_ISA_AMX)
-  if (a.kv.paired && AmxMath::fits(a.kv)) return Worker<PairTiles<AmxMath>>(a, work, item, own, records).run();
+  if (a.kv.paired && AmxMath::fits(a.kv)) return run_items<PairTiles<AmxMath>>(a, work, queue, own, records);
 #endif
-  if (a.kv.paired) return Worker<PairTiles<DotMath>>(a, work, item, own, records).run();
+  if (a.kv.paired) return run_items<PairTiles<DotMath>>(a, work, queue, own, records);
   switch (a.kv.type) {
-    case KVType::f16: return Worker<FloatTiles<Half>>(a, work, item, own, records).run();
-    case KVType::bf16: return Worker<FloatTiles<Brain>>(a, work, item, own, records).run();
-    case KVType::f32: return Worker<FloatTiles<float>>(a, work, item, own, records).run();
+    case KVType::f16: return run_items<FloatTiles<Half>>(a, work, queue, own, records);
+    case KVType::bf16: return run_items<FloatTiles<Brain>>(a, work, queue, own, records);
+    case KVType::f32: return run_items<FloatTiles<float>>(a, work, queue, own, records);
   }
 }
 
 void attend(Pool& pool, const AttendArgs& a, const AttendWork& work, float* scratch) {
   const int64_t each = worker_floats(a.heads / a.kv.heads, a.kv);
   float* records = scratch + each * pool.threads();
-  const auto run_items = [&](int64_t first, int64_t last) {
-    if (first == last) return;
-    pool.run(last - first, [&](int64_t chunk, int worker) {
-      run_item(a, work, work.items[first + chunk], scratch + each * worker, records);
-    });
+  const auto round = [&](int64_t first, int64_t last) {
+    Queue queue(work, first, last);
+    const int64_t workers = last - first < pool.threads() ? last - first : pool.threads();
+    pool.run(workers, [&](int64_t, int worker) { run_queue(a, work, queue, scratch + each * worker, records); });
   };
-  run_items(0, work.early);
-  run_items(work.early, work.item_count);
+  round(0, work.early);
+  round(work.early, work.item_count);
   if (work.merge_count == 0) return;
   pool.run(work.merge_count, [&](int64_t chunk, int) { merge(a, work, work.merges[chunk], records); });
 }
