@@ -1,6 +1,7 @@
-"""Where a decode step's time goes at batch 1: the kernels, and everything that is not a kernel.
+"""Where a decode step's time goes: the kernels, and everything that is not a kernel.
 
-    python bench/overhead.py [MODEL] [--threads 1] [--steps 400] [--temperature 0] [--json]
+    python bench/overhead.py [MODEL] [--threads 1] [--seqs 1] [--steps 400] [--temperature 0]
+                             [--json]
 
 MODEL is a model file, by default the model inside.  Wall time in microseconds a step, the lower
 quartile over the steps, because neighbours only ever add to it; "native" is time inside the
@@ -78,11 +79,11 @@ def watched(llm: LLM) -> Clock:
     return clock
 
 
-def measure(llm: LLM, steps: int, temperature: float) -> dict[str, float]:
+def measure(llm: LLM, seqs: int, steps: int, temperature: float) -> dict[str, float]:
     """Microseconds a step, part by part; parts but `total` and `native` hold no native time."""
     params = SamplingParams(temperature=temperature, seed=1, max_tokens=steps, ignore_eos=True)
     clock = watched(llm)
-    llm.generate(PROMPT, params, use_tqdm=False)
+    llm.generate([PROMPT] * seqs, params, use_tqdm=False)
     found: dict[str, list[int]] = {}
     for step in clock.steps[1:]:  # the first is the prompt's
         for name, nanoseconds in parts_of(step).items():
@@ -110,12 +111,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seqs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    llm = LLM(args.model, threads=args.threads, max_model_len=args.steps + 16)
-    found = measure(llm, args.steps, args.temperature)
+    length = args.steps + 16
+    llm = LLM(args.model, threads=args.threads, max_model_len=length, max_num_seqs=args.seqs)
+    found = measure(llm, args.seqs, args.steps, args.temperature)
     if args.json:
         print(json.dumps({name: round(us, 1) for name, us in found.items()}))
         return

@@ -112,12 +112,10 @@ void keep_only(Span allowed, float* x, int64_t vocab, Entry* list) {
   for (int64_t i = 0; i < allowed.size; ++i) x[list[i].id] = list[i].x;
 }
 
-void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* other) {
-  for (int64_t i = job.bias_starts[r]; i < job.bias_starts[r + 1]; ++i) x[job.bias_ids[i]] += job.bias_values[i];
-  const Span allowed = span(job.allowed_ids, job.allowed_starts, r);
-  if (allowed.size > 0) keep_only(allowed, x, job.vocab, list);
-  for (int64_t i = job.banned_starts[r]; i < job.banned_starts[r + 1]; ++i) x[job.banned_ids[i]] = -INFINITY;
-  Span history = span(job.history, job.history_starts, r);
+// Penalties on tokens there have been.
+void penalise(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* other) {
+  const Span history = span(job.history, job.history_starts, r);
+  if (history.size == 0) return;
   const float repetition = job.penalties[3 * r], presence = job.penalties[3 * r + 1];
   const float frequency = job.penalties[3 * r + 2];
   if (repetition != 1.0f)
@@ -130,6 +128,14 @@ void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* o
       x[id] -= frequency * static_cast<float>(times);
       x[id] -= presence;
     });
+}
+
+void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* other) {
+  for (int64_t i = job.bias_starts[r]; i < job.bias_starts[r + 1]; ++i) x[job.bias_ids[i]] += job.bias_values[i];
+  const Span allowed = span(job.allowed_ids, job.allowed_starts, r);
+  if (allowed.size > 0) keep_only(allowed, x, job.vocab, list);
+  for (int64_t i = job.banned_starts[r]; i < job.banned_starts[r + 1]; ++i) x[job.banned_ids[i]] = -INFINITY;
+  penalise(job, r, x, list, other);
   for (int64_t i = job.repeat_starts[r]; i < job.repeat_starts[r + 1]; ++i) x[job.repeat_ids[i]] -= job.repeat_values[i];
 }
 

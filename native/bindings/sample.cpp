@@ -1,7 +1,10 @@
 // Python entry point of sample.cpp: checks the columns of a SampleBatch, owns the scratch and the answers.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "bindings.h"
 
@@ -16,6 +19,9 @@ using DrawColumns = std::tuple<Column<float>, Column<float>, Ids, Column<float>,
 using HistoryColumns = std::tuple<In<float, Mat>, Ids, Ids, Ids>;
 using ValueColumns = std::tuple<Ids, Column<float>, Ids>;
 using IdColumns = std::tuple<Ids, Ids>;
+// None where no row has any: to look at an array costs as much as to sample a small row.
+template <class Columns>
+using Maybe = std::optional<Columns>;
 using Answers = std::tuple<Out<int32_t>, Out<float>, Out<int32_t>, Out<int32_t>, Out<float>>;
 
 constexpr int64_t kMaxWidth = 64;  // sample_lists.h
@@ -51,8 +57,9 @@ void take_draw(SampleJob& job, const DrawColumns& c) {
   job.position = column(std::get<6>(c), job);
 }
 
-void take_history(SampleJob& job, const HistoryColumns& c) {
-  const auto& [penalties, prompt, ids, starts] = c;
+void take_history(SampleJob& job, const Maybe<HistoryColumns>& c) {
+  if (!c) return;
+  const auto& [penalties, prompt, ids, starts] = *c;
   require(extent(penalties, 0) == job.rows && penalties.shape(1) == 3, "sample: penalties must be [rows, 3]");
   job.penalties = penalties.data();
   job.prompt = column(prompt, job);
@@ -63,9 +70,10 @@ void take_history(SampleJob& job, const HistoryColumns& c) {
 }
 
 // Ids with a value each, ragged by row: the bias, the penalties on repeats.
-void take_values(const SampleJob& job, const ValueColumns& c, const int32_t*& ids, const float*& values,
+void take_values(const SampleJob& job, const Maybe<ValueColumns>& c, const int32_t*& ids, const float*& values,
                  const int32_t*& starts) {
-  const auto& [given, numbers, from] = c;
+  if (!c) return;
+  const auto& [given, numbers, from] = *c;
   check_ragged(given, from, job);
   require(numbers.shape(0) == given.shape(0), "sample: ids and their values differ in length");
   ids = given.data();
@@ -74,10 +82,11 @@ void take_values(const SampleJob& job, const ValueColumns& c, const int32_t*& id
 }
 
 // Ids, ragged by row, and the longest row: what is banned, what is allowed.
-int64_t take_ids(const SampleJob& job, const IdColumns& c, const int32_t*& ids, const int32_t*& starts) {
-  ids = std::get<0>(c).data();
-  starts = std::get<1>(c).data();
-  return check_ragged(std::get<0>(c), std::get<1>(c), job);
+int64_t take_ids(const SampleJob& job, const Maybe<IdColumns>& c, const int32_t*& ids, const int32_t*& starts) {
+  if (!c) return 0;
+  ids = std::get<0>(*c).data();
+  starts = std::get<1>(*c).data();
+  return check_ragged(std::get<0>(*c), std::get<1>(*c), job);
 }
 
 void take_given(SampleJob& job, const Ids& given) {
@@ -86,14 +95,16 @@ void take_given(SampleJob& job, const Ids& given) {
     require(job.given[r] >= -1 && job.given[r] < job.vocab, "sample: a given token is outside the vocabulary");
 }
 
-Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const HistoryColumns& history,
-               const ValueColumns& bias, const IdColumns& allowed, const IdColumns& banned, const ValueColumns& repeats,
-               Ids given, Ids logprobs) {
+Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const Maybe<HistoryColumns>& history,
+               const Maybe<ValueColumns>& bias, const Maybe<IdColumns>& allowed, const Maybe<IdColumns>& banned,
+               const Maybe<ValueColumns>& repeats, Ids given, Ids logprobs) {
   SampleJob job;
   job.rows = extent(logits, 0);
   job.vocab = extent(logits, 1);
   job.logits = logits.data();
   require(job.vocab > 0 && job.vocab < INT32_MAX, "sample: the vocabulary must not be empty");
+  const std::vector<int32_t> nothing(static_cast<size_t>(job.rows) + 1);  // where ragged rows start that are all empty
+  job.history_starts = job.bias_starts = job.allowed_starts = job.banned_starts = job.repeat_starts = nothing.data();
   take_draw(job, draw);
   take_history(job, history);
   take_values(job, bias, job.bias_ids, job.bias_values, job.bias_starts);
@@ -126,8 +137,9 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
 
 void bind_sample(nb::module_& m) {
   const auto arrays = [](const char* name) { return nb::arg(name).noconvert(); };
-  m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history"), arrays("bias"),
-        arrays("allowed"), arrays("banned"), arrays("repeats"), arrays("given"), arrays("logprobs"));
+  m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history").none(),
+        arrays("bias").none(), arrays("allowed").none(), arrays("banned").none(), arrays("repeats").none(),
+        arrays("given"), arrays("logprobs"));
 }
 
 }  // namespace flyweight

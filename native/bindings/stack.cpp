@@ -23,6 +23,19 @@ struct Stack {
   Borrowed borrowed;
 };
 
+// The K/V of a stack's layers, looked up once: a step that asks every layer's object for it waits for memory each time.
+struct StackKV {
+  std::vector<KVView> views;
+  std::vector<nb::object> held;
+};
+
+void hold_kv(StackKV* self, const std::vector<nb::object>& layers) {
+  StackKV made;
+  for (const nb::object& layer : layers) made.views.push_back(nb::cast<const KV&>(layer).view);
+  made.held = layers;
+  new (self) StackKV(std::move(made));
+}
+
 using Recipes = nb::typed<nb::sequence, nb::object>;  // or what their MLPs do: members of GatedAct and PlainAct
 
 constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 bits
@@ -128,11 +141,16 @@ using Ints = In<int32_t, Vec>;
 using Table = In<int32_t, Mat>;
 using Places = std::tuple<Ints, Ints, Ints, Table>;                      // slots, positions, starts, tables
 using Ropes = std::vector<std::tuple<In<float, Mat>, In<float, Mat>>>;  // cos, sin
-using Memory = std::vector<const KV*>;
 using Pending = std::optional<In<float, Mat>>;
 
 bool same_layout(const KVView& a, const KVView& b) {
   return a.heads == b.heads && a.k_dim == b.k_dim && a.v_dim == b.v_dim && a.v_in_k == b.v_in_k;
+}
+
+// Whether what fits layer i fits the one before it, too.
+bool same_places(const Stack& stack, const std::vector<KVView>& kv, size_t i) {
+  return i > 0 && kv[i].blocks == kv[i - 1].blocks && kv[i].block == kv[i - 1].block &&
+         stack.layers[i].window == stack.layers[i - 1].window;
 }
 
 void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Places& places,
@@ -142,8 +160,10 @@ void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Pla
   for (size_t i = 0; i < kv.size(); ++i) {
     const StackLayer& layer = stack.layers[i];
     require(same_layout(layer.kv, kv[i]), "K/V memory does not have its layer's shape");
-    require_slots(slots, kv[i]);
-    require_sequences({positions, starts, tables}, kv[i], layer.window);
+    if (!same_places(stack, kv, i)) {
+      require_slots(slots, kv[i]);
+      require_sequences({positions, starts, tables}, kv[i], layer.window);
+    }
     require(layer.rope < static_cast<int64_t>(ropes.size()), "a layer names a rotation that is not there");
     const size_t rope = layer.rope < 0 ? ropes.size() - 1 : static_cast<size_t>(layer.rope);
     require(2 * ropes[rope].half <= kv[i].k_dim, "a rotation is wider than the head");
@@ -160,26 +180,19 @@ std::vector<StackRope> ropes_of(const Ropes& given, int64_t tokens) {
   return ropes;
 }
 
-std::vector<KVView> views_of(const Memory& layers) {
-  std::vector<KVView> views;
-  for (const KV* layer : layers) views.push_back(layer->view);
-  return views;
-}
-
 Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const Stack& stack, const Pending& pending,
-                      InOut<float, Mat> residual, const Memory& kv, const Places& places, const Ropes& rotations) {
+                      InOut<float, Mat> residual, const StackKV& kv, const Places& places, const Ropes& rotations) {
   const auto& [slots, positions, starts, tables] = places;
   const int64_t tokens = extent(residual, 0), hidden = stack.hidden;
   require(extent(residual, 1) == hidden, "the residual does not have the rows of the layers");
   require(!pending || same_shape(*pending, residual), "x and residual differ in shape");
   require(extent(slots, 0) == tokens && extent(positions, 0) == tokens, "one slot and position a token are needed");
-  const std::vector<KVView> views = views_of(kv);
   const std::vector<StackRope> ropes = ropes_of(rotations, tokens);
-  require_layers(stack, views, places, ropes);
+  require_layers(stack, kv.views, places, ropes);
   Out<float> out = fresh<float>({residual.shape(0), residual.shape(1)});
   if (tokens == 0) return out;
   const StackArgs args{tokens, hidden, pending ? pending->data() : nullptr, residual.data(), out.data(),
-                       views.data(), ropes.data(), static_cast<int64_t>(ropes.size()), slots.data(),
+                       kv.views.data(), ropes.data(), static_cast<int64_t>(ropes.size()), slots.data(),
                        positions.data(), extent(tables, 0), extent(tables, 1), starts.data(), tables.data()};
   const Computing computing;
   const StackPlan plan = plan_stack(stack.layers, args, engine.pool.threads());
@@ -208,6 +221,8 @@ void bind_stack(nb::module_& m) {
       .def("__init__", &make_stack, nb::arg("recipes"), nb::arg("acts"), nb::arg("hidden"), nb::arg("modes"))
       .def_prop_ro("floats", [](const Stack& s) { return widths_of(s.layers, s.hidden).all(); },
                    "Of a token, between kernels.");
+  nb::class_<StackKV>(m, "StackKV", "K/V of a stack's layers.")
+      .def("__init__", &hold_kv, nb::arg("layers"));
   m.def("run_stack", &run_layers, nb::arg("pool"), nb::arg("panels"), nb::arg("scratch"), nb::arg("stack"),
         array("x").none(), array("residual"), nb::arg("kv"), array("places"), array("ropes"),
         "Layer after layer: adds to the residual, returns what is still to be added; x: what is before the first.");

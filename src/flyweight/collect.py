@@ -2,8 +2,9 @@
 of one request.
 
 Invariant: the text never holds half a character or part of a stop string, and does not depend on
-how tokens were grouped into events.  Knows nothing of scheduling; who ends a choice early is told
-by `feed`'s return value.
+how tokens were grouped into events, nor on when it is asked for: it is made then, unless a stop
+string may end it.  Knows nothing of scheduling; who ends a choice early is told by `feed`'s return
+value.
 """
 
 import time
@@ -53,16 +54,26 @@ class _Scores:
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice as it grows; `delta` is the text no output has shown yet."""
+    """One choice as it grows; `delta` is the text no output has shown yet, `unread` the tokens
+    whose text is still to be made.
+    """
 
     detokenizer: Detokenizer
     scores: _Scores
     delta: str
     tokens: list[int] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
     cumulative: float = 0.0
     score: float | None = None
     finish: str | None = None
     reason: int | str | None = None
+
+    def read(self) -> Detokenizer:
+        """Makes the text of all tokens taken."""
+        if self.unread:
+            self.delta += self.detokenizer.push(self.unread)
+            self.unread.clear()
+        return self.detokenizer
 
 
 class Collector:
@@ -118,7 +129,7 @@ class Collector:
             scored = event.logprobs[i] if event.logprobs else None
             last = i == len(event.tokens) - 1
             self._take(choice, token, scored, hidden=last and self._hides(event))
-            if choice.detokenizer.stopped is not None:
+            if self.request.params.stop and choice.read().stopped is not None:
                 choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
                 return event.finish is None
         if event.total is not None:
@@ -181,10 +192,11 @@ class Collector:
             choice.cumulative += scored.chosen
             choice.scores.add(token, scored)
         if not hidden:
-            choice.delta += choice.detokenizer.push([token])
+            choice.unread.append(token)
 
     def _end(self, choice: _Choice, event: Event, finish: Finish) -> None:
-        choice.delta += choice.detokenizer.finish()
+        detokenizer = choice.read()
+        choice.delta += detokenizer.finish()
         choice.finish = finish.value
         if choice.detokenizer.stopped is not None:
             choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
@@ -218,10 +230,11 @@ class Collector:
         shown = self.asked.logprobs is not None
         scores = choice.scores.listed(self._spelled) if shown else None
         summed = self.request.params.logprobs is not None or choice.score is not None
+        text = choice.read().text
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
-            text=self._echo + choice.detokenizer.text,
+            text=self._echo + text,
             token_ids=list(choice.tokens),
             cumulative_logprob=choice.cumulative if summed else None,
             logprobs=scores,

@@ -76,7 +76,7 @@ class SampleBatch:
 class Batch:
     """One step's work.  Sequence s owns tokens starts[s]:starts[s+1] and sees contexts[s] positions
     of K/V in all, those tokens included, through tables[s].  `rows` index tokens whose logits are
-    wanted.
+    wanted, ascending.
     """
 
     tokens: I32  # [T]
@@ -92,10 +92,11 @@ class Batch:
     hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
-    """What `sample` returns.  top_ids / top_logprobs are padded with -1 / nan to the largest count
-    asked for.  `mu`, where the batch has cuts, is mirostat's state after the draw (NaN elsewhere).
+    """What `sample` returns; nobody changes one.  top_ids / top_logprobs are padded with -1 / nan
+    to the largest count asked for.  `mu`, where the batch has cuts, is mirostat's state after the
+    draw (NaN elsewhere).
     """
 
     tokens: I32  # [R]

@@ -107,6 +107,20 @@ def test_a_step_of_no_tokens() -> None:
     assert model.forward(step, kv).shape == (0, model.spec.vocab)
 
 
+def test_kv_in_a_list_is_looked_up_every_time() -> None:
+    model = decoder(MODELS / "qwen3", CpuOps(1))
+    tokens, last = np.arange(9, dtype=np.int32), np.zeros(1)
+    step = batch([(tokens[8:], 8)], 16, last)
+    held: list[KVLayer] = memory(model, 16)
+    model.forward(batch([(tokens[:8], 0)], 16, np.zeros(0)), held)
+    known = model.forward(step, held)
+    expected = model.forward(step, tuple(memory(model, 16)))
+    held[:] = memory(model, 16)  # nobody wrote to it
+    found = model.forward(step, held)
+    assert np.array_equal(found, expected)
+    assert not np.array_equal(found, known)
+
+
 WRONG = {
     "slot": {"slots": np.array([10**6], np.int32)},
     "negative": {"positions": np.array([-1], np.int32)},
@@ -124,6 +138,15 @@ def test_what_would_reach_past_memory_is_refused(what: str) -> None:
     residual = np.zeros((1, model.spec.hidden), np.float32)
     with pytest.raises(ValueError, match=what):
         model.stack(residual, memory(model, 16), replace(step, **WRONG[what]), rotation)
+
+
+def test_every_layer_has_memory_of_its_own_size() -> None:
+    model = decoder(MODELS / "qwen3", CpuOps(1))
+    step = batch([(np.array([1]), 40)], 64, np.zeros(1))
+    short = [*memory(model, 64)[:-1], memory(model, 16)[-1]]
+    model.forward(step, memory(model, 64))
+    with pytest.raises(ValueError, match="outside the KV memory"):
+        model.forward(step, short)
 
 
 def test_memory_of_another_shape_is_refused() -> None:

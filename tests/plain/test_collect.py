@@ -27,15 +27,21 @@ def event(tokens, finish=None, stop=None, index=0, **more) -> Event:
     return Event("r", index, tuple(tokens), finish=finish, stop_token=stop, **more)
 
 
-@given(st.lists(st.integers(0, len(IDS)), max_size=8), st.sampled_from([(), ("Lily",), ("☃",)]))
-def test_grouping_changes_nothing(cuts, stop) -> None:
+@given(
+    st.lists(st.integers(0, len(IDS)), max_size=8),
+    st.sampled_from([(), ("Lily",), ("☃",)]),
+    st.lists(st.booleans(), min_size=9, max_size=9),
+)
+def test_neither_grouping_nor_when_it_is_read_changes_anything(cuts, stop, asked) -> None:
     edges = sorted({0, len(IDS), *cuts})
     gathered = collector(stop=stop)
     deltas = ""
-    for begin, end in pairwise(edges):
+    for (begin, end), now in zip(pairwise(edges), asked, strict=False):
         last = end == len(IDS)
         gathered.feed(event(IDS[begin:end], Finish.LENGTH if last else None))
-        deltas += gathered.output().outputs[0].delta
+        if now:
+            deltas += gathered.output().outputs[0].delta
+    deltas += gathered.output().outputs[0].delta
     choice = gathered.output().outputs[0]
     text = TOKENIZER.decode(IDS)
     wanted = text[: text.index(stop[0])] if stop else text

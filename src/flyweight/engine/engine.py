@@ -182,7 +182,9 @@ class Engine:
                 produced.append(Produced(()))
                 continue
             params, first = chunk.seq.request.params, row + chunk.scored
-            scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
+            scores: tuple[TokenLogprobs, ...] = ()
+            if chunk.scored:
+                scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
             row += chunk.rows
             if first in errors:
                 produced.append(Produced((), scores=scores, error=errors[first]))

@@ -53,12 +53,16 @@ class Decoder:
         return self.logits(self.hidden(batch, kv, batch.rows))
 
     def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
-        """Hidden states of `rows` after the final norm: [R, H]; writes K and V as `forward`."""
+        """Hidden states of `rows` after the final norm: [R, H]; writes K and V as `forward`.  Rows
+        that ascend, as a batch's own do, are not copied where they are all there are.
+        """
         ops = self.ops
         ops.begin(batch)
         residual = self._embedded(batch)  # [T, H]
         x = self.stack(residual, kv, batch, self._rotations(batch.positions))
-        x = self.final_norm.add(ops.take(x, rows), ops.take(residual, rows))
+        if len(rows) < len(residual) or rows is not batch.rows:
+            x, residual = ops.take(x, rows), ops.take(residual, rows)
+        x = self.final_norm.add(x, residual)
         ops.end()
         return x
 

@@ -18,7 +18,7 @@ from flyweight.ops.base import DENSE_KINDS, Array, Part, Weights, rounding
 from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
 from flyweight.wire import F32, I32, U8
 
-LARGE = 1 << 20  # bytes of a result whose memory is kept
+LARGE = 1 << 18  # bytes of a result whose memory is kept: one row of a large vocabulary has more
 OURS = 2  # references to an array that only its owner holds: the attribute, and the question
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
 

@@ -32,6 +32,8 @@ class CpuStack:
             part = slice(places[0], places[-1] + 1)
             known = [recipe for recipe in recipes[part] if recipe is not None]
             self.runs.append((part, _prepared(known, gemm.by_kind) if known else None))
+        self._last: tuple[KVLayer, ...] | None = None  # the K/V of the call before
+        self._held: list[_native.StackKV | None] = []  # the same, for each of the runs
 
     def __call__(
         self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
@@ -39,23 +41,34 @@ class CpuStack:
         if batch.adapters is not None and (batch.adapters >= 0).any():
             return run(self.layers, None, residual, kv, batch, ropes)
         x: F32 | None = None
-        for part, native in self.runs:
-            if native is None:
+        for (part, native), held in zip(self.runs, self._memories(tuple(kv)), strict=True):
+            if native is None or held is None:
                 x = run(self.layers[part], x, residual, kv[part], batch, ropes)
             else:
-                x = self._native(native, x, residual, kv[part], batch, ropes)
+                x = self._native(native, x, residual, held, batch, ropes)
         assert x is not None, "a stack without layers"
         return x
 
+    def _memories(self, kv: tuple[Any, ...]) -> list[_native.StackKV | None]:
+        """What a run's native call takes for K/V, None where it makes none.  An engine's is one
+        tuple (`tuple` of it is itself) and neither it nor a layer ever changes.
+        """
+        if kv is not self._last:
+            self._held = [
+                None if native is None else _native.StackKV([layer.native for layer in kv[part]])
+                for part, native in self.runs
+            ]
+            self._last = kv
+        return self._held
+
     def _native(
-        self, stack: _native.Stack, x: F32 | None, residual: F32, kv: Iterable[Any],
+        self, stack: _native.Stack, x: F32 | None, residual: F32, kv: _native.StackKV,
         batch: Batch, ropes: Iterable[Rotation],
     ) -> F32:  # fmt: skip
         assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = batch.slots, batch.positions, batch.starts, batch.tables
         turns = [(rope.cos, rope.sin) for rope in ropes]
-        held = [layer.native for layer in kv]
-        return _native.run_stack(self._pool, *self._memory, stack, x, residual, held, where, turns)
+        return _native.run_stack(self._pool, *self._memory, stack, x, residual, kv, where, turns)
 
 
 def _prepared(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
