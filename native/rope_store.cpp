@@ -15,10 +15,20 @@ constexpr int64_t kTokens = 4;  // a chunk of the pool's work: some microseconds
 
 FW_INLINE int tail(int64_t left) { return left < 16 ? static_cast<int>(left) : 16; }
 
+// Whole vectors without a mask: what a masked store wrote cannot be loaded before it has reached the cache.
+FW_INLINE F32x16 part(const float* p, int n) { return n == 16 ? load(p) : load_tail(p, n); }
+FW_INLINE void put(float* p, F32x16 v, int n) {
+  if (n == 16) {
+    store(p, v);
+  } else {
+    store_tail(p, v, n);
+  }
+}
+
 F32x16 squares(const float* x, int64_t dim) {
   F32x16 sum = zero();
   for (int64_t d = 0; d < dim; d += 16) {
-    const F32x16 v = load_tail(x + d, tail(dim - d));
+    const F32x16 v = part(x + d, tail(dim - d));
     sum = fma(v, v, sum);
   }
   return sum;
@@ -50,7 +60,7 @@ class TokenNorm {
     const F32x16 factor = set1(norm_.whole ? whole_ : rms_factor(squares(x, dim_), dim_, eps_));
     for (int64_t d = 0; d < dim_; d += 16) {
       const int n = tail(dim_ - d);
-      store_tail(row + d, mul(mul(load_tail(x + d, n), factor), load_tail(w + d, n)), n);
+      put(row + d, mul(mul(part(x + d, n), factor), part(w + d, n)), n);
     }
   }
 
@@ -63,10 +73,10 @@ class TokenNorm {
 void rotate(float* row, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i += 16) {
     const int n = tail(half - i);
-    const F32x16 a = load_tail(row + i, n), b = load_tail(row + half + i, n);
-    const F32x16 c = load_tail(cos + i, n), s = load_tail(sin + i, n);
-    store_tail(row + i, sub(mul(a, c), mul(b, s)), n);
-    store_tail(row + half + i, add(mul(b, c), mul(a, s)), n);
+    const F32x16 a = part(row + i, n), b = part(row + half + i, n);
+    const F32x16 c = part(cos + i, n), s = part(sin + i, n);
+    put(row + i, sub(mul(a, c), mul(b, s)), n);
+    put(row + half + i, add(mul(b, c), mul(a, s)), n);
   }
 }
 
@@ -89,7 +99,7 @@ void store_row(T* to, int64_t stride, const float* row, int64_t dim) {
   for (int64_t d = 0; d < dim; d += 16) {
     const int n = tail(dim - d);
     T lane[16];
-    narrow<type>(lane, load_tail(row + d, n));
+    narrow<type>(lane, part(row + d, n));
     if (stride == 1) {
       std::memcpy(to + d, lane, static_cast<size_t>(n) * sizeof(T));
     } else {
@@ -103,7 +113,7 @@ void store_k_pairs(uint16_t* to, const float* row, int64_t dim) {
   for (int64_t d = 0; d < dim; d += 16) {
     const int n = tail(dim - d);
     uint16_t lane[16];
-    store_bf16(lane, load_tail(row + d, n));
+    store_bf16(lane, part(row + d, n));
     for (int i = 0; i < n; i += 2) std::memcpy(to + (d + i) * 16, lane + i, 2 * sizeof(uint16_t));
   }
 }
@@ -117,8 +127,40 @@ void store_k(const KVView& kv, int64_t slot, int64_t head, const float* row) {
   store_row<type>(to, kv.lanes(), row, kv.k_dim);
 }
 
+// Rows of V at two neighbouring positions: whole words.
+void store_v_pairs(uint16_t* to, const float* even, const float* odd, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += 16, to += 32) {
+    const int n = tail(dim - d);
+    const I32x16 pairs = or_(bf16_bits(part(even + d, n)), shl<16>(bf16_bits(part(odd + d, n))));
+    put(reinterpret_cast<float*>(to), as_f32(pairs), n);
+  }
+}
+
+// V of tokens [begin, end).
 template <KVType type, class T>
-void store_token(const RopeStoreArgs& a, int64_t t) {
+void store_v(const RopeStoreArgs& a, int64_t begin, int64_t end) {
+  const KVView& kv = a.kv;
+  const int64_t width = a.heads * kv.k_dim + kv.heads * kv.row(), skip = (a.heads + kv.heads) * kv.k_dim;
+  for (int64_t t = begin, next; t < end; t = next) {
+    const int64_t slot = a.slots[t];
+    const bool both = kv.paired && slot % 2 == 0 && t + 1 < end && a.slots[t + 1] == slot + 1;
+    next = both ? t + 2 : t + 1;
+    const float* x = a.qkv + t * width + skip;
+    for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim) {
+      T* to = static_cast<T*>(kv.v) + kv.v_index(slot, head);
+      if constexpr (type == KVType::bf16) {
+        if (both) {
+          store_v_pairs(to, x, x + width, kv.v_dim);
+          continue;
+        }
+      }
+      store_row<type>(to, kv.v_step(), x, kv.v_dim);
+    }
+  }
+}
+
+template <KVType type, class T>
+void store_qk(const RopeStoreArgs& a, int64_t t) {
   const KVView& kv = a.kv;
   const int64_t slot = a.slots[t];
   const float* cos = a.cos + t * a.half;
@@ -137,9 +179,12 @@ void store_token(const RopeStoreArgs& a, int64_t t) {
     rotate(k, cos, sin, a.half);
     store_k<type, T>(kv, slot, head, k);
   }
-  if (kv.v_in_k) return;
-  for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim)
-    store_row<type>(static_cast<T*>(kv.v) + kv.v_index(slot, head), kv.v_step(), x, kv.v_dim);
+}
+
+template <KVType type, class T>
+void store_tokens(const RopeStoreArgs& a, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) store_qk<type, T>(a, t);
+  if (!a.kv.v_in_k) store_v<type, T>(a, begin, end);
 }
 
 // Calls f(element, its place) for every stored element of a slot and head.
@@ -167,13 +212,11 @@ void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t
 void rope_store(Pool& pool, const RopeStoreArgs& args);
 void rope_store(Pool& pool, const RopeStoreArgs& args) {
   pool.run((args.tokens + kTokens - 1) / kTokens, [&](int64_t chunk, int) {
-    const int64_t end = (chunk + 1) * kTokens < args.tokens ? (chunk + 1) * kTokens : args.tokens;
-    for (int64_t t = chunk * kTokens; t < end; ++t) {
-      switch (args.kv.type) {
-        case KVType::f16: store_token<KVType::f16, uint16_t>(args, t); break;
-        case KVType::bf16: store_token<KVType::bf16, uint16_t>(args, t); break;
-        case KVType::f32: store_token<KVType::f32, float>(args, t); break;
-      }
+    const int64_t begin = chunk * kTokens, end = begin + kTokens < args.tokens ? begin + kTokens : args.tokens;
+    switch (args.kv.type) {
+      case KVType::f16: return store_tokens<KVType::f16, uint16_t>(args, begin, end);
+      case KVType::bf16: return store_tokens<KVType::bf16, uint16_t>(args, begin, end);
+      case KVType::f32: return store_tokens<KVType::f32, float>(args, begin, end);
     }
   });
 }
