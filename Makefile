@@ -74,7 +74,7 @@ native-test:
 	test -f build/native-test/build.ninja || cmake -S . -B build/native-test -G Ninja -DFLYWEIGHT_TESTS=ON \
 		-DFLYWEIGHT_WERROR=ON -DFLYWEIGHT_SANITIZE=$(SANITIZE); \
 	cmake --build build/native-test; \
-	ctest --test-dir build/native-test --output-on-failure
+	ctest --test-dir build/native-test --output-on-failure --parallel 2
 
 clean:
 	rm -rf build $(VENV) src/flyweight/_native*.so

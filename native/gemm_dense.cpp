@@ -1,15 +1,19 @@
 // Products over dense weights (f32, f16, bf16) and float panels, and the table of this target's matrix kernels.
 //
 // Error against float64 of the same rounded operands, per output: K * 2^-24 * sum |w x|, one fma per K.
-#include "gemm_sums.h"
+#include "gemm_opened.h"
 #include "gemm_tile.h"
-#if defined(FW_ISA_AMX)
-#include "amx.h"
+
+#if defined(FW_BASE)  // the target this one builds on: what it does as well is not compiled twice
+namespace flyweight::FW_BASE {
+extern const GemmKernels gemm_kernels;
+}
 #endif
 
 namespace flyweight::FW_ISA {
 namespace {
 
+#if !defined(FW_BASE)
 FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
 
 struct F32Weight {
@@ -41,15 +45,7 @@ struct BF16Weight {
   }
 };
 
-// Whether panels pass over blocks of kSumTiles tiles, rather than tiles over panels.
-bool by_blocks(const LinearJob& job) {
-  if (job.mode == Mode::i8) return job.tokens > kRowTokensI8;
-#if defined(FW_ISA_AMX)
-  return job.mode == Mode::bf16 && job.tokens > kRowTokens;
-#else
-  return false;
 #endif
-}
 
 int64_t tiles_at_once(const LinearJob& job) {
   if (by_blocks(job)) return kSumTiles;
@@ -60,14 +56,33 @@ int64_t tiles_at_once(const LinearJob& job) {
 // more panels are better: a chunk opens its tiles only once.
 int64_t panels_near(const LinearJob& job) { return by_blocks(job) ? 2 << 20 : 384 << 10; }
 
+#if defined(FW_BASE)
+
+// Float panels are those of the base, and so are the few tokens that matrix registers do not pay for.
+bool shared(const LinearJob& job) {
+#if defined(FW_ISA_AMX)
+  if (job.mode == Mode::i8) return !by_blocks(job);
+#endif
+  return job.mode == Mode::f32;
+}
+
 void multiply(const LinearJob& job, Range tiles, Range panels) {
+  if (shared(job)) return FW_BASE::gemm_kernels.multiply(job, tiles, panels);
+  return job.mode == Mode::i8 ? multiply_grouped(job, tiles, panels) : multiply_pairs(job, tiles, panels);
+}
+
+void unpack(const LinearJob& job, int64_t row, float* out) { FW_BASE::gemm_kernels.unpack(job, row, out); }
+
+#else
+
+void multiply(const LinearJob& job, Range tiles, Range panels) {
+  if (job.mode == Mode::i8) return multiply_grouped(job, tiles, panels);
+  if (job.mode == Mode::bf16) return multiply_pairs(job, tiles, panels);
   switch (job.kind) {
-    case Kind::f32: return multiply_float_tiles<F32Weight>(job, tiles, panels);
-    case Kind::f16: return multiply_float_tiles<F16Weight>(job, tiles, panels);
-    case Kind::bf16:
-      if (job.mode == Mode::bf16) return multiply_pairs(job, tiles, panels);
-      return multiply_float_tiles<BF16Weight>(job, tiles, panels);
-    default: return multiply_grouped(job, tiles, panels);
+    case Kind::f32: return multiply_dense<F32Weight>(job, tiles, panels);
+    case Kind::f16: return multiply_dense<F16Weight>(job, tiles, panels);
+    case Kind::bf16: return multiply_dense<BF16Weight>(job, tiles, panels);
+    default: return multiply_grouped_floats(job, tiles, panels);
   }
 }
 
@@ -80,12 +95,14 @@ void unpack(const LinearJob& job, int64_t row, float* out) {
   }
 }
 
+#endif
+
 }  // namespace
 
 int64_t panel_width(const LinearJob& job) {
   if (job.mode == Mode::i8 && job.tokens <= kRowTokensI8) return kRowPanel;
 #if defined(FW_ISA_AMX)
-  if (job.mode != Mode::f32) return kTileRows;
+  if (job.mode != Mode::f32) return job.mode == Mode::i8 ? kOpenedTokens : kTileRows;
 #endif
   return kTokens;
 }

@@ -6,15 +6,9 @@
 //
 // Error against float64 of the same rounded operands, per output: at most (2 K/sub + 2) * 2^-24 * sum |scale dot| for
 // int8 activations (integer dots are exact), K * 2^-24 * sum |w x| for float activations (one fma per K).
+#include "gemm_floats.h"
 #include "gemm_opened.h"
 #include "gemm_tile.h"
-
-#if defined(FW_BASE)  // the target this one builds on: what it does as well is not compiled twice
-namespace flyweight::FW_BASE {
-void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
-void unpack_grouped(const LinearJob& job, int64_t row, float* out);
-}  // namespace flyweight::FW_BASE
-#endif
 
 namespace flyweight::FW_ISA {
 namespace {
@@ -24,17 +18,6 @@ alignas(16) constexpr uint8_t kNonLinear[16] = {1, 24, 45, 63, 79, 93, 106, 118,
 alignas(16) constexpr uint8_t kE2M1[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
 
 FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
-
-FW_INLINE I32x16 as_words(B8x64 v) {
-  alignas(64) int32_t words[kLanes];
-  bstore(words, v);
-  return iload(words);
-}
-FW_INLINE B8x64 as_bytes(I32x16 v) {
-  alignas(64) int32_t words[kLanes];
-  istore(words, v);
-  return bload(words);
-}
 
 // Four consecutive K of 16 rows from codes in 32-bit lanes: byte b is K + b.
 FW_INLINE void spread(B8x64 codes, F32x16 (&out)[4]) {
@@ -93,7 +76,7 @@ struct Grouped {
   static constexpr Kind kKind = K;
   static constexpr Structure kS = structure_of(K);
   static constexpr int kGroups = kS.k() / kGroup;  // of a block
-  static constexpr int kGroupBytes = kS.bytes() / kGroups, kRowTiles = 4;
+  static constexpr int kGroupBytes = kS.bytes() / kGroups;
   static constexpr int kSub = kS.sub, kStep = 4;
   static constexpr bool kMins = kS.mins;
   // Signed values reach the multiplication + 128.  vpdpbusd wants unsigned x signed, and the offset comes off through the
@@ -209,18 +192,20 @@ void open_tile(const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
 }
 
 template <class W>
+void open_floats(const uint8_t* tile, int64_t k, int64_t count, float* to) {
+  for (const int64_t end = k + count; k < end; k += W::kStep, to += W::kStep * kLanes) {
+    F32x16 w[W::kStep];
+    W::values(tile, k, w);
+    each<W::kStep>([&](auto j) FW_LAMBDA { store(to + j * kLanes, w[j]); });
+  }
+}
+
+template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
-  if (job.mode == Mode::i8 && job.tokens > kRowTokensI8)
+  if (by_blocks(job))
     return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kS.bits <= 4 && !W::kSigned}, open_tile<W>);
-#if defined(FW_ISA_AMX)
-  return FW_BASE::multiply_grouped(job, tiles, panels);
-#else
-  if (job.mode == Mode::i8) return walk(job, kRowInners<Int8<W>>, tiles, panels);
-#if defined(FW_BASE)
-  return FW_BASE::multiply_grouped(job, tiles, panels);
-#else
-  return multiply_float_tiles<W>(job, tiles, panels);
-#endif
+#if !defined(FW_ISA_AMX)  // there, the base's
+  walk(job, kRowInners<Int8<W>>, tiles, panels);
 #endif
 }
 
@@ -236,12 +221,14 @@ void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {
   with_kind(job.kind, [&]<class W>() { multiply_kind<W>(job, tiles, panels); });
 }
 
-void unpack_grouped(const LinearJob& job, int64_t row, float* out) {
-#if defined(FW_BASE)
-  FW_BASE::unpack_grouped(job, row, out);
-#else
-  with_kind(job.kind, [&]<class W>() { unpack_row<W>(job, row, out); });
-#endif
+#if !defined(FW_BASE)
+void multiply_grouped_floats(const LinearJob& job, Range tiles, Range panels) {
+  with_kind(job.kind, [&]<class W>() { multiply_floats(job, tiles, panels, open_floats<W>); });
 }
+
+void unpack_grouped(const LinearJob& job, int64_t row, float* out) {
+  with_kind(job.kind, [&]<class W>() { unpack_row<W>(job, row, out); });
+}
+#endif
 
 }  // namespace flyweight::FW_ISA

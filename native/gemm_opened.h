@@ -6,12 +6,22 @@
 #pragma once
 
 #include "gemm_sums.h"
+#if defined(FW_ISA_AMX)
+#include "amx.h"
+#endif
 
 namespace flyweight::FW_ISA {
 
 constexpr int kOpenK = 1024;  // K of a stretch: the activations of a panel stay in L1 while tiles pass
 constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time, 192 KiB of a thread's stack; they stay in L2 while panels pass
 
+#if !defined(FW_ISA_AMX)
+constexpr int kOpenedTokens = kTokens;  // of a panel
+#elif defined(FW_FEW_WIDTHS)
+constexpr int kOpenedTokens = 4;
+#else
+constexpr int kOpenedTokens = kTileRows;
+#endif
 constexpr int kOpenScales = kOpenK / 16 * kLanes;
 
 // A stretch of one tile.  Codes are quads as in a plane of 8 bits.
@@ -47,18 +57,5 @@ struct Stretch {
   const uint8_t* ahead;
   int64_t ahead_bytes, ahead_stride;
 };
-
-template <int Tiles, int Tokens>
-FW_INLINE void resume(const float* sums, bool first, F32x16 (&acc)[Tiles][Tokens]) {
-  each<Tiles>([&](auto i) FW_LAMBDA {
-    each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = first ? zero() : load(sums + (i * kSumTokens + t) * kLanes); });
-  });
-}
-template <int Tiles, int Tokens>
-FW_INLINE void leave(float* sums, const F32x16 (&acc)[Tiles][Tokens]) {
-  each<Tiles>([&](auto i) FW_LAMBDA {
-    each<Tokens>([&](auto t) FW_LAMBDA { store(sums + (i * kSumTokens + t) * kLanes, acc[i][t]); });
-  });
-}
 
 }  // namespace flyweight::FW_ISA

@@ -4,14 +4,12 @@
 // vectors convert, scale and add it; the next sub-group's product is under way meanwhile.
 #pragma once
 
-#include "amx.h"
 #include "gemm_opened.h"
 
 namespace flyweight::FW_ISA {
 
 enum class Codes { i8 };  // codes are opened signed, without an offset
 inline Codes codes_of(const OpenedForm&) { return Codes::i8; }
-constexpr int kOpenedTokens = kTileRows;
 
 // The shapes of the tile registers: set anew where the panel's size or the sub-group changes.
 class Arrangement {

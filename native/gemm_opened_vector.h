@@ -5,8 +5,6 @@
 
 namespace flyweight::FW_ISA {
 
-constexpr int kOpenedTokens = kTokens;
-
 struct Arrangement {  // vector units need none
   void set(const OpenedForm&, int64_t) {}
 };

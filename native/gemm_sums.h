@@ -10,6 +10,16 @@ namespace flyweight::FW_ISA {
 
 constexpr int kSumTiles = 8, kSumTokens = 32;
 
+// Whether a product takes kSumTiles tiles at a time and passes panels over them, rather than tiles over panels.
+inline bool by_blocks(const LinearJob& job) {
+  if (job.mode == Mode::i8) return job.tokens > kRowTokensI8;
+#if defined(FW_ISA_AMX)
+  return job.mode == Mode::bf16 && job.tokens > kRowTokens;
+#else
+  return false;
+#endif
+}
+
 class Sums {
  public:
   // The sums of tile i of the block, kLanes floats a token.
@@ -49,5 +59,19 @@ class Sums {
 
   alignas(64) float room_[kSumTiles * kSumTokens * kLanes];
 };
+
+// Sums of one panel with `Tiles` tiles go between registers and a block's room; `first` of K: there are none yet.
+template <int Tiles, int Tokens>
+FW_INLINE void resume(const float* sums, bool first, F32x16 (&acc)[Tiles][Tokens]) {
+  each<Tiles>([&](auto i) FW_LAMBDA {
+    each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = first ? zero() : load(sums + (i * kSumTokens + t) * kLanes); });
+  });
+}
+template <int Tiles, int Tokens>
+FW_INLINE void leave(float* sums, const F32x16 (&acc)[Tiles][Tokens]) {
+  each<Tiles>([&](auto i) FW_LAMBDA {
+    each<Tokens>([&](auto t) FW_LAMBDA { store(sums + (i * kSumTokens + t) * kLanes, acc[i][t]); });
+  });
+}
 
 }  // namespace flyweight::FW_ISA

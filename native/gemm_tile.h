@@ -17,7 +17,14 @@ namespace flyweight::FW_ISA {
 // and one activation load serves two multiplications.  avx2 and neon need 2 or 4 registers to a logical vector: one tile
 // x 4 tokens, whose float accumulators live in L1 between groups.  scalar is a specification: small and quick to compile.
 // kRowTiles bounds the tiles a float row path walks side by side (independent chains of fma hide its latency).
-#if defined(FW_ISA_AVX512)
+// Sanitized builds have the same loops in few widths only: instrumented, every one of them takes seconds to compile.
+#if defined(FW_FEW_WIDTHS) && defined(FW_ISA_AVX512)
+constexpr int kTokens = 2, kTiles = 2, kRowTiles = 4;
+#elif defined(FW_FEW_WIDTHS) && defined(FW_ISA_SCALAR)
+constexpr int kTokens = 1, kTiles = 1, kRowTiles = 1;
+#elif defined(FW_FEW_WIDTHS)
+constexpr int kTokens = 2, kTiles = 1, kRowTiles = 2;
+#elif defined(FW_ISA_AVX512)
 constexpr int kTokens = 6, kTiles = 2, kRowTiles = 4;
 #elif defined(FW_ISA_SCALAR)
 constexpr int kTokens = 2, kTiles = 1, kRowTiles = 1;
@@ -32,7 +39,7 @@ constexpr int64_t kAhead = 4608;
 // As many tokens as still leave a product waiting for memory, or nearly: with int8 activations they save opening the tiles.
 constexpr int kRowTokens = 4;
 #if defined(FW_ISA_AVX512)
-constexpr int kRowTokensI8 = 16, kRowPanel = 8;
+constexpr int kRowTokensI8 = 16, kRowPanel = kTokens < 4 ? kTokens : 8;
 #else
 constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
 #endif
@@ -223,7 +230,7 @@ struct Int8 {
 };
 
 template <class W>
-void multiply_float_tiles(const LinearJob& job, Range tiles, Range panels) {
+void multiply_dense(const LinearJob& job, Range tiles, Range panels) {
   constexpr int side_by_side = W::kRowTiles < kRowTiles ? W::kRowTiles : kRowTiles;
   const bool row = job.tokens <= kRowTokens;
   walk(job, row ? kInners<Float<W>, side_by_side> : kInners<Float<W>, kTiles>, tiles, panels);
@@ -257,6 +264,7 @@ struct CodeSums {
 CodeSums code_sums(Kind kind);
 void multiply_pairs(const LinearJob& job, Range tiles, Range panels);
 void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
+void multiply_grouped_floats(const LinearJob& job, Range tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
 
 }  // namespace flyweight::FW_ISA

@@ -9,7 +9,7 @@
 //           select_gt mask_gt load_i8 load_u8 load_f16 store_f16 load_bf16 store_bf16 hsum hmax exp tanh
 //   I32x16  izero iset1 iload istore add sub mul and_ or_ xor_ imin imax shl<> shr<> (logical) sar<> (arithmetic)
 //           to_f32 to_i32 (nearest even) as_f32 as_i32 load_i8_i32 load_u8_i32 load_u16 store_u16 store_i8 hsum
-//   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor
+//   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor as_bytes as_words
 //           lookup(table, v): byte v of 16 in place of each byte v, for bytes up to 15
 //           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16
 //
@@ -49,11 +49,18 @@ FW_INLINE void each(F&& f) {
 
 // Sum of the lanes in a fixed tree: lane i + lane i+8, then +4, +2, +1.  The order never depends on the target.
 FW_INLINE float hsum(F32x16 v) {
+#if defined(FW_ISA_AVX512)
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v.v), _mm512_extractf32x8_ps(v.v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
   float lane[16];
   store(lane, v);
   for (int half = 8; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
   return lane[0];
+#endif
 }
 
 FW_INLINE int32_t hsum(I32x16 v) {

@@ -133,6 +133,8 @@ FW_INLINE void store_i8(int8_t* p, I32x16 x) {
 }
 
 FW_INLINE B8x64 bload(const void* p) { return {load32(p), load32(static_cast<const char*>(p) + 32)}; }
+FW_INLINE B8x64 as_bytes(I32x16 x) { return {x.a, x.b}; }
+FW_INLINE I32x16 as_words(B8x64 x) { return {x.a, x.b}; }
 FW_INLINE void bstore(void* p, B8x64 x) {
   store32(p, x.a);
   store32(static_cast<char*>(p) + 32, x.b);

@@ -90,6 +90,8 @@ FW_INLINE void store_i8(int8_t* p, I32x16 a) {
 }
 
 FW_INLINE B8x64 bload(const void* p) { return {_mm512_loadu_si512(p)}; }
+FW_INLINE B8x64 as_bytes(I32x16 a) { return {a.v}; }
+FW_INLINE I32x16 as_words(B8x64 a) { return {a.v}; }
 FW_INLINE void bstore(void* p, B8x64 a) { _mm512_storeu_si512(p, a.v); }
 FW_INLINE B8x64 set4(const void* p) {
   int32_t word;

@@ -159,6 +159,12 @@ FW_INLINE B8x64 bload(const void* p) {
 FW_INLINE void bstore(void* p, B8x64 v) {
   for (int i = 0; i < 4; ++i) vst1q_u8(static_cast<uint8_t*>(p) + 16 * i, v.r[i]);
 }
+FW_INLINE B8x64 as_bytes(I32x16 x) {
+  return quads<B8x64>([&](int i) { return vreinterpretq_u8_s32(x.r[i]); });
+}
+FW_INLINE I32x16 as_words(B8x64 x) {
+  return quads<I32x16>([&](int i) { return vreinterpretq_s32_u8(x.r[i]); });
+}
 FW_INLINE B8x64 set4(const void* p) {
   uint32_t word;
   std::memcpy(&word, p, 4);

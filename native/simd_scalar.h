@@ -210,6 +210,16 @@ FW_INLINE B8x64 bload(const void* p) {
   return v;
 }
 FW_INLINE void bstore(void* p, B8x64 v) { std::memcpy(p, v.byte, 64); }
+FW_INLINE B8x64 as_bytes(I32x16 v) {
+  B8x64 out;
+  std::memcpy(out.byte, v.lane, sizeof out.byte);
+  return out;
+}
+FW_INLINE I32x16 as_words(B8x64 v) {
+  I32x16 out;
+  std::memcpy(out.lane, v.byte, sizeof out.lane);
+  return out;
+}
 FW_INLINE B8x64 set4(const void* p) {
   B8x64 v;
   for (int i = 0; i < 16; ++i) std::memcpy(v.byte + 4 * i, p, 4);
