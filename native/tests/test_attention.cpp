@@ -15,6 +15,7 @@ namespace {
 
 using namespace flyweight;
 using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
 
 struct Shape {
   int64_t kv_heads, share, k_dim, v_dim, block;
@@ -124,17 +125,24 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, Kept kept, const
   return out;
 }
 
-// K as it is stored, before rounding: normed over all KV heads, with weights of one, where that is asked.
-Floats stored_k(const Shape& s, const Floats& qkv) {
+// K as it is stored: normed over all KV heads, with weights of one, where that is asked.
+Doubles stored_k(const Shape& s, KVType type, const Floats& qkv) {
   const int64_t wide = s.kv_heads * s.k_dim, tokens = static_cast<int64_t>(qkv.size()) / s.width();
-  Floats out;
+  Doubles out;
   for (int64_t t = 0; t < tokens; ++t) {
     const float* k = qkv.data() + t * s.width() + s.heads() * s.k_dim;
     double squares = 0;
     for (int64_t d = 0; d < wide; ++d) squares += static_cast<double>(k[d]) * static_cast<double>(k[d]);
     const double factor = s.whole_norm ? 1 / std::sqrt(squares / static_cast<double>(wide) + 1e-6) : 1.0;
-    for (int64_t d = 0; d < wide; ++d) out.push_back(static_cast<float>(static_cast<double>(k[d]) * factor));
+    for (int64_t d = 0; d < wide; ++d) out.push_back(rounded(static_cast<float>(static_cast<double>(k[d]) * factor), type));
   }
+  return out;
+}
+
+// All of a step's input as it would be stored: V is read from it.
+Doubles stored(KVType type, const Floats& qkv) {
+  Doubles out;
+  for (const float x : qkv) out.push_back(rounded(x, type));
   return out;
 }
 
@@ -142,16 +150,15 @@ Floats stored_k(const Shape& s, const Floats& qkv) {
 double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
 // One row of q against the positions it sees; k and v are those of its KV head at position 0, `k_next` and `v_next`
-// floats apart from one position to the next.
+// numbers apart from one position to the next.
 struct Row {
   const Shape& s;
-  KVType type;
-  const float *k, *v;
+  const double *k, *v;
   int64_t k_next, v_next, position;
 
   double score(const float* q, int64_t j) const {
     double dot = 0;
-    for (int64_t d = 0; d < s.k_dim; ++d) dot += static_cast<double>(q[d]) * rounded(k[j * k_next + d], type);
+    for (int64_t d = 0; d < s.k_dim; ++d) dot += static_cast<double>(q[d]) * k[j * k_next + d];
     dot *= static_cast<double>(0.3f);
     const auto cap = static_cast<double>(s.softcap);
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
@@ -167,7 +174,7 @@ struct Row {
     for (int64_t d = 0; d < s.v_dim; ++d) {
       double sum = 0;
       for (int64_t j = first; j <= position; ++j)
-        sum += p[static_cast<size_t>(j - first)] * rounded(v[j * v_next + d], type);
+        sum += p[static_cast<size_t>(j - first)] * v[j * v_next + d];
       const double off = std::abs(static_cast<double>(out[d]) - sum / total);
       worst = worse(worst, off);
     }
@@ -176,7 +183,7 @@ struct Row {
 };
 
 double worst_error(const Shape& s, KVType type, const Inputs& in, const Step& now, const Floats& out) {
-  const Floats keys = stored_k(s, in.qkv);
+  const Doubles keys = stored_k(s, type, in.qkv), all = stored(type, in.qkv);
   const int64_t wide = s.kv_heads * s.k_dim, v_at = s.heads() * s.k_dim + wide;
   double worst = 0;
   int64_t begin = 0;  // the sequence's first token
@@ -184,10 +191,10 @@ double worst_error(const Shape& s, KVType type, const Inputs& in, const Step& no
     for (int64_t t = now.starts[seq]; t < now.starts[seq + 1]; ++t) {
       for (int64_t h = 0; h < s.heads(); ++h) {
         const int64_t group = h / s.share, row = t * s.heads() + h;
-        const float* k = keys.data() + begin * wide + group * s.k_dim;
-        const float* v = in.qkv.data() + begin * s.width() + v_at + group * s.v_dim;
+        const double* k = keys.data() + begin * wide + group * s.k_dim;
+        const double* v = all.data() + begin * s.width() + v_at + group * s.v_dim;
         if (s.v_in_k) v = k + s.k_dim - s.v_dim;
-        const Row one{s, type, k, v, wide, s.v_in_k ? wide : s.width(), now.positions[static_cast<size_t>(t)]};
+        const Row one{s, k, v, wide, s.v_in_k ? wide : s.width(), now.positions[static_cast<size_t>(t)]};
         const double sink = s.sinks ? static_cast<double>(in.sinks[static_cast<size_t>(h)])
                                     : -std::numeric_limits<double>::infinity();
         const double error = one.error(in.q.data() + row * s.k_dim, out.data() + row * s.v_dim, sink);
