@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
-from flyweight.types import SamplingParams
+from flyweight.types import COLDEST, HOTTEST, SamplingParams
 
 OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
     ("temperature", -0.1, "0 (greedy), or 0.0001 to 1000000", "0.0"),
@@ -219,6 +219,6 @@ def test_anything_is_valid_or_refused(options: dict[str, Any]) -> None:
     except RequestError as refused:
         assert refused.field in options or "min_tokens" in options
         return
-    assert params.temperature == 0 or 1e-4 <= params.temperature <= 100
+    assert params.temperature == 0 or COLDEST <= params.temperature <= HOTTEST
     assert 0 < params.top_p <= 1 and params.top_k >= 0
     assert 1 <= params.n <= 128 and 0 <= params.min_tokens <= (params.max_tokens or math.inf)
