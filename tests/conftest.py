@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -13,6 +14,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor does one leave packed weights in somebody's home; those of ours that keep some say where.
 os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
+# Machines that run tests are busy, so none fails for the time it takes.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
