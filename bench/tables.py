@@ -87,13 +87,12 @@ def batch(row: Row, kind: str) -> Floor:
 
 def verdict(group: Group, asked: Floor) -> str:
     """`met`, or what is not."""
-    share, missed = group.ours.share.median, []
+    # Where there is a tile unit, the limit is that unit's peak.
+    share, missed = (group.ours.share_tile or group.ours.share).median, []
     if share < asked.share:
         missed.append("share")
     best, default = group.best(asked.peer), group.best("llama.cpp")
-    # Where there is a tile unit, a ratio is out of reach only beyond that unit's own peak.
-    reach = group.ours.share_tile.median if group.ours.share_tile else share
-    binds = best and best.ratio and asked.ratio / best.ratio.median * reach <= MOST
+    binds = best and best.ratio and asked.ratio / best.ratio.median * share <= MOST
     if asked.ratio and best is None:
         missed.append("no peer")
     elif best and best.ratio and binds and best.ratio.median < asked.ratio:

@@ -31,7 +31,7 @@ inline Next first_tile(const AttendArgs& a, const AttendWork& work, const Attend
   s.at = first / kTile * kTile > item.first ? first / kTile * kTile : item.first;
   s.from = first > s.at ? first - s.at : 0;
   s.to = end - s.at < kTile ? end - s.at : kTile;
-  s.end = s.from < s.to ? 1 : 0;
+  s.end = s.from < s.to && s.at < item.last ? 1 : 0;
   return {&item, s};
 }
 

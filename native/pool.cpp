@@ -13,7 +13,7 @@ constexpr uint32_t kStop = 1u << 11;
 constexpr uint32_t kJob = 1u << 12;  // bits 12-31: number of the job; a wrap only makes one worker miss one job
 
 // A pause takes 40-140 cycles (Zen 4, Skylake and later), so 1,000 of them are some 20-50 us: longer than the gap
-// between two ops of a step (5-20 us of Python), far shorter than any idle time worth saving.
+// between two calls of a step (5-20 us of Python), far shorter than any idle time worth saving.
 constexpr int kSpins = 1000;
 
 struct Place {
