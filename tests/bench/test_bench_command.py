@@ -64,6 +64,34 @@ def test_refusals_are_one_line(
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("kernels", "--results"), ("latency", "--output-json"), ("throughput", "--output-json")],
+)
+def test_a_file_that_cannot_be_written_is_found_before_the_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, str]
+) -> None:
+    command, option = words
+    name = option.strip("-").replace("-", "_")
+    for file, why in ((tmp_path, "Is a directory"), (tmp_path / "no" / "f", "No such file")):
+        code, out, err = said(capsys, command, "none.gguf", option, str(file))
+        assert (code, out) == (2, "")
+        assert f"{name} = {str(file)!r}: {why}" in err and err.count("\n") == 1
+    good = tmp_path / "good"
+    assert said(capsys, command, "none.gguf", option, str(good))[0] == 2
+    assert not good.exists()
+
+
+def test_results_that_are_no_text_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF\xff\xfe")
+    code, out, err = said(capsys, "kernels", *SMALL, "--results", str(file))
+    assert (code, out) == (2, "") and "this is no text" in err and err.count("\n") == 1
+    assert file.read_bytes() == b"GGUF\xff\xfe"
+
+
 def test_the_group_names_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = said(capsys, "kernel")
     assert code == 2

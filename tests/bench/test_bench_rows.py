@@ -143,13 +143,33 @@ def test_results_are_kept_and_a_torn_line_is_not(tmp_path: Path) -> None:
     assert load(path) == [OURS, THEIRS, OURS]
 
 
+def test_only_the_start_of_a_row_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    save(path, [OURS])
+    path.write_text(path.read_text().rstrip("\n"))  # a whole row, its newline lost
+    assert load(path) == [OURS]
+    save(path, [THEIRS])
+    assert load(path) == [OURS, THEIRS]
+    path.write_text('{"engi')
+    save(path, [OURS])
+    assert load(path) == [OURS]
+    path.write_text("dear diary\nand so on")
+    save(path, [])
+    assert path.read_text().startswith("dear diary\nand so on")
+
+
 def test_what_are_no_results_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\nand so on\n")
     with pytest.raises(ConfigError, match="line 1 is no JSON"):
         load(path)
-    path.write_text('{"engine": "flyweight"}\n')
-    with pytest.raises(ConfigError, match="no row of results"):
+    for text in ("dear diary", '{"torn": \n', "[1]"):  # a cut-off row has no newline
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"notes\.txt: line 1 is no"):
+            load(path)
+    save(path := tmp_path / "rows.jsonl", [OURS])
+    path.write_text(path.read_text() + '{"engine": "flyweight"}\n')
+    with pytest.raises(ConfigError, match=r"rows\.jsonl: line 2 is no row of results: "):
         load(path)
 
 

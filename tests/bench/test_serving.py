@@ -106,7 +106,10 @@ def test_commands_print_what_vllms_do(
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("latency", "--batch-size", "0"), "num_prompts = 0 is out of range"),
+        (("latency", "--batch-size", "0"), "batch_size = 0 is out of range"),
+        (("latency", "--batch-size", "5000"), "batch_size = 5000 is out of range; allowed: a"),
+        (("throughput", "--num-prompts", "0"), "num_prompts = 0 is out of range"),
+        (("throughput", "--max-num-seqs", "5000"), "1 to 4096; nearest valid: 4096"),
         (("throughput", "--input-len", "0"), "input_len = 0 is out of range"),
         (("startup", "-r", "0"), "repetitions = 0 is out of range"),
         (("startup", "none.gguf"), "'none.gguf' is not a file"),

@@ -123,31 +123,46 @@ def load(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    found = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            document = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise ConfigError(
-                f"{path}: line {number} is no JSON; is this a file of results?"
-            ) from None
-        if not isinstance(document, dict):
-            raise ConfigError(f"{path}: line {number} is no row of results")
-        found.append(Row.of(document))
-    return found
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if torn(lines[-1]):  # only what follows the last newline can have been cut off
+        lines.pop()
+    return [_read(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _read(path: Path, number: int, line: str) -> Row:
+    """The row on a line."""
+    where = f"{path}: line {number}"
+    try:
+        document = json.loads(line)
+    except ValueError:
+        raise ConfigError(f"{where} is no JSON; is this a file of results?") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where} is no row of results")
+    try:
+        return Row.of(document)
+    except ConfigError as error:
+        raise ConfigError(f"{where} is {error}") from None
+
+
+def torn(line: str) -> bool:
+    """Whether a line is the start of a row and not all of it."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return line.startswith("{")
+    return False
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:
-    """Adds rows to a file of results, each on a line of its own."""
+    """Adds rows to a file of results, each on a line of its own.  The start of a row that an
+    interrupted run left is cut off; whatever else is there stays.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    start = "" if not text or text.endswith("\n") else "\n"
-    if start:  # what an interrupted run left is no row
-        path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+    kept, _, last = text.rpartition("\n")
+    if torn(last):
+        path.write_text(kept + "\n" if kept else "", encoding="utf-8")
+        last = ""
     with open(path, "a", encoding="utf-8") as file:
+        file.write("\n" if last else "")
         for row in rows:
             file.write(json.dumps(row.document()) + "\n")

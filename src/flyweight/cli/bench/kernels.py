@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -104,13 +103,15 @@ def kernels(
     )
     if not asked.tests:
         raise ConfigError("there is nothing to measure; give -p, -n, or -b above 1")
-    path = Path(results).expanduser() if results else None
-    done = load(path) if path else []
+    path = by.writable("results", results)
+    with by.using("results", path):
+        done = load(path) if path else []
     found: list[Row] = []
 
     def shown(rows: Sequence[Row]) -> None:
         if path:
-            save(path, rows)
+            with by.using("results", path):
+                save(path, rows)
         if output == "md":
             print(*([] if found else head()), *map(line, rows), sep="\n", flush=True)
         found.extend(rows)

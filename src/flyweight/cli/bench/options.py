@@ -1,8 +1,13 @@
-"""Options the bench commands share."""
+"""Options the bench commands share, and the files that they name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from flyweight.errors import ConfigError
 
 Model = Annotated[str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, org/name.")]
 Threads = Annotated[
@@ -27,3 +32,28 @@ VsPython = Annotated[
 VsBinary = Annotated[
     str | None, typer.Option(metavar="PATH", help="llama.cpp's llama-bench, or its folder.")
 ]
+
+
+@contextmanager
+def using(name: str, path: Path | None) -> Iterator[None]:
+    """What the system refuses about a file is told by the option that named it."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "this is no text"
+        raise ConfigError(f"{name} = {str(path)!r}: {why}") from None
+
+
+def writable(name: str, given: str | None) -> Path | None:
+    """The path of a file that can be written, found out before anything is measured; what is in it
+    stays.  Raises `ConfigError`.
+    """
+    if not given:
+        return None
+    path = Path(given).expanduser()
+    with using(name, path):
+        there = path.exists()
+        path.open("a").close()
+        if not there:  # nothing may come to be written
+            path.unlink()
+    return path

@@ -15,7 +15,7 @@ from flyweight.config import peer_python, whole
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serve import Outcome, Requests
 
-MOST = 1 << 20
+MOST, MOST_SEQS = 1 << 20, 4096
 InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a prompt.")]
 OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of an answer.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests at once.")]
@@ -47,7 +47,9 @@ def latency(
 
     whole("num_iters", num_iters, 1, 10_000)
     whole("num_iters_warmup", num_iters_warmup, 0, 10_000)
-    _judge(input_len, output_len, batch_size, batch_size)
+    _judge(input_len, output_len)
+    whole("batch_size", batch_size, 1, MOST_SEQS)
+    file = by.writable("output_json", output_json)
     asked = Requests(batch_size, input_len, output_len, batch_size)
     engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
     outcome = _measured(
@@ -57,7 +59,7 @@ def latency(
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.percentiles().items():
         print(f"{percent}% percentile latency: {seconds:.4f} seconds")
-    _tell(outcome, output_json)
+    _tell(outcome, file)
 
 
 def throughput(
@@ -78,7 +80,10 @@ def throughput(
     """Time many requests of random tokens, all there from the start."""
     from flyweight.bench.serve import Requests
 
-    _judge(input_len, output_len, num_prompts, max_num_seqs)
+    _judge(input_len, output_len)
+    whole("num_prompts", num_prompts, 1, MOST)
+    whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
+    file = by.writable("output_json", output_json)
     asked = Requests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
     engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
     outcome = _measured(model, asked, (1, 0), engine, (vs, vs_python, vs_binary))
@@ -90,14 +95,12 @@ def throughput(
     )
     print(f"Total num prompt tokens:  {asked.count * input_len}")
     print(f"Total num output tokens:  {asked.count * output_len}")
-    _tell(outcome, output_json)
+    _tell(outcome, file)
 
 
-def _judge(input_len: int, output_len: int, count: int, seqs: int) -> None:
+def _judge(input_len: int, output_len: int) -> None:
     whole("input_len", input_len, 1, MOST)
     whole("output_len", output_len, 1, MOST)
-    whole("num_prompts", count, 1, MOST)
-    whole("max_num_seqs", seqs, 1, 4096)
 
 
 def _engine(
@@ -132,7 +135,7 @@ def _measured(
             return serve(serving, *rounds)
 
 
-def _tell(outcome: Outcome, file: str | None) -> None:
+def _tell(outcome: Outcome, file: Path | None) -> None:
     """What was achieved, and beside whom."""
     middle, asked = outcome.middle, outcome.requests
     tile = f" ({middle.share_tile:.0%} with the tile unit)" if middle.share_tile else ""
@@ -148,4 +151,5 @@ def _tell(outcome: Outcome, file: str | None) -> None:
             f"ours is {ratio.median:.2f} [{ratio.least:.2f}..{ratio.most:.2f}] times as fast"
         )
     if file:
-        Path(file).expanduser().write_text(json.dumps(outcome.document()) + "\n", encoding="utf-8")
+        with by.using("output_json", file):
+            file.write_text(json.dumps(outcome.document()) + "\n", encoding="utf-8")
