@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL, LARGE = "qwen3-0.6b", "llama-3.2-1b"
 NO_FLASH = "llama.cpp -fa off"  # faster than its default at length, on a processor
+STORIES = "stories260k"  # FLYWEIGHT_DATA has it
 MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
 
 
@@ -60,15 +61,22 @@ def rest() -> Iterator[Part]:
     yield Part(q4, shared, ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
     yield Part("stories", ("-p", "128", "-n", "128", "-b", "4"), ("llama.cpp",))
+    if tiny().is_file():
+        yield Part(STORIES, ("-p", "128", "-n", "128"), ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128"), (), isa="avx2")
     yield Part(f"{SMALL}/q8_0", ("-p", "512", "-n", "128"), (), isa="avx2")
     for kind in ("q4_0", "q4_k_m", "q8_0", "bf16"):
         model = f"{LARGE}/{kind}"
         yield Part(model, ("-p", "512,2048", "-n", "64"))
-        yield Part(model, ("-p", "0", "-n", "0", "-b", "4,16,64", "--batch-gen", "16"))
+        yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16"))
     for depth in ("2048", "8192"):
         deep = ("-p", "0", "-n", "32", "-d", depth)
         yield Part(f"{LARGE}/q4_0", deep, ("llama.cpp", NO_FLASH, "openvino"))
+
+
+def tiny() -> Path:
+    """Where the smallest model is, if it is."""
+    return Path(os.environ.get("FLYWEIGHT_DATA", "")) / STORIES / "stories260K-f32.gguf"
 
 
 def peers_here() -> set[str]:
@@ -81,6 +89,8 @@ def peers_here() -> set[str]:
             found.add(name)
     for name in sorted(set(MODULES) - found):
         print(f"without {name}: {python} has no {MODULES[name]}", file=sys.stderr)
+    if not os.environ.get("LLAMA_BENCH_AVX2"):
+        print("without llama.cpp beside avx2: LLAMA_BENCH_AVX2 is not set", file=sys.stderr)
     return found
 
 
@@ -88,6 +98,7 @@ def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str]:
     """The command line of a part."""
     own = "/" not in part.model
     file = part.model if own else str(args.models / f"{part.model}.gguf")
+    file = str(tiny()) if part.model == STORIES else file
     words = [sys.executable, "-m", "flyweight.cli.main", "bench", "kernels", file, *part.options]
     words += ["-r", str(args.repetitions), "--results", str(args.results)]
     if part.isa == "avx2":

@@ -7,11 +7,12 @@ is the one ours was least faster than, in the same rounds.
 """
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyweight.bench.report import machine_line, ratio
+from flyweight.bench.report import machine_line, ratio, share
 from flyweight.bench.rows import OURS, Row, load
 from flyweight.bench.surroundings import Around
 
@@ -122,9 +123,6 @@ def line(group: Group, quiet: Row | None) -> str:
     """A row of the table; `quiet` is the same without busy neighbours."""
     ours, asked = group.ours, floor(group.ours)
     best = group.best(asked.peer)
-    share = f"{ours.share.median:.0%}" + (
-        f" ({ours.share_tile.median:.0%} of {ours.isa})" if ours.share_tile else ""
-    )
     said = verdict(group, asked)
     if ours.n_busy and quiet:
         kept = ours.avg_ts / quiet.avg_ts
@@ -136,14 +134,14 @@ def line(group: Group, quiet: Row | None) -> str:
         ours.model_filename,
         ours.test + (f" + {ours.n_busy} busy" if ours.n_busy else ""),
         f"{ours.avg_ts:.1f} ± {ours.stddev_ts:.1f}",
-        share,
+        share(ours),
         f"{asked.share:.0%}" if asked.share else "",
         theirs,
         ratio(best.ratio) if best else "",
         f"{asked.ratio:g}" if asked.ratio else "",
         said,
     )
-    return "| " + " | ".join(cell.replace("%", " %") for cell in cells) + " |"
+    return "| " + " | ".join(re.sub(r"(?<=\d)%", " %", cell) for cell in cells) + " |"
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:

@@ -26,9 +26,10 @@ def test_kernels_prints_a_table_and_the_machine(capsys: pytest.CaptureFixture[st
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0].startswith("| model | size | params | backend | threads | test | t/s | GB/s |")
-    tests = [line.split(" | ")[5] for line in lines[2:7]]
-    assert tests == ["pp16", "tg3", "pp16 @ d32", "tg3 @ d32", "tg2 b2"]
-    assert lines[8].split("; ")[1].endswith("cores") and "flyweight" in lines[8]
+    tests = [line.split(" | ")[5] for line in lines[2:8]]
+    assert tests == ["pp16", "tg3", "pp16 @ d32", "tg3 @ d32", "tg2 b2", "tg2 b2 @ d32"]
+    assert {line.split(" | ")[9] for line in lines[2:8]} == {"–"}  # caches hold this model
+    assert lines[9].split("; ")[1].endswith("cores") and "flyweight" in lines[9]
 
 
 def test_kernels_goes_on_where_it_was_stopped(

@@ -77,6 +77,14 @@ def test_a_tile_unit_has_a_share_of_its_own() -> None:
     assert "tg128 @ d2048 + 1 busy" in line(replace(OURS, n_busy=1))
 
 
+def test_weights_that_caches_hold_have_no_share() -> None:
+    cached = replace(OURS, model_size=3_000_000)
+    assert "| – |" in line(cached) and "71 %" not in line(cached)
+    page = Page()
+    page.feed(report([cached], "html"))
+    assert page.tags.count("rect") == 1
+
+
 def test_json_has_llama_benchs_keys_and_goes_back() -> None:
     first, second = json.loads(report([OURS, THEIRS], "json"))
     assert first["model_filename"] == "qwen3-0.6b/q4_0.gguf"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.bench.kernels import Asked, Listener, missing, neighbours, run
-from flyweight.bench.peers import Means, Named, PeerError, Room, opened
+from flyweight.bench.peers import Child, Means, Named, PeerError, Room, opened
 from flyweight.bench.rows import Row
 from flyweight.bench.surroundings import Neighbours, process_seconds
 from flyweight.bench.workloads import Workload
@@ -124,6 +124,22 @@ def test_a_peer_that_cannot_read_the_file_is_left_out(tmp_path: Path) -> None:
     assert heard.warnings == ["openvino: Unsupported quantization type; it is left out"]
 
 
+def test_a_peer_that_cannot_begin_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Child] = []
+    close = Child.close
+
+    def noted(child: Child) -> None:
+        close(child)
+        closed.append(child)
+
+    monkeypatch.setattr(Child, "close", noted)
+    means = stand_in(tmp_path, "None", '{"error": "no"}')
+    with pytest.raises(PeerError, match="openvino: no"):
+        opened(Named("openvino"), "none.gguf", ROOM, means)
+    (process,) = [child.process for child in closed]
+    assert process.returncode is not None and process.stdout is not None and process.stdout.closed
+
+
 @pytest.mark.parametrize(
     "name, package", [("openvino", "openvino-genai"), ("llama.cpp", "llama-cpp-python")]
 )
@@ -134,8 +150,11 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
-    with pytest.raises(ConfigError, match=f"pip install {package}"):
-        opened(Named(name), "none.gguf", ROOM, Means(python=str(python)))
+    for binary in (None, ""):
+        with pytest.raises(ConfigError, match=f"pip install {package}") as refused:
+            opened(Named(name), "none.gguf", ROOM, Means(python=str(python), binary=binary))
+        hinted = name == "llama.cpp" and binary is not None
+        assert ("--vs-binary" in str(refused.value)) == hinted
 
 
 @pytest.mark.parametrize(

@@ -128,3 +128,9 @@ def test_the_page_keeps_what_is_around_the_tables(tables: ModuleType, tmp_path: 
 def test_the_committed_page_has_its_marks(tables: ModuleType) -> None:
     text = (BENCH.parent / "docs" / "performance.md").read_text(encoding="utf-8")
     assert text.count(tables.BEGIN) == text.count(tables.END) == 1
+
+
+def test_the_share_is_that_of_the_command(tables: ModuleType) -> None:
+    assert "| 71 % |" in tables.line(tables.Group(OURS, ()), None)
+    cached = replace(OURS, model_size=3_000_000)
+    assert "| – |" in tables.line(tables.Group(cached, ()), None)

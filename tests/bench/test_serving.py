@@ -12,6 +12,7 @@ from flyweight.bench.rows import Spread
 from flyweight.bench.serve import Outcome, Requests, Served, Serving, serve
 from flyweight.bench.startup import Start, Starts, startup
 from flyweight.bench.workloads import Workload
+from flyweight.cli.bench.serving import _tell
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 
@@ -99,7 +100,7 @@ def test_commands_print_what_vllms_do(
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == len(lines) + 1
     assert all(line.startswith(start) for line, start in zip(shown, lines, strict=False))
-    assert shown[-1].startswith("Achieved: ") and "% of the machine's limit" in shown[-1]
+    assert shown[-1].startswith("Achieved: ") and "of the machine's limit" not in shown[-1]
     assert json.loads(file.read_text())["num_requests"] == (3 if "throughput" in words else 2)
 
 
@@ -133,6 +134,23 @@ def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
     for one in (starts.cold, *starts.warm):
         assert 0 < one.first <= one.whole and one.peak > 10 << 20
     assert len(starts.warm) == len(starts.peers["openvino"]) == 2
+
+
+def test_a_peer_that_fails_loses_no_starts(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    starts = startup(
+        "stories", ("--threads", "1"), 2, [Named("openvino")],
+        stand_in(tmp_path, '{"error": "out of room"}'), warn=warnings.append,
+    )  # fmt: skip
+    assert len(starts.warm) == 2 and starts.peers == {}
+    assert warnings == ["openvino: out of room; it is left out"]
+
+
+def test_the_share_is_shown_of_weights_that_memory_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _tell(Outcome(Requests(1, 8, 2, 1), (served(0.1),), (), weights=1 << 30), None)
+    assert "50% of the machine's limit" in capsys.readouterr().out
 
 
 def test_a_start_that_fails_says_why() -> None:

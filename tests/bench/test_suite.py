@@ -73,6 +73,28 @@ def test_avx2_is_held_to_a_program_built_for_it(
     assert words[-4:] == ["--vs", "llama.cpp", "--vs-binary", "/there/llama-bench"]
 
 
+def test_the_smallest_model_is_measured_where_it_is(
+    suite: ModuleType, args: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWEIGHT_DATA", str(tmp_path))
+    assert suite.STORIES not in {part.model for part in suite.rest()}
+    file = tmp_path / "stories260k" / "stories260K-f32.gguf"
+    file.parent.mkdir()
+    file.touch()
+    (part,) = [part for part in suite.rest() if part.model == suite.STORIES]
+    assert str(file) in suite.command(part, args, set())
+
+
+def test_a_comparison_that_is_left_out_is_told(
+    suite: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.peers_here()
+    assert "LLAMA_BENCH_AVX2 is not set\n" in capsys.readouterr().err
+    monkeypatch.setenv("LLAMA_BENCH_AVX2", "/there/llama-bench")
+    suite.peers_here()
+    assert "LLAMA_BENCH_AVX2" not in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def shapes() -> ModuleType:
     pytest.importorskip("gguf")

@@ -1,6 +1,7 @@
 """Tests by llama-bench's names, their tokens, and what the engine really computes for them."""
 
 import pytest
+from test_kernels_bench import Heard
 
 from flyweight.bench.ours import Options, Ours
 from flyweight.bench.workloads import Wanted, Workload, needed, numbers
@@ -18,10 +19,20 @@ def test_names_are_llama_benchs() -> None:
 def test_lists_become_tests_in_order() -> None:
     wanted = Wanted((512,), (128, 0), (0, 2048), (1, 2, 16), 32)
     assert [test.name for test in wanted.tests()] == [
-        "pp512", "tg128", "pp512 @ d2048", "tg128 @ d2048", "tg32 b2", "tg32 b16",
+        "pp512", "tg128", "pp512 @ d2048", "tg128 @ d2048",
+        "tg32 b2", "tg32 b16", "tg32 b2 @ d2048", "tg32 b16 @ d2048",
     ]  # fmt: skip
     shared = Wanted((), (), (0,), (16,), 32, (3000,))
     assert [test.name for test in shared.tests()] == ["tg32 b16 @ s3000"]
+
+
+@pytest.mark.parametrize(
+    "depth, batch, said",
+    [(0, 1, "shared_prefix = 64 is for batches"), (32, 2, "shared_prefix = 64 with n_depth = 32")],
+)
+def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        list(Wanted((), (), (0, depth), (batch,), 32, (64,)).tests())
 
 
 @pytest.mark.parametrize(
@@ -55,6 +66,7 @@ TESTS = [
     Workload(gen=6, depth=70),
     Workload(gen=5, seqs=3),
     Workload(gen=5, seqs=3, shared=70),
+    Workload(gen=5, seqs=3, depth=70),
 ]
 
 
@@ -95,6 +107,16 @@ def test_an_engine_is_made_as_small_as_the_tests_allow() -> None:
     length, seqs, blocks = needed([Workload(gen=32, seqs=64)], 32, 512)
     assert (length, seqs) == (32 + 32 + 1 + 6, 64)
     assert blocks * 32 >= seqs * length
+
+
+def test_a_test_beyond_the_models_context_is_warned_about() -> None:
+    heard = Heard()
+    engine = Ours("stories", [Workload(prompt=8)], Options(threads=1), heard)
+    assert heard.warnings == []
+    beyond = Workload(prompt=engine.loaded.spec.context + 1)
+    Ours("stories", [beyond], Options(threads=1), heard)
+    (warning,) = heard.warnings
+    assert f"above the {engine.loaded.spec.context} tokens" in warning
 
 
 def test_a_depth_that_ends_inside_a_block_is_refused() -> None:

@@ -6,7 +6,7 @@ Invariant: the page is self-contained: no script, no network, nothing from a fil
 from collections.abc import Sequence
 from html import escape
 
-from flyweight.bench.rows import OURS, Row
+from flyweight.bench.rows import CACHED_BYTES, OURS, Row
 
 WIDTH, BAR, NAME, FIGURE = 420, 18, 150, 150  # pixels
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f")
@@ -55,8 +55,10 @@ def bars(rows: Sequence[Row], colours: dict[str, str]) -> str:
         lines += [
             f'<text x="0" y="{y + 13}">{escape(name)}</text>',
             bar(NAME, y, row.avg_ts / fastest * WIDTH, colour, f"{row.avg_ts:.1f}{times}"),
-            bar(second, y, min(row.share.median, 1.2) * 160, colour, f"{row.share.median:.0%}"),
         ]
+        if row.model_size >= CACHED_BYTES:  # what caches hold has no share
+            share = row.share.median
+            lines.append(bar(second, y, min(share, 1.2) * 160, colour, f"{share:.0%}"))
     height = len(rows) * (BAR + 6)
     lines.append(
         f'<line x1="{second + 160}" x2="{second + 160}" y1="0" y2="{height}" stroke="#a0aec0"/>'

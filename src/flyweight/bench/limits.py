@@ -71,8 +71,7 @@ def _readable(pool: _native.Pool, rows: int) -> _native.Tiles:
 def _peaks(pool: _native.Pool, read: float) -> Limits:
     f32 = _rate(lambda: _native.probe_fma(pool, ROUNDS))
     int8 = _rate(lambda: _native.probe_dot(pool, ROUNDS))
-    probe = getattr(_native, "probe_bf16", None)
-    bf16 = _rate(lambda: probe(pool, ROUNDS)) if probe else 2 * f32
+    bf16 = _rate(lambda: _native.probe_bf16(pool, ROUNDS))
     return Limits(read, int8, bf16, f32)
 
 

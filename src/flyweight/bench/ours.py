@@ -65,6 +65,12 @@ class Notes(Silent):
     def progress(self, done: int, total: int) -> None:
         self.tell.progress(done, total)
 
+    def warn(self, message: str) -> None:
+        self.tell.warn(message)
+
+    def note(self, message: str) -> None:
+        self.tell.note(message)
+
     def fetching(self, file: str, done: int, total: int) -> None:
         self.tell.fetching(file, done, total)
 
@@ -131,7 +137,9 @@ class Ours:
 
     def _fill(self, test: Workload) -> None:
         """Computes what comes before, where it is not in the prefix cache already."""
-        self._add(test, test.prompts(self._vocab)[0][: test.before], 1)
+        prompts = test.prompts(self._vocab)
+        for prompt in prompts[:1] if test.shared else prompts:
+            self._add(test, prompt[: test.before], 1)
         while self.loaded.engine.busy:
             self.loaded.engine.step()
 

@@ -75,11 +75,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """How peers are run: threads, the interpreter that has them, llama.cpp's own binary."""
+    """How peers are run: threads, the interpreter that has them, llama.cpp's own binary (None where
+    it cannot be the peer).
+    """
 
     threads: int = 1
     python: str = ""
-    binary: str = ""
+    binary: str | None = None
 
 
 class Peer(Protocol):
@@ -122,11 +124,16 @@ class Child:
             )
         except OSError as error:
             raise ConfigError(f"vs_python = {python!r}: {error.strerror}") from None
-        hello = self._answer()
+        try:
+            hello = self._answer()
+        except PeerError:
+            self.close()
+            raise
         if "missing" in hello:
             self.close()
             package = PACKAGES[named.kind]
-            also = ", or give --vs-binary its llama-bench" if named.kind == "llama.cpp" else ""
+            program = named.kind == "llama.cpp" and means.binary is not None
+            also = ", or give --vs-binary its llama-bench" if program else ""
             raise ConfigError(
                 f"vs = {named.kind!r} needs {package}, which {python} does not have: pip install "
                 f"{package}, or give --vs-python an interpreter that has it{also}"
@@ -197,7 +204,7 @@ class Binary:
     def __init__(self, named: Named, model: str, means: Means) -> None:
         self.label, self.flags = named.label, named.flags
         self.model, self.threads = named.file or model, means.threads
-        path = Path(means.binary).expanduser()
+        path = Path(means.binary or "").expanduser()
         self.folder = path if path.is_dir() else path.parent
         self.single = path / "llama-bench" if path.is_dir() else path
         self.version = "llama.cpp"

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from flyweight.bench.html import page
-from flyweight.bench.rows import OURS, Row, Spread
+from flyweight.bench.rows import CACHED_BYTES, OURS, Row, Spread
 from flyweight.bench.surroundings import Around
 
 FORMS = ("md", "csv", "json", "jsonl", "html")
@@ -68,7 +68,11 @@ def test(row: Row) -> str:
 
 
 def share(row: Row) -> str:
-    """`71 %`, and of a tile unit's limits in brackets."""
+    """`71 %`, and of a tile unit's limits in brackets; a dash for weights that caches hold, which
+    memory's speed does not limit.
+    """
+    if row.model_size < CACHED_BYTES:
+        return "–"
     tile = f" ({row.share_tile.median:.0%} of {row.isa})" if row.share_tile else ""
     return f"{row.share.median:.0%}{tile}".replace("%", " %")
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from flyweight.errors import ConfigError
 
 OURS = "flyweight"
+CACHED_BYTES = 32 << 20  # of weights: fewer may stay in caches
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Serving:
         self.shape: Shape = shape(
             found.checkpoint, found.plan, found.spec, given.activations, stored
         )
-        weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
+        self.weights = weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
         self.prober = Prober(self.threads, isa(given), weights)
         self.peers: list[Peer] = []
 
@@ -162,11 +162,12 @@ def served(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rounds of the same requests, ours and peers'."""
+    """Rounds of the same requests, ours and peers', with so many bytes of weights."""
 
     requests: Requests
     ours: tuple[Served, ...]
     peers: tuple[Beside, ...]
+    weights: int = 0
 
     @property
     def seconds(self) -> list[float]:
@@ -240,4 +241,4 @@ def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
         for peer in serving.peers
         if peer.label in times
     )
-    return Outcome(serving.requests, tuple(ours), beside)
+    return Outcome(serving.requests, tuple(ours), beside, serving.weights)

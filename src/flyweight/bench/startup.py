@@ -59,9 +59,9 @@ Told = Callable[[str, int, int], None]
 
 def startup(
     model: str, options: Sequence[str], rounds: int, peers: Sequence[Named], means: Means,
-    tell: Told = lambda what, done, total: None,
+    tell: Told = lambda what, done, total: None, warn: Callable[[str], None] = lambda message: None,
 ) -> Starts:  # fmt: skip
-    """One cold start and `rounds` later ones, peers in turn."""
+    """One cold start and `rounds` later ones, peers in turn; one that fails is left out."""
     warm: list[Start] = []
     theirs: dict[str, list[float]] = {peer.label: [] for peer in peers}
     with tempfile.TemporaryDirectory(prefix="flyweight-bench-") as cache:
@@ -71,7 +71,13 @@ def startup(
             tell(f"start {round + 1}", round + 1, rounds + 1)
             warm.append(start(model, options, Path(cache)))
             for peer in peers:
-                theirs[peer.label].append(first_token(peer, model, means))
+                if peer.label not in theirs:
+                    continue
+                try:
+                    theirs[peer.label].append(first_token(peer, model, means))
+                except PeerError as error:
+                    warn(f"{error}; it is left out")
+                    del theirs[peer.label]
     return Starts(cold, tuple(warm), {label: tuple(times) for label, times in theirs.items()})
 
 

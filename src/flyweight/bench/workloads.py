@@ -3,7 +3,7 @@
 Invariant: a `Workload` says what is computed, for any engine; equal ones have equal names.  `pp512`
 is a prompt of 512 tokens, `tg128` 128 tokens one after another, `@ d2048` after 2,048 tokens that
 are not timed, `b16` by sixteen sequences at once, each after a prompt of its own, `@ s3000` after
-one prompt of 3,000 that they share.
+one prompt of 3,000 that they share, `b16 @ d64` each after 64 of its own.
 """
 
 import random
@@ -94,7 +94,7 @@ def numbers(name: str, text: str, low: int, high: int) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The tests asked for, as lists of numbers: `batches` of sequences decode `batch_gen` tokens
-    each; `shared` prefixes are for those batches above 1.
+    each, of those above 1, at all depths or after `shared` prefixes.
     """
 
     prompts: Sequence[int] = (512,)
@@ -105,13 +105,20 @@ class Wanted:
     shared: Sequence[int] = ()
 
     def tests(self) -> Iterator[Workload]:
-        """In the order they are run."""
+        """In the order they are run.  Raises `ConfigError` for what would be passed over."""
+        many = [n for n in self.batches if n > 1]
+        if self.shared and not many:
+            raise ConfigError(f"shared_prefix = {self.shared[0]} is for batches; give -b above 1")
+        if self.shared and any(self.depths):
+            raise ConfigError(
+                f"shared_prefix = {self.shared[0]} with n_depth = {max(self.depths)}: what is "
+                "shared is the depth; give one of them"
+            )
         for depth in self.depths:
             yield from (Workload(prompt=n, depth=depth) for n in self.prompts if n)
             yield from (Workload(gen=n, depth=depth) for n in self.gens if n)
-        many = [n for n in self.batches if n > 1]
-        if not self.shared:
-            yield from (Workload(gen=self.batch_gen, seqs=n) for n in many)
+        for depth in () if self.shared else self.depths:
+            yield from (Workload(gen=self.batch_gen, seqs=n, depth=depth) for n in many)
         for prefix in self.shared:
             yield from (Workload(gen=self.batch_gen, seqs=n, shared=prefix) for n in many)
 

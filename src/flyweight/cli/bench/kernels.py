@@ -55,7 +55,7 @@ def kernels(
     threads: by.Threads = None,
     activations: opt.Activations = "int8",
     kv_cache_dtype: opt.KVDtype = "auto",
-    memory_limit: opt.MemoryLimit = "80%",
+    memory_limit: by.MemoryLimit = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,
     vs_binary: by.VsBinary = None,

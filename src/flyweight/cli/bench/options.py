@@ -14,6 +14,13 @@ Threads = Annotated[
     int | None,
     typer.Option("-t", "--threads", metavar="N", help="Threads, peers' too. [default: our cores]"),
 ]
+MemoryLimit = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="For the engine: 6GiB, 512MB, 80%. The limits' probe takes up to 1 GiB beside it.",
+    ),
+]
 Vs = Annotated[
     list[str] | None,
     typer.Option(

@@ -36,7 +36,7 @@ def latency(
     threads: by.Threads = None,
     activations: opt.Activations = "int8",
     kv_cache_dtype: opt.KVDtype = "auto",
-    memory_limit: opt.MemoryLimit = "80%",
+    memory_limit: by.MemoryLimit = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,
     vs_binary: by.VsBinary = None,
@@ -71,7 +71,7 @@ def throughput(
     threads: by.Threads = None,
     activations: opt.Activations = "int8",
     kv_cache_dtype: opt.KVDtype = "auto",
-    memory_limit: opt.MemoryLimit = "80%",
+    memory_limit: by.MemoryLimit = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,
     vs_binary: by.VsBinary = None,
@@ -137,11 +137,16 @@ def _measured(
 
 def _tell(outcome: Outcome, file: Path | None) -> None:
     """What was achieved, and beside whom."""
+    from flyweight.bench.rows import CACHED_BYTES
+
     middle, asked = outcome.middle, outcome.requests
     tile = f" ({middle.share_tile:.0%} with the tile unit)" if middle.share_tile else ""
+    share = f"{middle.share:.0%} of the machine's limit{tile}; "
+    if outcome.weights < CACHED_BYTES:
+        share = ""  # caches hold them: memory's speed is no limit
     print(
         f"Achieved: {asked.tokens / middle.seconds:.1f} tokens/s, {middle.gbps:.1f} GB/s, "
-        f"{middle.gops:.0f} Gop/s; {middle.share:.0%} of the machine's limit{tile}; "
+        f"{middle.gops:.0f} Gop/s; {share}"
         f"others used {middle.other_cores:.2f} cores"
     )
     for peer in outcome.peers:

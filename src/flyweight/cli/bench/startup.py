@@ -47,7 +47,7 @@ def startup(
     means = Means(threads or _cores(), peer_python(vs_python))
     with measuring() as tell:
         path = find(settings, tell)
-        starts = measured(str(path), options, repetitions, peers, means, tell.round)
+        starts = measured(str(path), options, repetitions, peers, means, tell.round, tell.warn)
     if as_json:
         print(json.dumps({"model": str(path), "bytes": size(path), **starts.document()}))
         return
