@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL, LARGE = "qwen3-0.6b", "llama-3.2-1b"
 NO_FLASH = "llama.cpp -fa off"  # faster than its default at length, on a processor
-STORIES = "stories260k"  # FLYWEIGHT_DATA has it
+STORIES = "stories260k"  # FLYWEIGHT_DATA has it; made for 128 tokens
 MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
 
 
@@ -62,7 +62,7 @@ def rest() -> Iterator[Part]:
     yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
     yield Part("stories", ("-p", "128", "-n", "128", "-b", "4"), ("llama.cpp",))
     if tiny().is_file():
-        yield Part(STORIES, ("-p", "128", "-n", "128"), ("llama.cpp",))
+        yield Part(STORIES, ("-p", "64", "-n", "64"), ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128"), (), isa="avx2")
     yield Part(f"{SMALL}/q8_0", ("-p", "512", "-n", "128"), (), isa="avx2")
     for kind in ("q4_0", "q4_k_m", "q8_0", "bf16"):

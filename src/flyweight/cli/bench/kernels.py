@@ -23,7 +23,10 @@ Gens = Annotated[
     str, typer.Option("-n", "--n-gen", metavar="N,N", help="Tokens one by one; 0 is none.")
 ]
 Depths = Annotated[
-    str, typer.Option("-d", "--n-depth", metavar="N,N", help="Tokens before both, not timed.")
+    str,
+    typer.Option(
+        "-d", "--n-depth", metavar="N,N", help="Tokens before these, and of each batch, not timed."
+    ),
 ]
 Batches = Annotated[
     str, typer.Option("-b", "--batch", metavar="N,N", help="Sequences that decode at once.")
