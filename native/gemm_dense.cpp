@@ -66,7 +66,7 @@ bool shared(const LinearJob& job) {
   return job.mode == Mode::f32;
 }
 
-void multiply(const LinearJob& job, Range tiles, Range panels) {
+void multiply(const LinearJob& job, Run tiles, Range panels) {
   if (shared(job)) return FW_BASE::gemm_kernels.multiply(job, tiles, panels);
   return job.mode == Mode::i8 ? multiply_grouped(job, tiles, panels) : multiply_pairs(job, tiles, panels);
 }
@@ -75,7 +75,7 @@ void unpack(const LinearJob& job, int64_t row, float* out) { FW_BASE::gemm_kerne
 
 #else
 
-void multiply(const LinearJob& job, Range tiles, Range panels) {
+void multiply(const LinearJob& job, Run tiles, Range panels) {
   if (job.mode == Mode::i8) return multiply_grouped(job, tiles, panels);
   if (job.mode == Mode::bf16) return multiply_pairs(job, tiles, panels);
   switch (job.kind) {

@@ -85,7 +85,7 @@ class FloatChunk {
 
 }  // namespace
 
-void multiply_floats(const LinearJob& job, Range tiles, Range panels, OpenFloats open) {
+void multiply_floats(const LinearJob& job, Run tiles, Range panels, OpenFloats open) {
   FloatChunk chunk(job, open);
   for (int64_t i = tiles.begin; i < tiles.end; i += kSumTiles)
     chunk.run({i, i + kSumTiles < tiles.end ? i + kSumTiles : tiles.end}, panels);

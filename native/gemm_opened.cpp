@@ -51,7 +51,9 @@ class Chunk {
       : job_(job), form_(form), open_(with), bytes_(tile_bytes(job.kind, job.k)),
         token_(token_bytes(Mode::i8, job.k)), panels_(panel_count(job.tokens, kOpenedTokens)) {}
 
-  void run(Range tiles, Range panels) {
+  // `next`: the tile to go on with.
+  void run(Range tiles, Range panels, int64_t next) {
+    next_ = next;
     for (int64_t group = 0; group < job_.k / kGroup; group += kOpenK / kGroup) {
       const int64_t left = job_.k / kGroup - group;
       groups_ = left < kOpenK / kGroup ? left : kOpenK / kGroup;
@@ -71,7 +73,7 @@ class Chunk {
     arrangement_.set(form_, size);
     const bool first = group == 0, last = group + groups_ == job_.k / kGroup;
     if (!first) sums_.take(job_, tiles, t, size);
-    const uint8_t* ahead = last ? place(tiles.end, 0) : place(tiles.begin, group + groups_);
+    const uint8_t* ahead = last ? place(next_, 0) : place(tiles.begin, group + groups_);
     inner_of(form_, size)({opened_, tiles.end - tiles.begin, job_.panels + t * token_ + group * kRecord * size, sums_.of(0),
                            groups_, first, ahead, ask ? bytes_ / (job_.k / kGroup) : 0, bytes_});
     sums_.give(job_, tiles, t, size, last);
@@ -80,7 +82,7 @@ class Chunk {
   const LinearJob& job_;
   const OpenedForm& form_;
   OpenTile open_;
-  int64_t bytes_, token_, panels_, groups_ = 0;
+  int64_t bytes_, token_, panels_, groups_ = 0, next_ = 0;
   Arrangement arrangement_;
   Opened opened_[kOpenTiles];
   Sums sums_;
@@ -88,10 +90,12 @@ class Chunk {
 
 }  // namespace
 
-void multiply_opened(const LinearJob& job, Range tiles, Range panels, const OpenedForm& form, OpenTile open) {
+void multiply_opened(const LinearJob& job, Run tiles, Range panels, const OpenedForm& form, OpenTile open) {
   Chunk chunk(job, form, open);
-  for (int64_t i = tiles.begin; i < tiles.end; i += kOpenTiles)
-    chunk.run({i, i + kOpenTiles < tiles.end ? i + kOpenTiles : tiles.end}, panels);
+  for (int64_t i = tiles.begin; i < tiles.end; i += kOpenTiles) {
+    const bool more = i + kOpenTiles < tiles.end;
+    chunk.run({i, more ? i + kOpenTiles : tiles.end}, panels, more ? i + kOpenTiles : tiles.next);
+  }
 }
 
 }  // namespace flyweight::FW_ISA

@@ -45,6 +45,17 @@ constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
 #endif
 constexpr int kMostTokens = kRowPanel > kTokens ? kRowPanel : kTokens;
 
+// What a run of tiles asks of memory.
+struct Stream {
+  int64_t ahead;       // this many bytes early; 0: the tiles were read before and are in L2
+  const uint8_t* end;  // of the run: what is read after it lies `jump` bytes further
+  int64_t jump;
+};
+inline Stream stream_of(const LinearJob& job, const Run& tiles, int64_t ahead) {
+  const int64_t bytes = tile_bytes(job.kind, job.k);
+  return {ahead, job.weight + tiles.end * bytes, (tiles.next - tiles.end) * bytes};
+}
+
 // Where a kernel reads and writes: `tile` is the first of its tiles, `panel` its tokens.
 struct Spot {
   const uint8_t* tile;
@@ -52,7 +63,7 @@ struct Spot {
   float* out;
   const float* bias;
   int64_t left;   // rows from the first of these tiles to the end of the weight
-  int64_t ahead;  // prefetch this many bytes ahead; 0: the tiles were read before and are in L2
+  Stream stream;
 };
 
 template <int Tiles, int Tokens>
@@ -92,11 +103,14 @@ FW_INLINE I32x16 ibroadcast(const uint8_t* p) {
 FW_INLINE void prefetch(const uint8_t* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
-// What is `ahead` of a stream at p that goes on by `bytes`.
-FW_INLINE void prefetch_stream(const uint8_t* p, int64_t ahead, int64_t bytes) {
-  prefetch(p + ahead, bytes);
-  if (ahead > kAhead) return;
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + ahead / 2 + i);
+// What is ahead of a stream at p that goes on by `bytes`.
+FW_INLINE void prefetch_stream(const Stream& s, const uint8_t* p, int64_t bytes) {
+  const uint8_t* far = p + s.ahead;
+  prefetch(far < s.end ? far : far + s.jump, bytes);
+  if (s.ahead > kAhead) return;
+  const uint8_t* near = p + s.ahead / 2;
+  if (near >= s.end) near += s.jump;
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(near + i);
 }
 
 // Float activations: acc = fma(w[k], x[k], acc), k upward; w[k] is the exact dequantised weight.
@@ -110,8 +124,8 @@ void multiply_float(const LinearJob& job, const Spot& at) {
   const uint8_t* x = at.panel;
   const int64_t whole = job.k / step * step;
   for (int64_t k = 0; k < whole; k += step, x += 4 * step * Tokens) {
-    if (at.ahead)
-      prefetch_stream(at.tile + k * W::kGroupBytes * Tiles / kGroup, at.ahead, W::kGroupBytes * Tiles * step / kGroup);
+    if (at.stream.ahead)
+      prefetch_stream(at.stream, at.tile + k * W::kGroupBytes * Tiles / kGroup, W::kGroupBytes * Tiles * step / kGroup);
     F32x16 w[Tiles][step];
     each<Tiles>([&](auto i) FW_LAMBDA { W::values(at.tile + bytes * i, k, w[i]); });
     each<step>([&](auto j) FW_LAMBDA {
@@ -143,7 +157,7 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
   clear(acc);
   const uint8_t* x = at.panel;
   for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
-    if (at.ahead) prefetch_stream(at.tile + g * group, at.ahead, group);
+    if (at.stream.ahead) prefetch_stream(at.stream, at.tile + g * group, group);
     each<subs>([&](auto s) FW_LAMBDA {
       constexpr int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
       I32x16 dot[Tiles][Tokens];
@@ -195,7 +209,7 @@ template <class M>
 constexpr Inners kRowInners = inners<M, 1>(std::make_integer_sequence<int, kRowPanel>{});
 
 // Tiles outside, panels inside: a pair of tiles stays in L2 (at most 110 KB at K = 3072) while the panels pass.
-inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range panels) {
+inline void walk(const LinearJob& job, const Inners& inner, Run tiles, Range panels) {
   const int64_t bytes = tile_bytes(job.kind, job.k), token = token_bytes(job.mode, job.k);
   const int64_t count = panel_count(job.tokens, panel_width(job));
   for (int64_t i = tiles.begin; i < tiles.end;) {
@@ -207,7 +221,8 @@ inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range p
       // fetching stays close.
       const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kRowTokensI8 ? kAhead : bytes * (many ? inner.tiles : 1);
       const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
-                    job.bias ? job.bias + row : nullptr, job.n - row, ahead};
+                    job.bias ? job.bias + row : nullptr, job.n - row,
+                    stream_of(job, tiles, ahead)};
       (many ? inner.many : inner.one)[size - 1](job, at);
     }
     i += many ? inner.tiles : 1;
@@ -230,7 +245,7 @@ struct Int8 {
 };
 
 template <class W>
-void multiply_dense(const LinearJob& job, Range tiles, Range panels) {
+void multiply_dense(const LinearJob& job, Run tiles, Range panels) {
   constexpr int side_by_side = W::kRowTiles < kRowTiles ? W::kRowTiles : kRowTiles;
   const bool row = job.tokens <= kRowTokens;
   walk(job, row ? kInners<Float<W>, side_by_side> : kInners<Float<W>, kTiles>, tiles, panels);
@@ -262,9 +277,9 @@ struct CodeSums {
   bool scaled;
 };
 CodeSums code_sums(Kind kind);
-void multiply_pairs(const LinearJob& job, Range tiles, Range panels);
-void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
-void multiply_grouped_floats(const LinearJob& job, Range tiles, Range panels);
+void multiply_pairs(const LinearJob& job, Run tiles, Range panels);
+void multiply_grouped(const LinearJob& job, Run tiles, Range panels);
+void multiply_grouped_floats(const LinearJob& job, Run tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
 
 }  // namespace flyweight::FW_ISA

@@ -141,13 +141,18 @@ struct Range {
   int64_t begin, end;
 };
 
+// Tiles for one thread, which will probably go on at tile `next`: that is what it asks memory for as it ends.
+struct Run {
+  int64_t begin, end, next;
+};
+
 // The kernels of one instruction set.  They do not know the pool: linear.cpp cuts the work.
 struct GemmKernels {
   int64_t (*panel_width)(const LinearJob& job);    // most tokens a panel may hold
   int64_t (*tiles_at_once)(const LinearJob& job);  // best divisor of a run of tiles
   int64_t (*panels_near)(const LinearJob& job);    // bytes of panels a run of tiles may pass over
   void (*fill)(const LinearJob& job, Range panels);               // x -> panels
-  void (*multiply)(const LinearJob& job, Range tiles, Range panels);
+  void (*multiply)(const LinearJob& job, Run tiles, Range panels);
   void (*unpack)(const LinearJob& job, int64_t row, float* out);  // one weight row [K], exactly as the format defines
   // probe.cpp: what the machine can do at most; the results only keep the work alive
   int32_t (*read)(const uint8_t* data, int64_t size);  // size a multiple of 512

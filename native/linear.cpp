@@ -38,9 +38,10 @@ int64_t job_of(const Cut* cuts, int64_t count, int64_t at) {
   return low;
 }
 
-void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut& cut, int64_t chunk) {
+// Chunks go to threads in turn, nearly: after this one a thread gets the one `threads` further, mostly.
+void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut& cut, int64_t chunk, int threads) {
   const int64_t tile = chunk % cut.runs * cut.run, panel = chunk / cut.runs * cut.depth, tiles = tile_count(job.n);
-  const Range across{tile, tile + cut.run < tiles ? tile + cut.run : tiles};
+  const Run across{tile, tile + cut.run < tiles ? tile + cut.run : tiles, (chunk + threads) % cut.runs * cut.run};
   kernels.multiply(job, across, {panel, panel + cut.depth < cut.panels ? panel + cut.depth : cut.panels});
 }
 
@@ -68,7 +69,7 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64
     pool.run(panels, fill);
   pool.run(chunks, [&](int64_t number, int) {
     const int64_t i = job_of<&Cut::first_chunk>(cuts, count, number), chunk = number - cuts[i].first_chunk;
-    multiply_chunk(kernels, jobs[i], cuts[i], chunk);
+    multiply_chunk(kernels, jobs[i], cuts[i], chunk, pool.threads());
   });
 }
 

@@ -23,9 +23,9 @@ AttendArgs attend_args(const StackLayer& layer, const KVView& kv, const StackArg
 }
 
 // One run: the arrays between the kernels.  `wide` and `narrow` take turns; `normed` holds what a block reads.
-class Run {
+class StackRun {
  public:
-  Run(Pool& pool, const Kernels& kernels, const StackArgs& args, const StackWidths& widths, const StackMemory& memory)
+  StackRun(Pool& pool, const Kernels& kernels, const StackArgs& args, const StackWidths& widths, const StackMemory& memory)
       : pool_(pool), kernels_(kernels), args_(args), memory_(memory), normed_(memory.arrays),
         wide_(normed_ + args.tokens * widths.normed), narrow_(wide_ + args.tokens * widths.wide) {}
 
@@ -141,7 +141,7 @@ StackWidths widths_of(const StackLayers& layers, int64_t hidden) {
 
 void run_stack(Pool& pool, const Kernels& kernels, const StackLayers& layers, const StackArgs& args,
                const StackPlan& plan, const StackMemory& memory) {
-  Run run(pool, kernels, args, widths_of(layers, args.hidden), memory);
+  StackRun run(pool, kernels, args, widths_of(layers, args.hidden), memory);
   for (size_t i = 0; i < layers.size(); ++i)
     run.layer(layers[i], args.kv[i], plan.attends[plan.attend_of[i]], i == 0 ? args.pending : args.out);
 }
