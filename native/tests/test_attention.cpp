@@ -221,7 +221,8 @@ bool check(const Shape& s, Kept kept) {
   const Targets found = targets();
   for (int i = 0; i < found.count; ++i) {
     if (kept.paired) first.clear();
-    for (const int threads : {1, 3}) {
+    const bool slow = std::strcmp(found.list[i]->isa, "scalar") == 0;  // nine tenths of this test's time
+    for (const int threads : slow ? std::vector{3} : std::vector{1, 3}) {
       const Floats got = run(*found.list[i], threads, s, kept, in, all, now);
       const bool same = !first.empty() && std::memcmp(first.data(), got.data(), first.size() * sizeof(float)) == 0;
       if (same) continue;  // and as near
