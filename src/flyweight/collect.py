@@ -11,11 +11,13 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from flyweight.results import (
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
+    Logprob,
     PositionLogprobs,
     PromptLogprobs,
     RequestMetrics,
@@ -52,6 +54,19 @@ class _Scores:
         return PositionLogprobs(self.ids, self.values, self.ranks, 1 + self.best, spell)
 
 
+class Piece(NamedTuple):
+    """What is new of choice number `choice` since the last piece of it; `text` may be empty while a
+    character or a stop string is incomplete.
+    """
+
+    choice: int
+    text: str
+    tokens: list[int]
+    logprobs: Sequence[dict[int, Logprob]] | None
+    finish: str | None
+    reason: int | str | None
+
+
 @dataclass(slots=True)
 class _Choice:
     """One choice as it grows; `delta` is the text no output has shown yet, `unread` the tokens
@@ -67,6 +82,8 @@ class _Choice:
     score: float | None = None
     finish: str | None = None
     reason: int | str | None = None
+    shown: int = 0  # tokens that were in a piece
+    ended: bool = False  # its last piece was made
 
     def read(self) -> Detokenizer:
         """Makes the text of all tokens taken."""
@@ -147,9 +164,26 @@ class Collector:
             outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self._best())),
             finished=self.finished,
             num_cached_tokens=self.cached,
-            metrics=self._metrics(),
+            metrics=self.metrics(),
             prompt_logprobs=self._prompt_scores(),
         )
+
+    def pieces(self) -> list[Piece]:
+        """What is new in every choice that has news, at a cost that does not grow with the text."""
+        found = []
+        for index, choice in enumerate(self.choices):
+            if choice.ended or (len(choice.tokens) == choice.shown and not choice.finish):
+                continue
+            choice.read()
+            text, choice.delta = choice.delta, ""
+            first, choice.shown = choice.shown, len(choice.tokens)
+            scores = None
+            if self.asked.logprobs is not None:
+                scores = choice.scores.listed(self._spelled)[first:]
+            choice.ended = choice.finish is not None
+            new = choice.tokens[first:]
+            found.append(Piece(index, text, new, scores, choice.finish, choice.reason))
+        return found
 
     def _best(self) -> list[_Choice]:
         """The choices to show: the likeliest first where more were drawn."""
@@ -211,7 +245,8 @@ class Collector:
             self._scheduled, self._first = event.timings.scheduled, event.timings.first
         self._last = self.clock()
 
-    def _metrics(self) -> RequestMetrics:
+    def metrics(self) -> RequestMetrics:
+        """Timings so far; zeros before the first token."""
         if not self._first:
             return RequestMetrics()
         arrival, decoding = self.request.arrival, self._last - self._first

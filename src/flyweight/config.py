@@ -45,6 +45,14 @@ def peer_python(given: str | None) -> str:
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
 
 
+def fault_asked_for() -> str:
+    """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
+    FLYWEIGHT_TESTING=1.
+    """
+    testing = os.environ.get("FLYWEIGHT_TESTING") == "1"
+    return os.environ.get("FLYWEIGHT_FAULT", "") if testing else ""
+
+
 def beside_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment for another process of ours, with `more` in it."""
     return {**os.environ, **more}

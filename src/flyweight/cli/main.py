@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, compile, hub, inspect, run, tokenize
+from flyweight.cli import bench, check, compile, hub, inspect, run, serve, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -30,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("inspect")(inspect.inspect)
 app.command("tokenize")(tokenize.tokenize)
 app.command("check")(check.check)

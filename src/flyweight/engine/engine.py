@@ -5,7 +5,7 @@ never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text
 protocol, never a concrete one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
@@ -53,6 +53,7 @@ class Engine:
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
+        self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = metrics.evict
 
@@ -112,6 +113,7 @@ class Engine:
         plan = self.scheduler.schedule()
         batch, events = None, []
         if plan.chunks:
+            self.planned(plan)
             batch = build(plan, self.scheduler.limits.block_size, self.adapters, self._columns)
             own = edits(plan)
             sampled = self._run(plan, batch, own)
@@ -250,6 +252,9 @@ class Engine:
         for event in events:
             m.produced += len(event.tokens)
             m.finished += event.finish is not None
+
+
+def _unwatched(plan: Plan) -> None: ...
 
 
 def _state(chunk: Chunk, sampled: Sampled, row: int) -> float | None:

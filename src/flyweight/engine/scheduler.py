@@ -42,6 +42,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}
+        self.budget = limits.max_num_batched_tokens  # tokens of the next step, up to that many
         self._arrivals = count()
 
     @property
@@ -82,7 +83,7 @@ class Scheduler:
         plan = Plan()
         ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
         decodes = [seq for seq in ready if seq.decoding]
-        budget = self.limits.max_num_batched_tokens
+        budget = min(max(self.budget, len(ready)), self.limits.max_num_batched_tokens)
         spare = budget - len(ready)  # for drafts: what is left with one token for every sequence
         for seq in decodes:
             if seq.state is State.RUNNING:

@@ -1,0 +1,175 @@
+"""OpenAI's /v1/chat/completions.
+
+Invariant: the chunks of a stream, joined, are the message of the whole answer.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.asking import conversation
+from flyweight.collect import Collector, Piece
+from flyweight.server.api.sampling import Sampling, params_of
+from flyweight.server.api.scores import chat_scores
+from flyweight.server.api.usage import timings, usage
+from flyweight.server.errors import told
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import (
+    DONE,
+    EventStream,
+    event,
+    headers_of,
+    reply,
+    while_connected,
+)
+from flyweight.text.messages import switches
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class Message(BaseModel):
+    """One message; fields of its own go to the model's template."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatBody(Sampling):
+    """A conversation to be answered."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords."""
+        most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
+        found = {**self.options(defaults), "max_tokens": most}
+        if self.logprobs or self.top_logprobs:
+            found["logprobs"] = self.top_logprobs or 0
+        return found
+
+
+async def chat(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), ChatBody)
+    params = params_of(body.wanted(front.defaults))
+    lane = front.lane(body.model, body.cache_salt, body.priority)
+    prompt = await front.aside(rendered, front, body)
+    asked = await front.ask([prompt], params, lane)
+    head = headers_of(getattr(request.state, "ignored", []))
+    bundle = front.begin(asked)
+    if body.stream:
+        parts = chunks(front, body, bundle)
+        return EventStream(parts, bundle.close, front.settings.stalled_seconds, head)
+    with bundle:
+        (collector,) = await while_connected(request, bundle.done())
+        assert isinstance(collector, Collector)
+        return reply(whole(front, body, collector), headers=head)
+
+
+def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
+    """The prompt the model's template makes of the messages.  Raises `RequestError`."""
+    given = {
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": body.continue_final_message,
+        "documents": body.documents,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    talk = [message.model_dump(exclude_unset=True) for message in body.messages]
+    own = switches(options, body.chat_template_kwargs)
+    return conversation(front.tokenizer, talk, **own)
+
+
+def whole(front: Front, body: ChatBody, collector: Collector) -> dict[str, Any]:
+    """The answer of a request that does not stream."""
+    output = collector.output()
+    choices = []
+    for choice in output.outputs:
+        one: dict[str, Any] = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if choice.logprobs is not None:
+            one["logprobs"] = chat_scores(choice.logprobs, body.top_logprobs or 0)
+        if body.return_token_ids:
+            one["token_ids"] = choice.token_ids
+        choices.append(one)
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "object": "chat.completion",
+        "created": front.now(),
+        "model": body.model or front.names[0],
+        "choices": choices,
+        "usage": usage([collector]),
+        "metrics": timings(collector),
+    }
+
+
+async def chunks(front: Front, body: ChatBody, bundle: Bundle) -> AsyncGenerator[bytes]:
+    """The answer piece by piece."""
+    head = {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "object": "chat.completion.chunk",
+        "created": front.now(),
+        "model": body.model or front.names[0],
+    }
+    options = body.stream_options
+    running = options is not None and options.continuous_usage_stats
+    (collector,) = bundle.collectors
+    assert isinstance(collector, Collector)
+    begun: set[int] = set()
+    try:
+        async for found in bundle.pieces():
+            for _, piece in found:
+                if piece.choice not in begun:
+                    begun.add(piece.choice)
+                    first = {"role": "assistant", "content": ""}
+                    yield event({**head, "choices": [_choice(piece.choice, first)]})
+                chunk: dict[str, Any] = {**head, "choices": [_piece(body, piece)]}
+                if running:
+                    chunk["usage"] = usage([collector])
+                yield event(chunk)
+        if options is not None and (options.include_usage or running):
+            spent = {"usage": usage([collector]), "metrics": timings(collector)}
+            yield event({**head, "choices": [], **spent})
+        yield DONE
+    except Exception as error:
+        yield event(told(error).body())
+        yield DONE
+    finally:
+        bundle.close()
+
+
+def _piece(body: ChatBody, piece: Piece) -> dict[str, Any]:
+    delta = {"content": piece.text} if piece.text else {}
+    one = _choice(piece.choice, delta, piece.finish)
+    if piece.logprobs is not None:
+        one["logprobs"] = chat_scores(piece.logprobs, body.top_logprobs or 0)
+    if piece.finish is not None:
+        one["stop_reason"] = piece.reason
+    if body.return_token_ids:
+        one["token_ids"] = piece.tokens
+    return one
+
+
+def _choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -1,0 +1,105 @@
+"""The options of a completion that OpenAI, vLLM and llama.cpp share, as a body has them.
+
+Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flyweight.errors import RequestError
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, SamplingParams
+from flyweight.untrusted import shown
+
+HOTTEST = 100.0
+Id = Annotated[int, Field(ge=0, lt=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+TAKEN = {  # of a body, as `SamplingParams` has it
+    name: name
+    for name in (
+        "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
+        "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
+        "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
+        "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+        "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
+    )
+}  # fmt: skip
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Sampling(BaseModel):
+    """What is the same in all of OpenAI's bodies; `None` is as good as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: Share | None = None
+    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop: StopText | list[StopText] | None = None
+    stop_token_ids: list[Id] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: list[Id] | None = Field(None, min_length=1)
+    bad_words: list[StopText] | None = Field(None, max_length=128)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    typical_p: float | None = Field(None, gt=0, le=1)
+    top_n_sigma: float | None = Field(None, ge=0, le=1000)
+    xtc_probability: Share | None = None
+    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
+    dry_multiplier: float | None = Field(None, ge=0, le=100)
+    dry_base: float | None = Field(None, ge=1, le=100)
+    dry_allowed_length: int | None = Field(None, ge=1, lt=2**31)
+    dry_penalty_last_n: int | None = Field(None, ge=-1, lt=2**31)
+    dry_sequence_breakers: list[StopText] | None = Field(None, max_length=64)
+    mirostat: int | None = Field(None, ge=0, le=2)
+    mirostat_tau: float | None = Field(None, ge=0, le=100)
+    mirostat_eta: Share | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Has no effect.")
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
+        given = {ours: getattr(self, name) for name, ours in TAKEN.items()}
+        found = {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        if self.logit_bias:
+            found["logit_bias"] = biases(self.logit_bias)
+        return found
+
+
+def params_of(options: dict[str, Any]) -> SamplingParams:
+    """Raises `RequestError`."""
+    return SamplingParams(**options)
+
+
+def biases(given: dict[str, float]) -> dict[int, float]:
+    """OpenAI's keys are ids as text.  Raises `RequestError`."""
+    for key in given:
+        if not key.isascii() or not key.isdecimal() or len(key) > 10:
+            raise RequestError(
+                f"logit_bias: {shown(key)} is no token id; allowed: ids as text", "logit_bias"
+            )
+    return {int(key): value for key, value in given.items()}

@@ -1,0 +1,274 @@
+"""The engine as the front end sees it: a process at the other end of a pipe, and a stream for each
+request under way.
+
+Invariant: every stream ends with its last news or with one error; one that is left is aborted; when
+the engine's process ends, all of them end at once, and another is started.  Runs on one event loop;
+knows no HTTP.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from flyweight.errors import ConfigError, FlyweightError, RequestError
+from flyweight.server import pipe
+from flyweight.types import Event, Request
+
+SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
+SETTLED = 60.0  # seconds after which a process counts as having lived
+TRIES = 5  # processes in a row that did not
+LEAVING = 5.0  # seconds a process has to end by itself
+
+
+class EngineError(FlyweightError):
+    """The engine failed, not the request."""
+
+
+class EngineDown(EngineError):
+    """There is no engine now."""
+
+
+class Gathers(Protocol):
+    """Takes one request's events; see `collect`."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def finished(self) -> bool: ...
+    def feed(self, event: Event) -> bool: ...
+
+
+class Stream:
+    """One request under way; `news` is set when its collector was fed, or it ended in `error`;
+    `begun` is called when it is computed for the first time.
+    """
+
+    __slots__ = ("begun", "collector", "error", "news", "over")
+
+    def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
+        self.collector, self.news = collector, news
+        self.error: FlyweightError | None = None
+        self.begun: Callable[[], None] = lambda: None
+        self.over = False
+
+    def end(self, error: FlyweightError | None = None) -> None:
+        self.error, self.over = error, True
+        self.news.set()
+
+
+class EngineClient:
+    """Starts the engine's process, and another where it dies; `begin` is what it is told first.
+    `heard` gets each step, `given_up` is called where processes die as fast as they are started.
+    """
+
+    def __init__(
+        self,
+        begin: pipe.Begin,
+        heard: Callable[[pipe.Stepped], None],
+        given_up: Callable[[str], None],
+    ) -> None:
+        self.begin, self.heard, self.given_up = begin, heard, given_up
+        self.facts: dict[str, Any] = {}
+        self.streams: dict[str, Stream] = {}
+        self.gauges: pipe.Gauges | None = None
+        self.spoke = time.monotonic()  # when the engine last said something
+        self.ready = False
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: asyncio.WriteTransport | None = None
+        self._built: asyncio.Future[None] | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked = 0
+        self._closing = False
+        self._again: asyncio.Task[None] | None = None
+
+    def spawn(self) -> socket.socket:
+        """Starts a process; can be called before there is an event loop."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "flyweight.server.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        ours.sendall(pipe.frame(self.begin))
+        ours.setblocking(False)
+        return ours
+
+    async def connect(self, ours: socket.socket) -> None:
+        """Waits until the process is ready.  Raises `ConfigError` where it cannot be."""
+        loop = asyncio.get_running_loop()
+        self._built = loop.create_future()
+        transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
+        self._line = cast(asyncio.WriteTransport, transport)  # uvloop's are of no class of asyncio
+        await self._built
+
+    def submit(self, collector: Gathers, news: asyncio.Event) -> Stream:
+        """Begins a request.  Raises `EngineDown`."""
+        if not self.ready or self._line is None:
+            raise EngineDown("the engine is being started again; try again soon")
+        stream = Stream(collector, news)
+        if not self.streams:
+            self.spoke = time.monotonic()
+        self.streams[collector.request.id] = stream
+        self._line.write(pipe.frame(pipe.Submit.of(collector.request)))
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """Ends a request whose reader has gone."""
+        id = stream.collector.request.id
+        if self.streams.pop(id, None) is not None and self._line is not None:
+            self._line.write(pipe.frame(pipe.Abort(id)))
+
+    async def ask(self, what: str) -> dict[str, Any]:
+        """The engine's answer to a question about itself.  Raises `EngineDown`."""
+        if not self.ready or self._line is None:
+            raise EngineDown("the engine is being started again; try again soon")
+        self._asked += 1
+        number = self._asked
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        self._line.write(pipe.frame(pipe.Question(number, what)))
+        try:
+            return await future
+        finally:
+            self._answers.pop(number, None)
+
+    def silent(self) -> float:
+        """Seconds since the engine last said anything, while it had something to do."""
+        busy = self.streams or self._answers
+        return time.monotonic() - self.spoke if busy else 0.0
+
+    async def close(self) -> None:
+        """Ends the process: it goes when its pipe is closed."""
+        self._closing = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._line is not None:
+            self._line.abort()
+        if self._process is not None:
+            await asyncio.to_thread(_ended, self._process)
+
+    # --- what the line tells ---
+
+    def take(self, message: Any) -> None:
+        self.spoke = time.monotonic()
+        if isinstance(message, pipe.Stepped):
+            self._stepped(message)
+        elif isinstance(message, pipe.Refused):
+            stream = self.streams.pop(message.id, None)
+            if stream is not None:
+                text = message.message
+                stream.end(EngineError(text) if message.ours else RequestError(text, message.field))
+        elif isinstance(message, pipe.Answer):
+            future = self._answers.get(message.number)
+            if future is not None and not future.done():
+                future.set_result(message.value)
+        elif isinstance(message, pipe.Ready):
+            self.facts, self.ready = message.facts, True
+            self._settle(None)
+        elif isinstance(message, pipe.Failed):
+            self._settle(ConfigError(message.message))
+
+    def lost(self) -> None:
+        """The process has gone: whoever waits is told."""
+        self.ready, self._line = False, None
+        error = EngineDown("the engine ended while it computed this request; it is started again")
+        streams, self.streams = list(self.streams.values()), {}
+        for stream in streams:
+            stream.end(error)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+        if self._settle(ConfigError("the engine ended before it was ready")):
+            return
+        if not self._closing:
+            self._again = asyncio.get_running_loop().create_task(self._restart())
+
+    def _settle(self, error: FlyweightError | None) -> bool:
+        """Tells who waits for the process to be ready; whether anybody did."""
+        if self._built is None or self._built.done():
+            return False
+        if error is None:
+            self._built.set_result(None)
+        else:
+            self._built.set_exception(error)
+        return True
+
+    def kill(self) -> None:
+        """Ends a process that says what cannot be understood."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _stepped(self, message: pipe.Stepped) -> None:
+        self.gauges = message.gauges
+        for id in message.started:
+            stream = self.streams.get(id)
+            if stream is not None:
+                stream.begun()
+        for news in message.news:
+            stream = self.streams.get(news.id)
+            if stream is not None:
+                self._feed(stream, news)
+        self.heard(message)
+
+    def _feed(self, stream: Stream, news: pipe.News) -> None:
+        if stream.collector.feed(news.event()) and self._line is not None:
+            self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
+        if stream.collector.finished:
+            del self.streams[news.id]
+            stream.over = True
+        stream.news.set()
+
+    async def _restart(self) -> None:
+        wait, tries = SOONEST, 0
+        while tries < TRIES:
+            if self._process is not None:
+                await asyncio.to_thread(_ended, self._process)
+            await asyncio.sleep(wait)
+            self.restarts += 1
+            self.begin.fault = ""  # was meant for the first process
+            born = time.monotonic()
+            try:
+                await self.connect(self.spawn())
+                return
+            except (FlyweightError, OSError) as error:
+                tries = 0 if time.monotonic() - born > SETTLED else tries + 1
+                wait = min(LATEST, 2 * wait)
+                reason = str(error)
+        self.given_up(f"the engine could not be started again: {reason}")
+
+
+class _Line(asyncio.Protocol):
+    """The front end's side of the pipe."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._frames = pipe.Frames(pipe.ToFront)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._frames.push(data)
+        except (msgspec.DecodeError, ValueError):
+            self._client.kill()
+            return
+        for message in messages:
+            self._client.take(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.lost()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a process to end, and helps it after a while."""
+    try:
+        process.wait(LEAVING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,57 @@
+"""Faults on order, so that what a crash does can be seen from outside: `FLYWEIGHT_FAULT`, honoured
+only beside FLYWEIGHT_TESTING=1.
+
+Invariant: without both, nothing here is ever made.
+"""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+from flyweight.engine.sequence import Plan
+from flyweight.errors import ConfigError
+
+FORMS = "raise:step=K,request=R or die:step=K"
+
+
+class StepFault(RuntimeError):
+    """What a step raises on order, because of request `id`."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__("a fault that was asked for")
+        self.request_id = id
+
+
+@dataclass(slots=True)
+class Fault:
+    """At step `step` or the first after it that computes request number `request` (counted from 0
+    as they arrive): raises there, or the process is killed where `request` is none.
+    """
+
+    step: int
+    request: int | None
+    spent: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> "Fault | None":
+        """Raises `ConfigError` for what is no fault."""
+        if not text:
+            return None
+        found = re.fullmatch(r"raise:step=(\d{1,9}),request=(\d{1,9})|die:step=(\d{1,9})", text)
+        if found is None:
+            raise ConfigError(f"FLYWEIGHT_FAULT = {text[:80]!r} is no fault; allowed: {FORMS}")
+        if found[3]:
+            return cls(int(found[3]), None)
+        return cls(int(found[1]), int(found[2]))
+
+    def strike(self, step: int, plan: Plan, arrived: dict[str, int]) -> None:
+        """`arrived` numbers the requests under way."""
+        if self.spent or step < self.step:
+            return
+        if self.request is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for chunk in plan.chunks:
+            if arrived.get(chunk.seq.request.id) == self.request:
+                self.spent = True
+                raise StepFault(chunk.seq.request.id)

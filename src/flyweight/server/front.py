@@ -1,0 +1,234 @@
+"""What all dialects share: reading bodies, making prompts off the event loop, and running requests.
+
+Invariant: nothing reaches the engine that was not checked; whatever becomes of a client, what it
+began is ended.  Knows no dialect.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from flyweight.asking import Asking, Params
+from flyweight.collect import Collector, Piece, VectorCollector
+from flyweight.errors import RequestError, nearest
+from flyweight.prompts import Asked, Lane
+from flyweight.server.client import EngineClient, Stream
+from flyweight.server.door import Door, Place
+from flyweight.server.errors import HttpError
+from flyweight.server.settings import ServerSettings
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.untrusted import shown
+
+T = TypeVar("T")
+Body = TypeVar("Body", bound=BaseModel)
+READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others
+
+
+class Front:
+    """The server's insides: one model on one engine."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        client: EngineClient,
+        asking: Asking,
+        defaults: dict[str, Any],
+        names: Sequence[str],
+    ) -> None:
+        self.settings, self.client, self.asking = settings, client, asking
+        self.defaults, self.names = defaults, tuple(names)
+        self.door = Door(settings)
+        self.created = int(time.time())
+        self.active = 0  # HTTP requests that have begun and not ended
+        self._readers = ThreadPoolExecutor(READERS, "reader")
+
+    def now(self) -> int:
+        """Seconds since 1970, as OpenAI's `created` has them."""
+        return int(time.time())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.asking.tokenizer
+
+    def read(self, request: Request, raw: bytes, kind: type[Body]) -> Body:
+        """A body as what its route takes.  Raises `HttpError`."""
+        try:
+            given = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise HttpError(400, f"the body is not valid JSON: {reason}") from None
+        if not isinstance(given, dict):
+            raise HttpError(400, "the body is not a JSON object")
+        if self.settings.lenient:
+            extra = [name for name in given if name not in known(kind)]
+            request.state.ignored = extra
+            given = {name: value for name, value in given.items() if name not in extra}
+        try:
+            return kind.model_validate(given)
+        except ValidationError as error:
+            raise refused(error, kind) from None
+        except RecursionError:
+            raise HttpError(400, "the body is nested too deeply") from None
+
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        """Runs what takes long for a long prompt, away from the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, work, *args)
+
+    def lane(self, model: str | None, salt: str | None, priority: int | None) -> Lane:
+        """How a request for `model` runs; an adapter is a model of its own name."""
+        adapter = ""
+        if model is not None and model not in self.names:
+            known_names = [*self.names, *self.asking.facts.adapters]
+            if model not in known_names:
+                raise HttpError(
+                    404,
+                    f"model = {shown(model)} is not served here{nearest(model[:200], known_names)}"
+                    f"; served: {', '.join(known_names)}",
+                    "model",
+                    "model_not_found",
+                )
+            adapter = model
+        return Lane(salt or "", priority or 0, adapter)
+
+    async def ask(self, prompts: Sequence[Any], params: Params, lane: Lane) -> list[Asked]:
+        """Prompts tokenised and checked."""
+        most = self.settings.prompts
+        if not 1 <= len(prompts) <= most:
+            raise RequestError(f"prompt: {len(prompts)} prompts; allowed: 1 to {most}", "prompt")
+        return await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
+
+    def begin(self, asked: Sequence[Asked]) -> "Bundle":
+        """Runs checked prompts.  Raises `HttpError` where there is no room for them."""
+        choices = sum(getattr(one.params, "n", 1) for one in asked)
+        tokens = sum(len(one.tokens) for one in asked)
+        return Bundle(self, asked, self.door.enter(choices, tokens))
+
+
+class Bundle:
+    """The requests of one HTTP request, and what they bring.  They are under way once it exists;
+    `close` ends what is left of them.
+    """
+
+    def __init__(self, front: Front, asked: Sequence[Asked], place: Place) -> None:
+        self.front, self.place = front, place
+        self.collectors: list[Collector | VectorCollector] = []
+        self._news = asyncio.Event()
+        self._streams: list[Stream] = []
+        self._deadline: HttpError | None = None
+        self._closed = False
+        seconds = front.settings.request_seconds
+        self._late = asyncio.get_running_loop().call_later(seconds, self._too_late, seconds)
+        front.active += 1
+        try:
+            for one in asked:
+                self._submit(one)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *gone: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._late.cancel()
+        for stream in self._streams:
+            self.front.client.leave(stream)
+        self.front.door.leave(self.place, self.place.requests, self.place.tokens)
+        self.front.active -= 1
+
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
+        """What is new, with the number of the prompt it belongs to, until all has come.  Raises
+        what ended a request.
+        """
+        live = list(enumerate(self._streams))
+        while live:
+            await self._next()
+            found: list[tuple[int, Piece]] = []
+            for i, stream in live:
+                if stream.error is not None:
+                    raise stream.error
+                collector = stream.collector
+                if isinstance(collector, Collector):
+                    found += [(i, piece) for piece in collector.pieces()]
+            if found:
+                _judge(found)
+                yield found
+            live = [(i, stream) for i, stream in live if not stream.over]
+
+    async def done(self) -> list[Collector | VectorCollector]:
+        """Waits for everything."""
+        while not all(stream.over for stream in self._streams):
+            await self._next()
+        for stream in self._streams:
+            if stream.error is not None:
+                raise stream.error
+        for collector in self.collectors:
+            if isinstance(collector, Collector):
+                _judge([(0, piece) for piece in collector.pieces()])
+        return self.collectors
+
+    async def _next(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        if self._deadline is not None:
+            raise self._deadline
+
+    def _submit(self, asked: Asked) -> None:
+        asking = self.front.asking
+        make = asking.collector if asked.pooling is None else asking.vector
+        collector = make(asked, asking.id())
+        stream = self.front.client.submit(collector, self._news)
+        width, tokens = getattr(asked.params, "n", 1), len(asked.tokens)
+        stream.begun = lambda: self.front.door.leave(self.place, width, tokens)
+        self.collectors.append(collector)
+        self._streams.append(stream)
+
+    def _too_late(self, seconds: float) -> None:
+        self._deadline = HttpError(
+            504, f"not answered within {seconds:g} seconds; --request-timeout sets that",
+            code="deadline",
+        )  # fmt: skip
+        self._news.set()
+
+
+def _judge(found: Sequence[tuple[int, Piece]]) -> None:
+    """Raises where the engine could not finish a choice."""
+    if any(piece.finish == "error" for _, piece in found):
+        raise HttpError(500, "the engine failed on this request", code="engine_error")
+
+
+def known(kind: type[BaseModel]) -> set[str]:
+    """Names a body may have."""
+    fields = kind.model_fields
+    return {*fields, *(f.alias for f in fields.values() if f.alias)}
+
+
+def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
+    """The first mistake of a body, in our words."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
+    name = ".".join(place)[:200] or "body"
+    if first["type"] == "extra_forbidden":
+        hint = nearest(place[-1][:100], known(kind)) if len(place) == 1 else ""
+        return HttpError(
+            400, f"{shown(name)} is not a field that is taken here{hint}", name, "unknown_field"
+        )
+    if first["type"] == "missing":
+        return HttpError(400, f"{name} is missing", name, "missing_field")
+    value = shown(first.get("input"))
+    words = first["msg"].removeprefix("Value error, ")
+    words = words.removeprefix("Input should be ")
+    return HttpError(400, f"{name} = {value} is not valid; allowed: {words}", name, "bad_value")

@@ -1,0 +1,169 @@
+"""A server's life: the engine's process, the port, draining, and the end.
+
+Invariant: the port is taken before the model is loaded, so that a busy one is refused at once; on
+the way out running requests are finished (a second signal does not wait), then the process of the
+engine is gone.
+"""
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from flyweight.asking import Asking, Facts, generation_options
+from flyweight.build import Described, describe, find
+from flyweight.config import Settings, fault_asked_for
+from flyweight.errors import ConfigError
+from flyweight.server import pipe
+from flyweight.server.app import make_app
+from flyweight.server.client import EngineClient
+from flyweight.server.front import Front
+from flyweight.server.http import Server, limited
+from flyweight.server.settings import ServerSettings
+
+STOPPED = 130  # the exit code of what a signal ended before it began
+POLL = 0.05  # seconds between looks at what is still running while the server drains
+Told = Callable[[Front, socket.socket], None]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on.  Raises `ConfigError`, where the port is taken too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port = {port} on {host} is in use; try --port 0") from None
+        raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
+    return sock
+
+
+def serve(settings: Settings, server: ServerSettings, told: Told) -> int:
+    """Serves until a signal ends it; the exit code.  `told` is called once requests are taken."""
+    sock = listen(server.host, server.port)
+    path = find(settings)
+    given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
+    life = Life(settings, server, path, told)
+    begin = pipe.Begin({**given, "model": str(path)}, server.step_seconds, fault_asked_for())
+    life.client = EngineClient(begin, life.heard, life.give_up)
+    line = life.client.spawn()  # it loads the model while we read its vocabulary
+    with asyncio.Runner(loop_factory=_loop()) as runner:
+        return runner.run(life.run(sock, line))
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for every system
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class Life:
+    """One run of the server."""
+
+    client: EngineClient
+
+    def __init__(self, settings: Settings, server: ServerSettings, path: Path, told: Told) -> None:
+        self.settings, self.server, self.path, self.told = settings, server, path, told
+        self.front: Front | None = None
+        self.http: Server | None = None
+        self.code = 0
+        self._loading: asyncio.Task[Front] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, sock: socket.socket, line: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        self._loading = loop.create_task(self._load(line))
+        try:
+            self.front = await self._loading
+            await self._serve(self.front, sock)
+        except asyncio.CancelledError:  # a signal while it loads
+            self.code = STOPPED
+        finally:
+            await self.client.close()
+        return self.code
+
+    async def _load(self, line: socket.socket) -> Front:
+        """The vocabulary here, the model in the engine's process, at the same time."""
+        connecting = asyncio.ensure_future(self.client.connect(line))
+        try:
+            found = await asyncio.to_thread(describe, self.path)
+            found.checkpoint.close()
+            await connecting
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+        return self._front(found)
+
+    def _front(self, found: Described) -> Front:
+        told = self.client.facts
+        facts = Facts(
+            told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
+            tuple(told["adapters"]),
+        )  # fmt: skip
+        asking = Asking(found.tokenizer, facts, self.settings.seed)
+        defaults = generation_options(found.checkpoint.generation)
+        names = self.server.names or (str(self.settings.model or "stories"),)
+        return Front(self.server, self.client, asking, defaults, names)
+
+    async def _serve(self, front: Front, sock: socket.socket) -> None:
+        server = self.server
+        config = uvicorn.Config(
+            make_app(front),
+            http=limited(server.header_bytes, server.header_seconds),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=2048,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+        )
+        self.http = Server(config, lambda _: self.told(front, sock))
+        await self.http.serve([sock])
+
+    def heard(self, message: pipe.Stepped) -> None:
+        """Each step's figures."""
+
+    def give_up(self, reason: str) -> None:
+        """The engine cannot be kept alive."""
+        print(f"error: {reason}", file=sys.stderr)
+        self.code = 1
+        if self.http is not None:
+            self.http.stop()
+
+    def _signalled(self) -> None:
+        if self.http is None or self.front is None:
+            if self._loading is not None:
+                self._loading.cancel()
+            return
+        if self._draining is not None:
+            self.http.stop()
+            return
+        self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
+
+    async def _drain(self, front: Front) -> None:
+        """Takes nothing new, and waits for what is running."""
+        front.door.draining = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.server.drain_seconds
+        while front.active and loop.time() < until:
+            await asyncio.sleep(POLL)
+        assert self.http is not None
+        self.http.stop()

@@ -1,0 +1,79 @@
+"""Every limit of the server, with its default and its range; what `flyweight serve` takes beside
+the engine's `Settings`.
+
+Invariant: a `ServerSettings` that exists is valid.  Standard library only.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flyweight.config import whole
+from flyweight.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Sizes are bytes, times seconds.  Raises `ConfigError`.
+
+    `keys` are the API keys, any of which will do; without one, only this machine is served unless
+    `insecure`.  `queue_requests` and `queue_tokens` may wait to be computed; more is refused.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    names: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    open_metrics: bool = False
+    lenient: bool = False
+    step_seconds: float = 0.2
+    queue_requests: int = 512
+    queue_tokens: int = 1_000_000
+    request_seconds: float = 600.0
+    drain_seconds: float = 30.0
+    stuck_seconds: float = 60.0
+    body_bytes: int = 8 * MIB
+    body_seconds: float = 30.0
+    header_bytes: int = 64 << 10
+    header_seconds: float = 15.0
+    stalled_seconds: float = 60.0
+    prompts: int = 1024
+    choices: int = 128
+    stops: int = 4
+    biases: int = 1024
+    tools: int = 128
+    request_tokens: int = 4_000_000
+    schema_bytes: int = 64 << 10
+    schema_depth: int = 64
+    compile_seconds: float = 5.0
+    connections: int = 1024
+
+    def __post_init__(self) -> None:
+        whole("port", self.port, 0, 65535)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and field.name != "port":
+                whole(field.name, value, 1)
+            if field.type is float and not (isinstance(value, int | float) and 0 < value < 1e9):
+                raise ConfigError(
+                    f"{field.name} = {value!r} is out of range; allowed: above 0 seconds"
+                )
+        if self.host not in LOOPBACK and not self.keys and not self.insecure:
+            raise ConfigError(
+                f"host = {self.host!r} would let anyone on the network in; give an --api-key, "
+                "or --insecure if that is what you want"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine is served."""
+        return self.host in LOOPBACK
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "ServerSettings":
+        return cls(**{name: value for name, value in given.items() if value is not None})

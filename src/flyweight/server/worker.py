@@ -1,0 +1,267 @@
+"""The engine's process: one thread that reads the pipe between steps, steps, and writes what came.
+
+Invariant: no request's data ends the process or another request: what raises is put to the request
+that caused it, or (where none can be named, and it happens twice) to those that shared the step.
+Waits on the pipe while there is nothing to do; ends when the front end is gone.  Knows no HTTP and
+no text.
+"""
+
+import select
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from dataclasses import asdict, astuple
+from typing import Any
+
+from flyweight.build import Loaded, build
+from flyweight.config import Settings
+from flyweight.engine.sequence import Plan
+from flyweight.errors import FlyweightError, RequestError
+from flyweight.server import pipe
+from flyweight.server.faults import Fault
+from flyweight.server.pace import Pace
+from flyweight.types import Event, Finish
+from flyweight.waiting import Patience
+
+KEPT_STEPS = 256  # of which /debug/steps tells
+READ = 1 << 20  # bytes at a time
+BROKE = "the engine failed while it computed this request"
+
+
+class Gone(Exception):
+    """The front end closed the pipe."""
+
+
+class Worker:
+    """One engine on one pipe."""
+
+    def __init__(self, line: socket.socket, loaded: Loaded, begin: pipe.Begin) -> None:
+        self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
+        self.frames = pipe.Frames(pipe.ToEngine)
+        self.pace = Pace(begin.step_seconds, loaded.limits.max_num_batched_tokens)
+        self.fault = Fault.of(begin.fault)
+        self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
+        self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
+        self.unstarted: set[str] = set()
+        self.started: list[str] = []
+        self.count, self.step, self.busy = 0, 0, 0.0
+        self.shape = (0, 0)  # tokens of prompts and others in the step under way
+        self.broken = 0  # steps in a row that raised
+        self.engine.planned = self.planned
+
+    def run(self) -> None:
+        """Until the front end is gone."""
+        while True:
+            for message in self._read():
+                self._take(message)
+            if self.engine.busy:
+                self._step()
+
+    # --- the pipe ---
+
+    def _read(self) -> list[Any]:
+        """What has come; waits for it where there is nothing to compute."""
+        wait = 0 if self.engine.busy else None
+        if not select.select([self.line], [], [], wait)[0]:
+            return []
+        data = self.line.recv(READ)
+        if not data:
+            raise Gone
+        return self.frames.push(data)
+
+    def _send(self, message: pipe.ToFront) -> None:
+        try:
+            self.line.sendall(pipe.frame(message))
+        except OSError:
+            raise Gone from None
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, pipe.Submit):
+            self._add(message)
+        elif isinstance(message, pipe.Abort):
+            if message.stopped and message.index is not None:
+                self.engine.stop(message.id, message.index)
+            else:
+                self.engine.abort(message.id, message.index)
+            self._tidy([message.id])
+            self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
+        elif isinstance(message, pipe.Question):
+            self._send(pipe.Answer(message.number, self._answer(message.what)))
+
+    def _add(self, message: pipe.Submit) -> None:
+        number, self.count = self.count, self.count + 1
+        try:
+            request = message.request()
+            self.engine.add(request)
+        except RequestError as refused:
+            self._send(pipe.Refused(message.id, str(refused), refused.field))
+            return
+        except Exception as error:
+            report(error)
+            self._send(pipe.Refused(message.id, BROKE, "", ours=True))
+            return
+        self.arrived[request.id] = number
+        self.unstarted.add(request.id)
+
+    # --- steps ---
+
+    def planned(self, plan: Plan) -> None:
+        """Called by the engine with each step's plan, before it is computed."""
+        now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
+        prompts = sum(c.count for c in plan.chunks if not c.seq.decoding)
+        self.shape = prompts, sum(c[3] for c in now) - prompts
+        self.steps.append(
+            {
+                "step": self.step,
+                "chunks": now,
+                "preempted": [(s.request.id, s.index) for s in plan.preempted],
+                "budget": self.engine.scheduler.budget,
+            }
+        )
+        for id, *_ in now:
+            if id in self.unstarted:
+                self.unstarted.discard(id)
+                self.started.append(id)
+        if self.fault is not None:
+            self.fault.strike(self.step, plan, self.arrived)
+
+    def _step(self) -> None:
+        scheduler = self.engine.scheduler
+        scheduler.budget = self.pace.budget(len(scheduler.running))
+        self.shape = 0, 0
+        began = time.monotonic()
+        try:
+            events = self.engine.step()
+            self.broken = 0
+        except Exception as error:
+            events = self._blame(error)
+        took = time.monotonic() - began
+        self.busy += took
+        if sum(self.shape):
+            self.pace.note(*self.shape, took)
+            self.steps[-1]["seconds"] = took
+            self.step += 1
+        self._tidy([event.id for event in events if event.finish])
+        started, self.started = self.started, []
+        news = [pipe.News.of(event) for event in events]
+        self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
+
+    def _blame(self, error: Exception) -> list[Event]:
+        """Ends the request an error names; where it names none, those of the step once it has
+        failed twice.  The rest is computed again.
+        """
+        report(error)
+        id = getattr(error, "request_id", None)
+        if id is not None:
+            ids = [id]
+        else:
+            self.broken += 1
+            last = self.steps[-1]["chunks"] if self.steps else []
+            ids = list({chunk[0] for chunk in last}) if self.broken > 1 else []
+        ended = [event for id in ids for event in self.engine.abort(id)]
+        for event in ended:
+            event.finish, event.error = Finish.ERROR, BROKE
+        return ended
+
+    def _tidy(self, ids: list[str]) -> None:
+        """Forgets requests that have no choice left."""
+        for id in ids:
+            if id not in self.engine.scheduler.by_id:
+                self.arrived.pop(id, None)
+                self.unstarted.discard(id)
+
+    # --- what it tells of itself ---
+
+    def _gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
+        scheduler = self.engine.scheduler
+        return pipe.Gauges(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.pool.blocks,
+            len(scheduler.pool.free),
+            astuple(self.engine.metrics),
+            tokens,
+            seconds,
+            self.busy,
+        )
+
+    def _answer(self, what: str) -> dict[str, Any]:
+        engine, scheduler = self.engine, self.engine.scheduler
+        if what == "steps":
+            return {"steps": list(self.steps)}
+        if what == "reset":
+            return {"freed": scheduler.pool.forget()}
+        if what == "kv":
+            live = [seq for group in scheduler.by_id.values() for seq in group]
+            tables = [
+                {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
+                 "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached}
+                for s in live
+            ]  # fmt: skip
+            return {"block_size": self.limits.block_size, "sequences": tables}
+        return asdict(engine.stats())
+
+
+def report(error: Exception) -> None:
+    """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
+    print(f"flyweight: a step failed: {type(error).__name__}", file=sys.stderr)
+    traceback.print_tb(error.__traceback__)
+
+
+def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
+    """What a front end must know of a built engine."""
+    limits, plan = loaded.limits, loaded.memory
+    return {
+        "vocab": loaded.spec.vocab,
+        "max_model_len": limits.max_model_len,
+        "scored": limits.scored,
+        "adapters": list(settings.adapters),
+        "blocks": limits.blocks,
+        "block_size": limits.block_size,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "prefix_caching": limits.prefix_caching,
+        "threads": plan.sizing.threads,
+        "kv_dtype": plan.sizing.kv_dtype,
+        "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
+    }
+
+
+def serve(line: socket.socket) -> int:
+    """Builds the engine that the first message asks for, and runs it."""
+    frames = pipe.Frames(pipe.ToEngine)
+    begun: list[Any] = []
+    while not begun:
+        data = line.recv(READ)
+        if not data:
+            return 0
+        begun = frames.push(data)
+    begin = begun[0]
+    patience = Patience()
+    try:
+        settings = Settings.of(**begin.settings)
+        loaded = build(settings, patience)
+        worker = Worker(line, loaded, begin)
+    except FlyweightError as error:
+        line.sendall(pipe.frame(pipe.Failed(str(error))))
+        return 2
+    finally:
+        patience.stop()
+    try:
+        line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
+        for message in begun[1:]:
+            worker._take(message)
+        worker.run()
+    except (Gone, OSError):
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    import signal
+
+    # Ctrl-C reaches the whole group; when the engine ends is the front end's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))
