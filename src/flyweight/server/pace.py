@@ -8,7 +8,8 @@ Standard library only.
 
 LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half empty
 FIRST = 32  # while nothing is known of the machine
-SOONER = 0.3  # weight of the newest step in what is remembered
+SOONER = 0.3  # weight of the newest step in what is remembered, at most
+FEW = 32  # a step of so many prompt tokens counts half: what it costs is mostly the weights' way
 STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
 
@@ -26,15 +27,14 @@ class Pace:
         self._decode = 0.0
         self._price: float | None = None
 
-    def note(self, prompt: int, decodes: int, seconds: float) -> None:
-        """A step of `prompt` prompt tokens and `decodes` others took so long."""
+    def note(self, prompt: int, seconds: float) -> None:
+        """A step with so many prompt tokens took so long."""
         if not prompt:
-            self._decode = _mixed(self._decode or seconds, seconds)
-            self._set()
-            return
-        base = min(self._decode, seconds / 2) if decodes else 0.0
-        price = (seconds - base) / prompt
-        self._price = price if self._price is None else _mixed(self._price, price)
+            self._decode = _mixed(self._decode or seconds, seconds, SOONER)
+        elif self._price is not None or prompt >= LEAST:
+            price = (seconds - min(self._decode, seconds / 2)) / prompt
+            weight = SOONER * prompt / (prompt + FEW)
+            self._price = price if self._price is None else _mixed(self._price, price, weight)
         self._set()
 
     def budget(self, running: int) -> int:
@@ -49,5 +49,5 @@ class Pace:
         self.prompt = max(LEAST, int(wanted) // LEAST * LEAST)
 
 
-def _mixed(old: float, new: float) -> float:
-    return old + SOONER * (new - old)
+def _mixed(old: float, new: float, weight: float) -> float:
+    return old + weight * (new - old)

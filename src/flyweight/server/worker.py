@@ -140,7 +140,7 @@ class Worker:
         took = time.monotonic() - began
         self.busy += took
         if sum(self.shape):
-            self.pace.note(*self.shape, took)
+            self.pace.note(self.shape[0], took)
             self.steps[-1]["seconds"] = took
             self.step += 1
         self._tidy([event.id for event in events if event.finish])
