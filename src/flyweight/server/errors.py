@@ -4,6 +4,8 @@ Invariant: a message is ours, or a refusal that names the client's own value; ne
 address or another's text.
 """
 
+import sys
+import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -71,3 +73,9 @@ def told(error: BaseException) -> HttpError:
     if isinstance(error, FlyweightError):
         return HttpError(400, str(error))
     return HttpError(500, OURS, code="internal_error")
+
+
+def note(place: str, error: BaseException) -> None:
+    """Where a mistake of ours is; its words may hold a prompt and are left out."""
+    print(f"flyweight: {place} failed: {type(error).__name__}", file=sys.stderr)
+    traceback.print_tb(error.__traceback__)

@@ -7,8 +7,9 @@ listed as open.  A body reaches a route whole, or not at all.
 import asyncio
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,15 +22,22 @@ OPEN = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
 HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+Shape = Callable[[HttpError], dict[str, Any]]
 
 
 class Guard:
-    """ASGI around an app; `open_paths` need no key."""
+    """ASGI around an app; `open_paths` need no key, `shapes` are how errors are written on a path
+    whose dialect is not OpenAI's.
+    """
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, open_paths: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: Iterable[str] = (),
+        shapes: Mapping[str, Shape] | None = None,
     ) -> None:
-        self.app, self.settings = app, settings
+        self.app, self.settings, self.shapes = app, settings, shapes or {}
         self.keys = [sha256(key.encode()).digest() for key in settings.keys]
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
@@ -50,7 +58,8 @@ class Guard:
         except HttpError as refused:
             error = told(refused)
             closing = {**error.headers, "connection": "close"}
-            await reply(error.body(), error.status, closing)(scope, receive, send)
+            shape = self.shapes.get(scope["path"], HttpError.body)
+            await reply(shape(error), error.status, closing)(scope, receive, send)
             return
         await self.app(scope, _given(body, receive), send)
 

@@ -3,7 +3,6 @@
 Invariant: the chunks of a stream, joined, are the message of the whole answer.
 """
 
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -12,20 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.asking import conversation
-from flyweight.collect import Collector, Piece
+from flyweight.collect import Piece
+from flyweight.results import CompletionOutput
+from flyweight.server.answer import answer, texts
 from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import chat_scores
 from flyweight.server.api.usage import timings, usage
-from flyweight.server.errors import told
+from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import (
-    DONE,
-    EventStream,
-    event,
-    headers_of,
-    reply,
-    while_connected,
-)
+from flyweight.server.sse import DONE, event
 from flyweight.text.messages import switches
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -72,15 +66,13 @@ async def chat(front: Front, request: Request) -> Response:
     lane = front.lane(body.model, body.cache_salt, body.priority)
     prompt = await front.aside(rendered, front, body)
     asked = await front.ask([prompt], params, lane)
-    head = headers_of(getattr(request.state, "ignored", []))
-    bundle = front.begin(asked)
-    if body.stream:
-        parts = chunks(front, body, bundle)
-        return EventStream(parts, bundle.close, front.settings.stalled_seconds, head)
-    with bundle:
-        (collector,) = await while_connected(request, bundle.done())
-        assert isinstance(collector, Collector)
-        return reply(whole(front, body, collector), headers=head)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: ChatWriter(front, body, bundle),
+        stream=bool(body.stream),
+    )
 
 
 def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
@@ -96,11 +88,56 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     return conversation(front.tokenizer, talk, **own)
 
 
-def whole(front: Front, body: ChatBody, collector: Collector) -> dict[str, Any]:
-    """The answer of a request that does not stream."""
-    output = collector.output()
-    choices = []
-    for choice in output.outputs:
+class ChatWriter:
+    """Writes one conversation's answers."""
+
+    media = "text/event-stream"
+
+    def __init__(self, front: Front, body: ChatBody, bundle: Bundle) -> None:
+        self.body = body
+        (self.collector,) = texts(bundle)
+        options = body.stream_options
+        self.running = options is not None and options.continuous_usage_stats
+        self.last = options is not None and (options.include_usage or self.running)
+        self.begun: set[int] = set()
+        self.head = {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "object": "chat.completion.chunk",
+            "created": front.now(),
+            "model": body.model or front.names[0],
+        }
+
+    def whole(self) -> dict[str, Any]:
+        choices = [self._whole(choice) for choice in self.collector.output().outputs]
+        head = {**self.head, "object": "chat.completion"}
+        return {**head, "choices": choices, **self._spent()}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        first = b""
+        if piece.choice not in self.begun:
+            self.begun.add(piece.choice)
+            delta = {"role": "assistant", "content": ""}
+            first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
+        chunk: dict[str, Any] = {**self.head, "choices": [_piece(self.body, piece)]}
+        if self.running:
+            chunk["usage"] = usage([self.collector])
+        return first + event(chunk)
+
+    def end(self) -> bytes:
+        if not self.last:
+            return DONE
+        return event({**self.head, "choices": [], **self._spent()}) + DONE
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body()) + DONE
+
+    def _spent(self) -> dict[str, Any]:
+        return {"usage": usage([self.collector]), "metrics": timings(self.collector)}
+
+    def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
         one: dict[str, Any] = {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
@@ -109,54 +146,10 @@ def whole(front: Front, body: ChatBody, collector: Collector) -> dict[str, Any]:
             "stop_reason": choice.stop_reason,
         }
         if choice.logprobs is not None:
-            one["logprobs"] = chat_scores(choice.logprobs, body.top_logprobs or 0)
-        if body.return_token_ids:
+            one["logprobs"] = chat_scores(choice.logprobs, self.body.top_logprobs or 0)
+        if self.body.return_token_ids:
             one["token_ids"] = choice.token_ids
-        choices.append(one)
-    return {
-        "id": f"chatcmpl-{uuid4().hex}",
-        "object": "chat.completion",
-        "created": front.now(),
-        "model": body.model or front.names[0],
-        "choices": choices,
-        "usage": usage([collector]),
-        "metrics": timings(collector),
-    }
-
-
-async def chunks(front: Front, body: ChatBody, bundle: Bundle) -> AsyncGenerator[bytes]:
-    """The answer piece by piece."""
-    head = {
-        "id": f"chatcmpl-{uuid4().hex}",
-        "object": "chat.completion.chunk",
-        "created": front.now(),
-        "model": body.model or front.names[0],
-    }
-    options = body.stream_options
-    running = options is not None and options.continuous_usage_stats
-    (collector,) = bundle.collectors
-    assert isinstance(collector, Collector)
-    begun: set[int] = set()
-    try:
-        async for found in bundle.pieces():
-            for _, piece in found:
-                if piece.choice not in begun:
-                    begun.add(piece.choice)
-                    first = {"role": "assistant", "content": ""}
-                    yield event({**head, "choices": [_choice(piece.choice, first)]})
-                chunk: dict[str, Any] = {**head, "choices": [_piece(body, piece)]}
-                if running:
-                    chunk["usage"] = usage([collector])
-                yield event(chunk)
-        if options is not None and (options.include_usage or running):
-            spent = {"usage": usage([collector]), "metrics": timings(collector)}
-            yield event({**head, "choices": [], **spent})
-        yield DONE
-    except Exception as error:
-        yield event(told(error).body())
-        yield DONE
-    finally:
-        bundle.close()
+        return one
 
 
 def _piece(body: ChatBody, piece: Piece) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Invariant: choices are numbered prompt by prompt, n of each.
 """
 
-from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -11,14 +10,15 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.collect import Collector, VectorCollector
+from flyweight.collect import Piece
 from flyweight.results import Logprob, RequestOutput
+from flyweight.server.answer import answer, texts
 from flyweight.server.api.sampling import Id, Sampling, params_of
 from flyweight.server.api.scores import text_scores
 from flyweight.server.api.usage import timings, usage
-from flyweight.server.errors import HttpError, told
+from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, EventStream, event, headers_of, reply, while_connected
+from flyweight.server.sse import DONE, event
 
 MOST_TOKENS = 16  # OpenAI's, where nobody says
 Ids = Annotated[list[Id], Field(min_length=1)]
@@ -64,72 +64,76 @@ async def completions(front: Front, request: Request) -> Response:
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority)
     asked = await front.ask(body.prompts(), params, lane)
-    head = headers_of(getattr(request.state, "ignored", []))
-    bundle = front.begin(asked)
-    if body.stream:
-        parts = chunks(front, body, bundle)
-        return EventStream(parts, bundle.close, front.settings.stalled_seconds, head)
-    with bundle:
-        collectors = await while_connected(request, bundle.done())
-        return reply(whole(front, body, collectors), headers=head)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: CompletionWriter(front, body, bundle),
+        stream=bool(body.stream),
+    )
 
 
-def whole(
-    front: Front, body: CompletionBody, collectors: Sequence[Collector | VectorCollector]
-) -> dict[str, Any]:
-    """The answer of a request that does not stream."""
-    choices: list[dict[str, Any]] = []
-    first: Collector | None = None
-    for collector in collectors:
-        assert isinstance(collector, Collector)
-        first = first or collector
-        output = collector.output()
-        for choice in output.outputs:
-            one = _choice(len(choices), choice.text, choice.finish_reason)
-            one["logprobs"] = _scores(body, output, choice.index)
-            one["stop_reason"] = choice.stop_reason
-            if body.return_token_ids:
-                one["token_ids"] = choice.token_ids
-                one["prompt_token_ids"] = output.prompt_token_ids
-            choices.append(one)
-    found = {**_head(front, body), "choices": choices, "usage": usage(collectors)}
-    if first is not None and len(collectors) == 1:
-        found["metrics"] = timings(first)
-    return found
+class CompletionWriter:
+    """Writes the continuations of all prompts."""
 
+    media = "text/event-stream"
 
-async def chunks(front: Front, body: CompletionBody, bundle: Bundle) -> AsyncGenerator[bytes]:
-    """The answer piece by piece."""
-    head = _head(front, body)
-    options = body.stream_options
-    running = options is not None and options.continuous_usage_stats
-    n = body.n or 1
-    lengths: dict[int, int] = {}
-    try:
-        async for found in bundle.pieces():
-            for i, piece in found:
-                at = i * n + piece.choice
-                one = _choice(at, piece.text, piece.finish)
-                if piece.logprobs is not None:
-                    start = lengths.get(at, 0)
-                    one["logprobs"] = text_scores(piece.logprobs, body.logprobs or 0, start)
-                    lengths[at] = start + sum(len(t) for t in one["logprobs"]["tokens"])
-                if piece.finish is not None:
-                    one["stop_reason"] = piece.reason
-                if body.return_token_ids:
-                    one["token_ids"] = piece.tokens
-                chunk: dict[str, Any] = {**head, "choices": [one]}
-                if running:
-                    chunk["usage"] = usage(bundle.collectors)
-                yield event(chunk)
-        if options is not None and (options.include_usage or running):
-            yield event({**head, "choices": [], "usage": usage(bundle.collectors)})
-        yield DONE
-    except Exception as error:
-        yield event(told(error).body())
-        yield DONE
-    finally:
-        bundle.close()
+    def __init__(self, front: Front, body: CompletionBody, bundle: Bundle) -> None:
+        self.body, self.collectors = body, texts(bundle)
+        options = body.stream_options
+        self.running = options is not None and options.continuous_usage_stats
+        self.last = options is not None and (options.include_usage or self.running)
+        self.lengths: dict[int, int] = {}  # characters of each choice that have logprobs
+        self.head = {
+            "id": f"cmpl-{uuid4().hex}",
+            "object": "text_completion",
+            "created": front.now(),
+            "model": body.model or front.names[0],
+        }
+
+    def whole(self) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = []
+        for collector in self.collectors:
+            output = collector.output()
+            for choice in output.outputs:
+                one = _choice(len(choices), choice.text, choice.finish_reason)
+                one["logprobs"] = _scores(self.body, output, choice.index)
+                one["stop_reason"] = choice.stop_reason
+                if self.body.return_token_ids:
+                    one["token_ids"] = choice.token_ids
+                    one["prompt_token_ids"] = output.prompt_token_ids
+                choices.append(one)
+        found = {**self.head, "choices": choices, "usage": usage(self.collectors)}
+        if len(self.collectors) == 1:
+            found["metrics"] = timings(self.collectors[0])
+        return found
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        at = prompt * (self.body.n or 1) + piece.choice
+        one = _choice(at, piece.text, piece.finish)
+        if piece.logprobs is not None:
+            start = self.lengths.get(at, 0)
+            one["logprobs"] = text_scores(piece.logprobs, self.body.logprobs or 0, start)
+            self.lengths[at] = start + sum(len(t) for t in one["logprobs"]["tokens"])
+        if piece.finish is not None:
+            one["stop_reason"] = piece.reason
+        if self.body.return_token_ids:
+            one["token_ids"] = piece.tokens
+        chunk: dict[str, Any] = {**self.head, "choices": [one]}
+        if self.running:
+            chunk["usage"] = usage(self.collectors)
+        return event(chunk)
+
+    def end(self) -> bytes:
+        if not self.last:
+            return DONE
+        return event({**self.head, "choices": [], "usage": usage(self.collectors)}) + DONE
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body()) + DONE
 
 
 def _scores(body: CompletionBody, output: RequestOutput, index: int) -> dict[str, Any] | None:
@@ -140,15 +144,6 @@ def _scores(body: CompletionBody, output: RequestOutput, index: int) -> dict[str
     if body.echo and output.prompt_logprobs is not None:
         found = [*output.prompt_logprobs, *found]
     return text_scores(found, body.logprobs)
-
-
-def _head(front: Front, body: CompletionBody) -> dict[str, Any]:
-    return {
-        "id": f"cmpl-{uuid4().hex}",
-        "object": "text_completion",
-        "created": front.now(),
-        "model": body.model or front.names[0],
-    }
 
 
 def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:

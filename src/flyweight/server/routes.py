@@ -1,0 +1,51 @@
+"""Every route there is, with the body it takes.
+
+Invariant: what the server answers, its OpenAPI document describes: both are made from `ROUTES`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.server.api import about, chat, completions
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Front
+
+Handler = Callable[[Front, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A route: what it answers to, the body it takes, and the shape its dialect gives errors."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    body: type[BaseModel] | None = None
+    errors: Callable[[HttpError], dict[str, Any]] = HttpError.body
+
+
+ROUTES = (
+    Entry("POST", "/v1/chat/completions", chat.chat, "Answer a conversation", chat.ChatBody),
+    Entry(
+        "POST",
+        "/v1/completions",
+        completions.completions,
+        "Continue prompts",
+        completions.CompletionBody,
+    ),
+    Entry("GET", "/v1/models", about.models, "The models that are served"),
+    Entry("GET", "/v1/models/{model:path}", about.model, "One of the models"),
+    Entry("GET", "/health", about.health, "Whether the engine lives and gets on"),
+    Entry("GET", "/ready", about.ready, "Whether new requests are taken"),
+    Entry("GET", "/version", about.version, "The version"),
+    Entry("GET", "/server_info", about.server_info, "What the engine was built as"),
+    Entry("POST", "/reset_prefix_cache", about.reset_prefix_cache, "Forget what was computed"),
+    Entry("GET", "/debug/steps", about.steps, "What each of the last steps computed"),
+    Entry("GET", "/debug/kv", about.kv, "Who holds which blocks of K/V"),
+)
