@@ -83,6 +83,8 @@ class _Choice:
     finish: str | None = None
     reason: int | str | None = None
     shown: int = 0  # tokens that were in a piece
+    first: float = 0.0  # when its first token came, and its newest
+    last: float = 0.0
     ended: bool = False  # its last piece was made
 
     def read(self) -> Detokenizer:
@@ -136,7 +138,7 @@ class Collector:
         self.cached = max(self.cached, event.cached)
         if choice.finish:
             return False
-        self._time(event)
+        self._time(choice, event)
         for known in event.prompt_logprobs:
             self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
         if self.request.params.max_tokens == 0:  # the one drawn is not wanted
@@ -239,11 +241,14 @@ class Collector:
         elif event.stop_token in self.request.params.stop_token_ids:
             choice.reason = event.stop_token
 
-    def _time(self, event: Event) -> None:
+    def _time(self, choice: _Choice, event: Event) -> None:
         """The first token of any choice, the newest of all."""
-        if event.timings is not None and not self._first:
+        self._last = choice.last = self.clock()
+        if event.timings is None:
+            return
+        choice.first = choice.first or event.timings.first
+        if not self._first:
             self._scheduled, self._first = event.timings.scheduled, event.timings.first
-        self._last = self.clock()
 
     def metrics(self) -> RequestMetrics:
         """Timings so far; zeros before the first token."""

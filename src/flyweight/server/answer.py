@@ -42,7 +42,7 @@ async def answer(
 ) -> Response:
     """Runs checked prompts, and writes what they bring."""
     head = headers_of(getattr(request.state, "ignored", []))
-    bundle = front.begin(asked)
+    bundle = front.begin(asked, request)
     writer = make(bundle)
     if stream:
         parts = _parts(bundle, writer)

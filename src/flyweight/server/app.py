@@ -17,6 +17,7 @@ from flyweight.server.front import Front
 from flyweight.server.guard import Guard
 from flyweight.server.routes import ROUTES, Entry
 from flyweight.server.sse import ClientGone, reply
+from flyweight.server.visits import Visits, visit_of
 
 
 def make_app(front: Front) -> ASGIApp:
@@ -26,11 +27,13 @@ def make_app(front: Front) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     app.router.redirect_slashes = False
     shapes = {entry.path: entry.errors for entry in ROUTES}
-    return Guard(app, front.settings, shapes=shapes)
+    log = front.log if front.settings.log_requests else None
+    return Visits(Guard(app, front.settings, shapes=shapes), front.counts.http, log, shapes)
 
 
 def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        visit_of(request.scope).route = entry.path
         try:
             return await entry.handler(front, request)
         except ClientGone:

@@ -49,13 +49,14 @@ class Stream:
     `begun` is called when it is computed for the first time.
     """
 
-    __slots__ = ("begun", "collector", "error", "news", "over")
+    __slots__ = ("begun", "collector", "error", "news", "over", "seen")
 
     def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: FlyweightError | None = None
         self.begun: Callable[[], None] = lambda: None
         self.over = False
+        self.seen: dict[int, float] = {}  # when the newest token of each choice came
 
     def end(self, error: FlyweightError | None = None) -> None:
         self.error, self.over = error, True
@@ -64,7 +65,8 @@ class Stream:
 
 class EngineClient:
     """Starts the engine's process, and another where it dies; `begin` is what it is told first.
-    `heard` gets each step, `given_up` is called where processes die as fast as they are started.
+    `heard` gets each step before its news are handed on, `noted` hears what befalls a process, by
+    name and with its facts, `given_up` is called where processes die as fast as they are started.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class EngineClient:
         self.spoke = time.monotonic()  # when the engine last said something
         self.ready = False
         self.restarts = 0
+        self.noted: Callable[..., None] = lambda name, **facts: None
         self._process: subprocess.Popen[bytes] | None = None
         self._line: asyncio.WriteTransport | None = None
         self._built: asyncio.Future[None] | None = None
@@ -189,6 +192,7 @@ class EngineClient:
         if self._settle(ConfigError("the engine ended before it was ready")):
             return
         if not self._closing:
+            self.noted("engine_ended", requests=len(streams))
             self._again = asyncio.get_running_loop().create_task(self._restart())
 
     def _settle(self, error: FlyweightError | None) -> bool:
@@ -208,6 +212,7 @@ class EngineClient:
 
     def _stepped(self, message: pipe.Stepped) -> None:
         self.gauges = message.gauges
+        self.heard(message)
         for id in message.started:
             stream = self.streams.get(id)
             if stream is not None:
@@ -216,7 +221,6 @@ class EngineClient:
             stream = self.streams.get(news.id)
             if stream is not None:
                 self._feed(stream, news)
-        self.heard(message)
 
     def _feed(self, stream: Stream, news: pipe.News) -> None:
         if stream.collector.feed(news.event()) and self._line is not None:
@@ -237,6 +241,7 @@ class EngineClient:
             born = time.monotonic()
             try:
                 await self.connect(self.spawn())
+                self.noted("engine_ready", restarts=self.restarts)
                 return
             except (FlyweightError, OSError) as error:
                 tries = 0 if time.monotonic() - born > SETTLED else tries + 1

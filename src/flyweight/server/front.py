@@ -19,9 +19,14 @@ from flyweight.collect import Collector, Piece, VectorCollector
 from flyweight.errors import RequestError, nearest
 from flyweight.prompts import Asked, Lane
 from flyweight.server.client import EngineClient, Stream
+from flyweight.server.counts import Counts
 from flyweight.server.door import Door, Place
 from flyweight.server.errors import HttpError
+from flyweight.server.log import Log
+from flyweight.server.metrics import Metrics
 from flyweight.server.settings import ServerSettings
+from flyweight.server.visits import visit_of
+from flyweight.server.watch import Watch
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.untrusted import shown
 
@@ -44,6 +49,10 @@ class Front:
         self.settings, self.client, self.asking = settings, client, asking
         self.defaults, self.names = defaults, tuple(names)
         self.door = Door(settings)
+        self.log = Log(settings.log_format)
+        self.counts = Counts(asking.facts.max_model_len)
+        self.watch = Watch(self.counts, lambda: client.streams, self.log)
+        self.metrics = Metrics(self.counts, client, self.names[0])
         self.created = int(time.time())
         self.active = 0  # HTTP requests that have begun and not ended
         self._readers = ThreadPoolExecutor(READERS, "reader")
@@ -104,11 +113,13 @@ class Front:
             raise RequestError(f"prompt: {len(prompts)} prompts; allowed: 1 to {most}", "prompt")
         return await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
 
-    def begin(self, asked: Sequence[Asked]) -> "Bundle":
-        """Runs checked prompts.  Raises `HttpError` where there is no room for them."""
+    def begin(self, asked: Sequence[Asked], request: Request) -> "Bundle":
+        """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
         choices = sum(getattr(one.params, "n", 1) for one in asked)
         tokens = sum(len(one.tokens) for one in asked)
-        return Bundle(self, asked, self.door.enter(choices, tokens))
+        bundle = Bundle(self, asked, self.door.enter(choices, tokens))
+        visit_of(request.scope).collectors = bundle.collectors
+        return bundle
 
 
 class Bundle:
@@ -146,6 +157,7 @@ class Bundle:
         self._late.cancel()
         for stream in self._streams:
             self.front.client.leave(stream)
+            self.front.watch.ended(stream)
         self.front.door.leave(self.place, self.place.requests, self.place.tokens)
         self.front.active -= 1
 

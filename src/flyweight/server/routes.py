@@ -43,6 +43,7 @@ ROUTES = (
     Entry("GET", "/v1/models/{model:path}", about.model, "One of the models"),
     Entry("GET", "/health", about.health, "Whether the engine lives and gets on"),
     Entry("GET", "/ready", about.ready, "Whether new requests are taken"),
+    Entry("GET", "/metrics", about.metrics, "Figures for Prometheus"),
     Entry("GET", "/version", about.version, "The version"),
     Entry("GET", "/server_info", about.server_info, "What the engine was built as"),
     Entry("POST", "/reset_prefix_cache", about.reset_prefix_cache, "Forget what was computed"),

@@ -93,6 +93,8 @@ class Life:
             self.code = STOPPED
         finally:
             await self.client.close()
+            if self.front is not None:
+                self.front.log.close()
         return self.code
 
     async def _load(self, line: socket.socket) -> Front:
@@ -117,7 +119,9 @@ class Life:
         asking = Asking(found.tokenizer, facts, self.settings.seed)
         defaults = generation_options(found.checkpoint.generation)
         names = self.server.names or (str(self.settings.model or "stories"),)
-        return Front(self.server, self.client, asking, defaults, names)
+        front = Front(self.server, self.client, asking, defaults, names)
+        self.client.noted = front.log.event
+        return front
 
     async def _serve(self, front: Front, sock: socket.socket) -> None:
         server = self.server
@@ -139,7 +143,9 @@ class Life:
         await self.http.serve([sock])
 
     def heard(self, message: pipe.Stepped) -> None:
-        """Each step's figures."""
+        """Each step, from the first that is served."""
+        if self.front is not None:
+            self.front.watch.stepped(message)
 
     def give_up(self, reason: str) -> None:
         """The engine cannot be kept alive."""

@@ -12,6 +12,7 @@ from flyweight.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     open_metrics: bool = False
+    log_requests: bool = True
+    log_format: str = "text"
     lenient: bool = False
     step_seconds: float = 0.2
     queue_requests: int = 512
@@ -63,6 +66,10 @@ class ServerSettings:
                 raise ConfigError(
                     f"{field.name} = {value!r} is out of range; allowed: above 0 seconds"
                 )
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(
+                f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
+            )
         if self.host not in LOOPBACK and not self.keys and not self.insecure:
             raise ConfigError(
                 f"host = {self.host!r} would let anyone on the network in; give an --api-key, "

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from flyweight import __version__
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
+from flyweight.server.metrics import CONTENT
 from flyweight.server.sse import reply
 
 
@@ -52,6 +53,10 @@ async def server_info(front: Front, request: Request) -> Response:
 
 async def reset_prefix_cache(front: Front, request: Request) -> Response:
     return reply(await front.client.ask("reset"))
+
+
+async def metrics(front: Front, request: Request) -> Response:
+    return Response(front.metrics.page(), headers={"content-type": CONTENT})
 
 
 async def steps(front: Front, request: Request) -> Response:
