@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import chat_model
 from http_server import Running, started
 
 
@@ -11,4 +12,12 @@ from http_server import Running, started
 def server() -> Iterator[Running]:
     """The model inside, with nothing set."""
     with started() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The same with a chat template."""
+    path = chat_model.write(tmp_path_factory.mktemp("talker") / "talker.gguf")
+    with started(str(path), "--max-model-len", "512") as running:
         yield running

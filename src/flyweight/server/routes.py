@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.api import about, chat, completions
+from flyweight.server.api import about, chat, completions, embeddings, generate, tokens
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
 
@@ -38,6 +38,24 @@ ROUTES = (
         completions.completions,
         "Continue prompts",
         completions.CompletionBody,
+    ),
+    Entry(
+        "POST",
+        "/v1/embeddings",
+        embeddings.embeddings,
+        "A vector for each prompt",
+        embeddings.EmbeddingBody,
+    ),
+    Entry("POST", "/generate", generate.generate, "Continue one prompt", generate.GenerateBody),
+    Entry("POST", "/tokenize", tokens.tokenize, "Text or messages to ids", tokens.TokenizeBody),
+    Entry("POST", "/detokenize", tokens.detokenize, "Ids to text", tokens.DetokenizeBody),
+    Entry("POST", "/apply-template", tokens.apply_template, "Messages to text", chat.ChatBody),
+    Entry(
+        "POST",
+        "/v1/chat/completions/input_tokens",
+        tokens.input_tokens,
+        "How long a conversation is",
+        chat.ChatBody,
     ),
     Entry("GET", "/v1/models", about.models, "The models that are served"),
     Entry("GET", "/v1/models/{model:path}", about.model, "One of the models"),

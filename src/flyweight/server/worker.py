@@ -215,6 +215,7 @@ def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
     limits, plan = loaded.limits, loaded.memory
     return {
         "vocab": loaded.spec.vocab,
+        "width": loaded.spec.hidden,
         "max_model_len": limits.max_model_len,
         "scored": limits.scored,
         "adapters": list(settings.adapters),

@@ -3,7 +3,7 @@
 Invariant: choices are numbered prompt by prompt, n of each.
 """
 
-from typing import Annotated, Any
+from typing import Any
 from uuid import uuid4
 
 from pydantic import Field
@@ -13,7 +13,8 @@ from starlette.responses import Response
 from flyweight.collect import Piece
 from flyweight.results import Logprob, RequestOutput
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.sampling import Id, Sampling, params_of
+from flyweight.server.api.given import Prompts, bare, each
+from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import text_scores
 from flyweight.server.api.usage import timings, usage
 from flyweight.server.errors import HttpError
@@ -21,25 +22,18 @@ from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import DONE, event
 
 MOST_TOKENS = 16  # OpenAI's, where nobody says
-Ids = Annotated[list[Id], Field(min_length=1)]
 
 
 class CompletionBody(Sampling):
     """Prompts to be continued."""
 
-    prompt: str | Ids | list[str] | list[Ids]
+    prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=2**31)
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None
     add_special_tokens: bool | None = None
-
-    def prompts(self) -> list[Any]:
-        """Each prompt by itself."""
-        given: Any = self.prompt
-        single = isinstance(given, str) or (given and isinstance(given[0], int))
-        return [given] if single else list(given)
 
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
@@ -63,7 +57,10 @@ async def completions(front: Front, request: Request) -> Response:
     if body.stream and params.best_of not in (None, params.n):
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority)
-    asked = await front.ask(body.prompts(), params, lane)
+    prompts = each(body.prompt)
+    if body.add_special_tokens is False:
+        prompts = await front.aside(bare, prompts, front.tokenizer)
+    asked = await front.ask(prompts, params, lane)
     return await answer(
         front,
         request,
