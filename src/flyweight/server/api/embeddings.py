@@ -85,7 +85,7 @@ async def vectors(
             "dimensions",
         )
     asked = await front.ask(prompts, params, lane)
-    with front.begin(asked) as bundle:
+    with front.begin(asked, request) as bundle:
         collectors = await while_connected(request, bundle.done())
     found: list[Sequence[float]] = []
     for collector in collectors:
