@@ -45,6 +45,17 @@ def peer_python(given: str | None) -> str:
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
 
 
+def data_folder() -> Path | None:
+    """FLYWEIGHT_DATA: a folder of texts and traces to measure and test with, if there is one."""
+    given = os.environ.get("FLYWEIGHT_DATA")
+    return Path(given) if given else None
+
+
+def openai_key() -> str:
+    """OPENAI_API_KEY, which clients of servers send; empty where there is none."""
+    return os.environ.get("OPENAI_API_KEY") or ""
+
+
 def fault_asked_for() -> str:
     """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
     FLYWEIGHT_TESTING=1.
