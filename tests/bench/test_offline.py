@@ -7,9 +7,9 @@ import pytest
 from test_kernels_bench import Heard, stand_in
 
 from flyweight.bench.kernels import Listener
+from flyweight.bench.offline import Outcome, Requests, Served, Serving, serve
 from flyweight.bench.peers import Means, Named
 from flyweight.bench.rows import Spread
-from flyweight.bench.offline import Outcome, Requests, Served, Serving, serve
 from flyweight.bench.startup import Start, Starts, startup
 from flyweight.bench.workloads import Workload
 from flyweight.cli.bench.offline import _tell
