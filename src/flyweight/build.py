@@ -27,7 +27,7 @@ from flyweight.models.linear import Parts
 from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, plan_memory
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
@@ -83,7 +83,9 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run.  `generation` is the checkpoint's generation_config.json."""
+    """A model ready to run.  `generation` is the checkpoint's generation_config.json, `isa` the
+    instruction set that is computed with.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
@@ -92,6 +94,7 @@ class Loaded:
     limits: Limits
     stop_ids: frozenset[int]
     generation: dict[str, Any]
+    isa: str
 
 
 def find(settings: Settings, tell: Notify | None = None) -> Path:
@@ -184,6 +187,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         block_size=settings.block_size,
         blocks=memory.blocks,
         prefix_caching=settings.enable_prefix_caching,
+        max_chunk=settings.long_prefill_token_threshold or None,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
     )
@@ -200,6 +204,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         limits=limits,
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
+        isa=getattr(ops, "isa", "numpy"),
     )
 
 
@@ -254,21 +259,38 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
     """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
     held = resident()
     length = settings.max_model_len or asked.spec.context
-    if settings.blocks:
-        length = min(length, settings.blocks * settings.block_size)
+    kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+    blocks = settings.blocks or _bought(settings, asked.spec, kv_dtype)
+    if blocks:
+        length = min(length, blocks * settings.block_size)
     sizing = Sizing(
         max_model_len=length,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
-        kv_dtype=asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype,
+        kv_dtype=kv_dtype,
         threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
-        blocks=settings.blocks,
+        blocks=blocks,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     return plan_memory(asked, sizing, (held, _allowed(settings, here, held)), least)
+
+
+def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
+    """K/V blocks for kv_cache_memory_bytes; 0 where they have no limit of their own."""
+    if not settings.kv_cache_memory_bytes:
+        return 0
+    block = block_bytes(spec, settings.block_size, kv_dtype)
+    least = -(-(settings.max_model_len or 1) // settings.block_size)
+    blocks = settings.kv_cache_memory_bytes // block
+    if blocks < least:
+        raise ConfigError(
+            f"kv_cache_memory_bytes = {settings.kv_cache_memory_bytes} hold {blocks} blocks of "
+            f"{block} bytes, less than one sequence; nearest valid: {least * block}"
+        )
+    return blocks
 
 
 def _allowed(settings: Settings, here: Machine, held: int) -> int:
@@ -315,8 +337,14 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     )
 
 
+def _drafter(settings: Settings) -> NgramDrafter | None:
+    if not settings.draft_tokens:
+        return None
+    return NgramDrafter(settings.prompt_lookup_max, settings.prompt_lookup_min)
+
+
 def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described) -> Engine:
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
-    drafter = NgramDrafter() if settings.draft_tokens else None
+    drafter = _drafter(settings)
     return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters))

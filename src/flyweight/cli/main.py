@@ -30,7 +30,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("run")(run.run)
-app.command("serve")(serve.serve)
 app.command("inspect")(inspect.inspect)
 app.command("tokenize")(tokenize.tokenize)
 app.command("check")(check.check)
@@ -38,6 +37,7 @@ app.command("compile")(compile.compile_model)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)
+app.command("serve", context_settings=serve.WORDS)(serve.serve)
 app.add_typer(bench.app, name="bench")
 
 

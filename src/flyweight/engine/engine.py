@@ -74,6 +74,7 @@ class Engine:
             raise
         self._sound = True
         self.metrics.requests += 1
+        self.metrics.adapted += bool(request.adapter)
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
@@ -246,7 +247,10 @@ class Engine:
         m.steps += 1
         m.preempted += len(plan.preempted)
         m.cached += plan.cached
+        m.shared += len(plan.chunks) > 1
         for chunk in plan.chunks:
+            begins = chunk.start == chunk.seq.cached
+            m.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt
             m.computed += chunk.count
             m.copied += chunk.copy is not None
         for event in events:

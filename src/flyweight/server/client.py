@@ -66,7 +66,8 @@ class Stream:
 class EngineClient:
     """Starts the engine's process, and another where it dies; `begin` is what it is told first.
     `heard` gets each step before its news are handed on, `noted` hears what befalls a process, by
-    name and with its facts, `given_up` is called where processes die as fast as they are started.
+    name and with its facts, `loading` how the building goes; `given_up` is called where processes
+    die as fast as they are started.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class EngineClient:
         given_up: Callable[[str], None],
     ) -> None:
         self.begin, self.heard, self.given_up = begin, heard, given_up
+        self.loading: Callable[[pipe.Loading], None] = lambda message: None
         self.facts: dict[str, Any] = {}
         self.streams: dict[str, Stream] = {}
         self.gauges: pipe.Gauges | None = None
@@ -176,6 +178,8 @@ class EngineClient:
         elif isinstance(message, pipe.Ready):
             self.facts, self.ready = message.facts, True
             self._settle(None)
+        elif isinstance(message, pipe.Loading):
+            self.loading(message)
         elif isinstance(message, pipe.Failed):
             self._settle(ConfigError(message.message))
 

@@ -22,6 +22,7 @@ from flyweight.server.client import EngineClient, Stream
 from flyweight.server.counts import Counts
 from flyweight.server.door import Door, Place
 from flyweight.server.errors import HttpError
+from flyweight.server.ledger import Ledger
 from flyweight.server.log import Log
 from flyweight.server.metrics import Metrics
 from flyweight.server.settings import ServerSettings
@@ -45,6 +46,7 @@ class Front:
         asking: Asking,
         defaults: dict[str, Any],
         names: Sequence[str],
+        ledger: Ledger,
     ) -> None:
         self.settings, self.client, self.asking = settings, client, asking
         self.defaults, self.names = defaults, tuple(names)
@@ -53,6 +55,7 @@ class Front:
         self.counts = Counts(asking.facts.max_model_len)
         self.watch = Watch(self.counts, lambda: client.streams, self.log)
         self.metrics = Metrics(self.counts, client, self.names[0])
+        self.ledger = ledger
         self.created = int(time.time())
         self.active = 0  # HTTP requests that have begun and not ended
         self._readers = ThreadPoolExecutor(READERS, "reader")

@@ -208,8 +208,17 @@ class Answer(msgspec.Struct, array_like=True, tag=5):
     value: dict[str, Any]
 
 
+class Loading(msgspec.Struct, array_like=True, tag=6):
+    """How the building goes: `what` is plan, progress, warning or note; bytes done of a total."""
+
+    what: str
+    text: str
+    done: int = 0
+    total: int = 0
+
+
 ToEngine = Begin | Submit | Abort | Question
-ToFront = Ready | Failed | Stepped | Refused | Answer
+ToFront = Ready | Failed | Stepped | Refused | Answer | Loading
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -64,6 +64,7 @@ ROUTES = (
     Entry("GET", "/metrics", about.metrics, "Figures for Prometheus"),
     Entry("GET", "/version", about.version, "The version"),
     Entry("GET", "/server_info", about.server_info, "What the engine was built as"),
+    Entry("GET", "/v1/engine/effective", about.effective, "What is really active, and why"),
     Entry("POST", "/reset_prefix_cache", about.reset_prefix_cache, "Forget what was computed"),
     Entry("GET", "/debug/steps", about.steps, "What each of the last steps computed"),
     Entry("GET", "/debug/kv", about.kv, "Who holds which blocks of K/V"),

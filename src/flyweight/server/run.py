@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -24,11 +25,16 @@ from flyweight.server.app import make_app
 from flyweight.server.client import EngineClient
 from flyweight.server.front import Front
 from flyweight.server.http import Server, limited
+from flyweight.server.ledger import Ledger, Wishes
+from flyweight.server.portrait import portrait
+from flyweight.server.processes import command, listener
 from flyweight.server.settings import ServerSettings
+from flyweight.server.telling import Shows
+from flyweight.text.codec import DEFAULT
+from flyweight.text.tokenizer import Tokenizer
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
-Told = Callable[[Front, socket.socket], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,22 +48,40 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port = {port} on {host} is in use; try --port 0") from None
+            raise ConfigError(f"port = {port} on {host} is in use{_by(port)}") from None
         raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
     return sock
 
 
-def serve(settings: Settings, server: ServerSettings, told: Told) -> int:
-    """Serves until a signal ends it; the exit code.  `told` is called once requests are taken."""
+def _by(port: int) -> str:
+    """Who has a port, and the way out."""
+    holder = listener(port)
+    who = f" by process {holder.pid} ({command(holder.pid)})" if holder else ""
+    return f"{who}; take another --port (0 is any that is free), or flyweight stop --port {port}"
+
+
+def serve(settings: Settings, server: ServerSettings, show: Shows, wishes: Wishes) -> int:
+    """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
     sock = listen(server.host, server.port)
-    path = find(settings)
+    path = find(settings, show)
+    show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
-    life = Life(settings, server, path, told)
+    life = Life(settings, server, path, show)
+    life.wishes = wishes
     begin = pipe.Begin({**given, "model": str(path)}, server.step_seconds, fault_asked_for())
     life.client = EngineClient(begin, life.heard, life.give_up)
+    life.client.loading = show.told
     line = life.client.spawn()  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(life.run(sock, line))
+
+
+def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
+    """The same with a chat template of the operator's, where there is one."""
+    if not template:
+        return tokenizer
+    marks = replace(tokenizer.marks, templates={DEFAULT: template})
+    return replace(tokenizer, marks=marks)
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -73,8 +97,9 @@ class Life:
 
     client: EngineClient
 
-    def __init__(self, settings: Settings, server: ServerSettings, path: Path, told: Told) -> None:
-        self.settings, self.server, self.path, self.told = settings, server, path, told
+    def __init__(self, settings: Settings, server: ServerSettings, path: Path, show: Shows) -> None:
+        self.settings, self.server, self.path, self.show = settings, server, path, show
+        self.wishes = Wishes()
         self.front: Front | None = None
         self.http: Server | None = None
         self.code = 0
@@ -116,10 +141,13 @@ class Life:
             told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
             tuple(told["adapters"]),
         )  # fmt: skip
-        asking = Asking(found.tokenizer, facts, self.settings.seed)
-        defaults = generation_options(found.checkpoint.generation)
+        tokenizer = with_template(found.tokenizer, self.server.chat_template)
+        asking = Asking(tokenizer, facts, self.settings.seed)
+        theirs = found.checkpoint.generation if self.server.model_defaults else {}
+        defaults = generation_options(theirs)
         names = self.server.names or (str(self.settings.model or "stories"),)
-        front = Front(self.server, self.client, asking, defaults, names)
+        ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
+        front = Front(self.server, self.client, asking, defaults, names, ledger)
         self.client.noted = front.log.event
         return front
 
@@ -139,13 +167,15 @@ class Life:
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
         )
-        self.http = Server(config, lambda _: self.told(front, sock))
+        self.http = Server(config, lambda _: self.show.ready(front, sock.getsockname()[1]))
         await self.http.serve([sock])
 
     def heard(self, message: pipe.Stepped) -> None:
         """Each step, from the first that is served."""
         if self.front is not None:
             self.front.watch.stepped(message)
+            for warning in self.front.ledger.note(message.gauges):
+                self.front.log.event("no_effect", warning=warning)
 
     def give_up(self, reason: str) -> None:
         """The engine cannot be kept alive."""

@@ -21,6 +21,8 @@ class ServerSettings:
 
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
     `insecure`.  `queue_requests` and `queue_tokens` may wait to be computed; more is refused.
+    `chat_template` stands for the model's own; without `model_defaults` sampling options that a
+    request leaves out are neutral, not the model's.
     """
 
     host: str = "127.0.0.1"
@@ -34,6 +36,8 @@ class ServerSettings:
     log_requests: bool = True
     log_format: str = "text"
     lenient: bool = False
+    chat_template: str = ""
+    model_defaults: bool = True
     step_seconds: float = 0.2
     queue_requests: int = 512
     queue_tokens: int = 1_000_000

@@ -22,16 +22,12 @@ from flyweight.errors import FlyweightError, RequestError
 from flyweight.server import pipe
 from flyweight.server.faults import Fault
 from flyweight.server.pace import Pace
+from flyweight.server.telling import Gone, Teller
 from flyweight.types import Event, Finish
-from flyweight.waiting import Patience
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
 BROKE = "the engine failed while it computed this request"
-
-
-class Gone(Exception):
-    """The front end closed the pipe."""
 
 
 class Worker:
@@ -225,6 +221,7 @@ def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "prefix_caching": limits.prefix_caching,
         "threads": plan.sizing.threads,
+        "isa": loaded.isa,
         "kv_dtype": plan.sizing.kv_dtype,
         "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
     }
@@ -240,16 +237,15 @@ def serve(line: socket.socket) -> int:
             return 0
         begun = frames.push(data)
     begin = begun[0]
-    patience = Patience()
     try:
         settings = Settings.of(**begin.settings)
-        loaded = build(settings, patience)
+        loaded = build(settings, Teller(line))
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
         line.sendall(pipe.frame(pipe.Failed(str(error))))
         return 2
-    finally:
-        patience.stop()
+    except Gone:
+        return 0
     try:
         line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
         for message in begun[1:]:

@@ -51,6 +51,11 @@ async def server_info(front: Front, request: Request) -> Response:
     return reply({"version": __version__, "engine": front.client.facts})
 
 
+async def effective(front: Front, request: Request) -> Response:
+    """Each feature: what was asked for, what is active, why, and what it has done so far."""
+    return reply(front.ledger.document(front.client.gauges))
+
+
 async def reset_prefix_cache(front: Front, request: Request) -> Response:
     return reply(await front.client.ask("reset"))
 
