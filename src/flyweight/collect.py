@@ -25,7 +25,7 @@ from flyweight.results import (
 )
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
+from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
 def drawn(asked: SamplingParams) -> SamplingParams:
@@ -112,6 +112,7 @@ class Collector:
         self.asked = asked or request.params
         self.clock = clock
         self.cached = 0
+        self.reuse: Reuse | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
         self._echo = self._prompt_text() if params.echo else ""
@@ -136,6 +137,7 @@ class Collector:
         """
         choice = self.choices[event.index]
         self.cached = max(self.cached, event.cached)
+        self.reuse = self.reuse or event.reuse
         if choice.finish:
             return False
         self._time(choice, event)
@@ -262,6 +264,12 @@ class Collector:
             total=self._last - arrival,
             decode_rate=later / decoding if decoding > 0 else 0.0,
         )
+
+    def gaps(self) -> tuple[float, int]:
+        """Seconds between the tokens of every choice, in all, and between how many."""
+        long = [choice for choice in self.choices if len(choice.tokens) > 1]
+        seconds = sum(choice.last - choice.first for choice in long)
+        return seconds, sum(len(choice.tokens) - 1 for choice in long)
 
     def _spelled(self, token: int) -> str:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")

@@ -26,12 +26,14 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Lane:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
-    goes first), and the adapter it goes through, "" for none.
+    goes first), the adapter it goes through, "" for none, and whether it is told what it got from
+    the cache.
     """
 
     salt: str = ""
     priority: int = 0
     adapter: str = ""
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,8 @@ class Request:
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
     first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0; with `beam`
-    for the answers of a search, which ends as a whole.  Raises `RequestError`.
+    for the answers of a search, which ends as a whole.  `explain` asks what became of its prompt in
+    the prefix cache.  Raises `RequestError`.
     """
 
     id: str
@@ -244,6 +245,7 @@ class Request:
     words: Words = Words()
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
+    explain: bool = False
 
     @property
     def width(self) -> int:
@@ -268,6 +270,20 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Reuse:
+    """What became of a prompt in the prefix cache: `hit` tokens were found.  `reason` is why no
+    more were: caching_off, short (of a block), rows_wanted (log-probabilities of the prompt, or its
+    hidden states), evicted, not_yet (another request is computing them), new_salt, never_seen; ""
+    where all were found that can be.  `diverged` is the first token up to which nothing known
+    agrees with the prompt, None where all of it is known.
+    """
+
+    hit: int
+    reason: str
+    diverged: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best
     few.
@@ -285,7 +301,8 @@ class Event:
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
     one, `error` says what a function of the caller's raised; `total` and `score` are the
-    log-probability of an answer found by a search, and what ranked it.  (Not frozen: that would
+    log-probability of an answer found by a search, and what ranked it; `reuse` comes with timings,
+    where it was asked for.  (Not frozen: that would
     cost 128 sequences 0.2 ms a step.)
     """
 
@@ -302,3 +319,4 @@ class Event:
     error: str = ""
     total: float | None = None
     score: float | None = None
+    reuse: Reuse | None = None

@@ -55,7 +55,7 @@ class Engine:
         self.computing = False  # within the runner, the long part of a step
         self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
         self._sound = True  # False from an interrupt until all has been put back in order
-        scheduler.pool.on_evict = metrics.evict
+        scheduler.pool.on_evict = self._evicted
 
     @property
     def busy(self) -> bool:
@@ -156,6 +156,10 @@ class Engine:
         if width > 1:  # a search ends as a whole, whatever was live of it
             events = [replace(events[0], index=i) for i in range(width)]
         return events
+
+    def _evicted(self, block: int, key: bytes) -> None:
+        self.metrics.evicted += 1
+        self.scheduler.known.lose(key)
 
     def _mend(self) -> None:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""

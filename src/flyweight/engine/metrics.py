@@ -34,10 +34,6 @@ class Metrics:
     def rejected(self) -> int:
         return self.proposed - self.accepted
 
-    def evict(self, block: int, key: bytes) -> None:
-        """A `BlockPool.on_evict` that counts."""
-        self.evicted += 1
-
 
 @dataclass(frozen=True, slots=True)
 class Stats:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from flyweight.kv.blocks import Copy, Table
 from flyweight.sampling.beam import rules
 from flyweight.sampling.options import Options
-from flyweight.types import Request, SamplingParams, Timings, TokenLogprobs
+from flyweight.types import Request, Reuse, SamplingParams, Timings, TokenLogprobs
 
 
 class State(Enum):
@@ -48,6 +48,7 @@ class Sequence:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    reuse: Reuse | None = None
     mu: float = field(init=False)  # mirostat's state, which every token it draws moves
     options: Options = field(init=False)
     scorer: Options | None = None

@@ -93,7 +93,13 @@ class Front:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, work, *args)
 
-    def lane(self, model: str | None, salt: str | None, priority: int | None) -> Lane:
+    def lane(
+        self,
+        model: str | None,
+        salt: str | None,
+        priority: int | None,
+        explain: bool | None = None,
+    ) -> Lane:
         """How a request for `model` runs; an adapter is a model of its own name."""
         adapter = ""
         if model is not None and model not in self.names:
@@ -107,7 +113,7 @@ class Front:
                     "model_not_found",
                 )
             adapter = model
-        return Lane(salt or "", priority or 0, adapter)
+        return Lane(salt or "", priority or 0, adapter, bool(explain))
 
     async def ask(self, prompts: Sequence[Any], params: Params, lane: Lane) -> list[Asked]:
         """Prompts tokenised and checked."""

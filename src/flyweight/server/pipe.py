@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 
 from flyweight.tasks import BeamSearchParams, PoolingParams
-from flyweight.types import Event, Finish, Request, SamplingParams, Timings, TokenLogprobs, Words
+from flyweight.types import (
+    Event,
+    Finish,
+    Request,
+    Reuse,
+    SamplingParams,
+    Timings,
+    TokenLogprobs,
+    Words,
+)
 
 LENGTH = struct.Struct("<I")
 LONGEST = 1 << 30  # bytes of a frame
@@ -46,6 +55,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     breakers: list[int]
     pooling: dict[str, Any] | None
     beam: dict[str, Any] | None
+    explain: bool = False
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -66,6 +76,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             breakers=list(request.words.breakers),
             pooling=asdict(request.pooling) if request.pooling else None,
             beam=asdict(request.beam) if request.beam else None,
+            explain=request.explain,
         )
 
     def request(self) -> Request:
@@ -84,6 +95,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             words=Words(tuple(self.bad), frozenset(self.breakers)),
             pooling=PoolingParams(**self.pooling) if self.pooling else None,
             beam=BeamSearchParams(**self.beam) if self.beam else None,
+            explain=self.explain,
         )
 
 
@@ -130,6 +142,7 @@ class News(msgspec.Struct, array_like=True, tag=2):
     error: str = ""
     total: float | None = None
     score: float | None = None
+    reuse: tuple[int, str, int | None] | None = None
 
     @classmethod
     def of(cls, event: Event) -> "News":
@@ -148,6 +161,7 @@ class News(msgspec.Struct, array_like=True, tag=2):
             event.error,
             event.total,
             event.score,
+            (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
         )
 
     def event(self) -> Event:
@@ -168,6 +182,7 @@ class News(msgspec.Struct, array_like=True, tag=2):
             self.error,
             self.total,
             self.score,
+            Reuse(*self.reuse) if self.reuse else None,
         )
 
 

@@ -16,7 +16,7 @@ from flyweight.results import CompletionOutput
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import chat_scores
-from flyweight.server.api.usage import timings, usage
+from flyweight.server.api.usage import spent, usage
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import DONE, event
@@ -63,7 +63,7 @@ class ChatBody(Sampling):
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
     params = params_of(body.wanted(front.defaults))
-    lane = front.lane(body.model, body.cache_salt, body.priority)
+    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     prompt = await front.aside(rendered, front, body)
     asked = await front.ask([prompt], params, lane)
     return await answer(
@@ -94,11 +94,12 @@ class ChatWriter:
     media = "text/event-stream"
 
     def __init__(self, front: Front, body: ChatBody, bundle: Bundle) -> None:
-        self.body = body
+        self.front, self.body = front, body
         (self.collector,) = texts(bundle)
         options = body.stream_options
         self.running = options is not None and options.continuous_usage_stats
         self.last = options is not None and (options.include_usage or self.running)
+        self.last = self.last or bool(body.return_cache_explanation)
         self.begun: set[int] = set()
         self.head = {
             "id": f"chatcmpl-{uuid4().hex}",
@@ -135,7 +136,7 @@ class ChatWriter:
         return event(error.body()) + DONE
 
     def _spent(self) -> dict[str, Any]:
-        return {"usage": usage([self.collector]), "metrics": timings(self.collector)}
+        return spent(self.front, [self.collector])
 
     def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
         one: dict[str, Any] = {

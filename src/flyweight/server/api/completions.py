@@ -16,7 +16,7 @@ from flyweight.server.answer import answer, texts
 from flyweight.server.api.given import Prompts, bare, each
 from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import text_scores
-from flyweight.server.api.usage import timings, usage
+from flyweight.server.api.usage import spent, usage
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import DONE, event
@@ -56,7 +56,7 @@ async def completions(front: Front, request: Request) -> Response:
     params = params_of(body.wanted(front.defaults))
     if body.stream and params.best_of not in (None, params.n):
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
-    lane = front.lane(body.model, body.cache_salt, body.priority)
+    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     prompts = each(body.prompt)
     if body.add_special_tokens is False:
         prompts = await front.aside(bare, prompts, front.tokenizer)
@@ -76,10 +76,11 @@ class CompletionWriter:
     media = "text/event-stream"
 
     def __init__(self, front: Front, body: CompletionBody, bundle: Bundle) -> None:
-        self.body, self.collectors = body, texts(bundle)
+        self.front, self.body, self.collectors = front, body, texts(bundle)
         options = body.stream_options
         self.running = options is not None and options.continuous_usage_stats
         self.last = options is not None and (options.include_usage or self.running)
+        self.last = self.last or bool(body.return_cache_explanation)
         self.lengths: dict[int, int] = {}  # characters of each choice that have logprobs
         self.head = {
             "id": f"cmpl-{uuid4().hex}",
@@ -100,10 +101,7 @@ class CompletionWriter:
                     one["token_ids"] = choice.token_ids
                     one["prompt_token_ids"] = output.prompt_token_ids
                 choices.append(one)
-        found = {**self.head, "choices": choices, "usage": usage(self.collectors)}
-        if len(self.collectors) == 1:
-            found["metrics"] = timings(self.collectors[0])
-        return found
+        return {**self.head, "choices": choices, **spent(self.front, self.collectors)}
 
     def begin(self) -> bytes:
         return b""
@@ -127,7 +125,7 @@ class CompletionWriter:
     def end(self) -> bytes:
         if not self.last:
             return DONE
-        return event({**self.head, "choices": [], "usage": usage(self.collectors)}) + DONE
+        return event({**self.head, "choices": [], **spent(self.front, self.collectors)}) + DONE
 
     def failed(self, error: HttpError) -> bytes:
         return event(error.body()) + DONE

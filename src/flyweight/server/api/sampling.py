@@ -78,6 +78,9 @@ class Sampling(BaseModel):
     user: str | None = Field(None, description="Has no effect.")
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    return_cache_explanation: bool | None = Field(
+        None, description="Tells what was found in the prefix cache, and why not more."
+    )
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
