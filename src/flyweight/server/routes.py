@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.api import about, chat, completions, embeddings, generate, tokens
+from flyweight.server.api import about, chat, completions, embeddings, generate, llama, tokens
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
 
@@ -47,6 +47,7 @@ ROUTES = (
         embeddings.EmbeddingBody,
     ),
     Entry("POST", "/generate", generate.generate, "Continue one prompt", generate.GenerateBody),
+    Entry("POST", "/completion", llama.completion, "llama-server's continuation", llama.LlamaBody),
     Entry("POST", "/tokenize", tokens.tokenize, "Text or messages to ids", tokens.TokenizeBody),
     Entry("POST", "/detokenize", tokens.detokenize, "Ids to text", tokens.DetokenizeBody),
     Entry("POST", "/apply-template", tokens.apply_template, "Messages to text", chat.ChatBody),

@@ -16,17 +16,15 @@ Id = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
-TAKEN = {  # of a body, as `SamplingParams` has it
-    name: name
-    for name in (
-        "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
-        "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
-        "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
-        "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-        "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
-    )
-}  # fmt: skip
+Bias = Annotated[float, Field(ge=-100, le=100)]
+TAKEN = (  # of a body, as `SamplingParams` has it
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
+    "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
+    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
+)  # fmt: skip
 
 
 class StreamOptions(BaseModel):
@@ -36,31 +34,20 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class Sampling(BaseModel):
-    """What is the same in all of OpenAI's bodies; `None` is as good as absent."""
+class Options(BaseModel):
+    """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: Share | None = None
-    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    min_tokens: int | None = Field(None, ge=0, lt=2**31)
     stop: StopText | list[StopText] | None = None
-    stop_token_ids: list[Id] | None = None
-    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    allowed_token_ids: list[Id] | None = Field(None, min_length=1)
-    bad_words: list[StopText] | None = Field(None, max_length=128)
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     typical_p: float | None = Field(None, gt=0, le=1)
     top_n_sigma: float | None = Field(None, ge=0, le=1000)
     xtc_probability: Share | None = None
@@ -73,6 +60,27 @@ class Sampling(BaseModel):
     mirostat: int | None = Field(None, ge=0, le=2)
     mirostat_tau: float | None = Field(None, ge=0, le=100)
     mirostat_eta: Share | None = None
+
+    def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
+        given = {name: getattr(self, name, None) for name in TAKEN}
+        return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+
+class Sampling(Options):
+    """What is the same in all of OpenAI's bodies."""
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    logit_bias: dict[str, Bias] | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop_token_ids: list[Id] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: list[Id] | None = Field(None, min_length=1)
+    bad_words: list[StopText] | None = Field(None, max_length=128)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="Has no effect.")
@@ -85,9 +93,8 @@ class Sampling(BaseModel):
     return_tokens_as_token_ids: bool | None = None
 
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
-        given = {ours: getattr(self, name) for name, ours in TAKEN.items()}
-        found = {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        """`SamplingParams`' keywords."""
+        found = self.drawn(defaults)
         if self.logit_bias:
             found["logit_bias"] = biases(self.logit_bias)
         return found

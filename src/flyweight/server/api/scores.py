@@ -46,6 +46,16 @@ def text_scores(
     }
 
 
+def token_scores(found: Sequence[dict[int, Logprob]]) -> list[dict[str, Any]]:
+    """Of llama-server's /completion, with each token's id."""
+    listed = []
+    for entry in found:
+        every = [{"id": token, **_one(one)} for token, one in entry.items()]
+        ranked = sorted(zip(every, entry.values(), strict=True), key=lambda pair: _rank(pair[1]))
+        listed.append({**every[0], "top_logprobs": [one for one, _ in ranked]})
+    return listed
+
+
 def _position(listed: Sequence[Logprob], most: int) -> dict[str, Any]:
     ranked = sorted((one for one in listed if one.rank and one.rank <= most), key=_rank)
     return {**_one(listed[0]), "top_logprobs": [_one(one) for one in ranked]}
