@@ -11,7 +11,17 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.api import about, chat, completions, embeddings, generate, llama, tokens
+from flyweight.server.api import (
+    about,
+    chat,
+    completions,
+    embeddings,
+    generate,
+    llama,
+    ollama,
+    ollama_about,
+    tokens,
+)
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
 
@@ -60,6 +70,47 @@ ROUTES = (
     ),
     Entry("GET", "/v1/models", about.models, "The models that are served"),
     Entry("GET", "/v1/models/{model:path}", about.model, "One of the models"),
+    Entry(
+        "POST",
+        "/api/chat",
+        ollama.chat,
+        "Ollama's answer to a conversation",
+        ollama.OllamaChatBody,
+        ollama.error_of,
+    ),
+    Entry(
+        "POST",
+        "/api/generate",
+        ollama.generate,
+        "Ollama's answer to a prompt",
+        ollama.OllamaGenerateBody,
+        ollama.error_of,
+    ),
+    Entry(
+        "POST",
+        "/api/embed",
+        ollama_about.embed,
+        "Ollama's vectors",
+        ollama_about.EmbedBody,
+        ollama.error_of,
+    ),
+    Entry("GET", "/api/tags", ollama_about.tags, "Ollama's list of models", None, ollama.error_of),
+    Entry(
+        "POST",
+        "/api/show",
+        ollama_about.show,
+        "One of the models, as Ollama shows it",
+        ollama_about.ShowBody,
+        ollama.error_of,
+    ),
+    Entry(
+        "GET",
+        "/api/version",
+        ollama_about.version,
+        "The version, as Ollama tells it",
+        None,
+        ollama.error_of,
+    ),
     Entry("GET", "/health", about.health, "Whether the engine lives and gets on"),
     Entry("GET", "/ready", about.ready, "Whether new requests are taken"),
     Entry("GET", "/metrics", about.metrics, "Figures for Prometheus"),

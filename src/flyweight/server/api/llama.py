@@ -48,7 +48,7 @@ class LlamaBody(Options):
     """A prompt to be continued, or several."""
 
     prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1)]
-    n_predict: int = Field(-1, ge=-1, lt=2**31)
+    n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES)
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
@@ -139,7 +139,7 @@ class LlamaWriter:
             "tokens": piece.tokens,
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": collector.produced,
+            "tokens_predicted": len(collector.choices[piece.choice].tokens),
             "tokens_evaluated": len(collector.request.tokens),
         }
         if piece.logprobs is not None:
@@ -172,7 +172,7 @@ class LlamaWriter:
             "id_slot": -1,
             "stop": True,
             "model": self.model,
-            "tokens_predicted": collector.produced,
+            "tokens_predicted": len(collector.choices[index % self.body.n_cmpl].tokens),
             "tokens_evaluated": len(request.tokens),
             "tokens_cached": collector.cached,
             "generation_settings": {**settings, "n_predict": self.body.n_predict},

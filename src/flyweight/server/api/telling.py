@@ -1,0 +1,63 @@
+"""A conversation that came in another dialect than OpenAI's, and its answer as it grows, for the
+dialects that give a tool call whole.
+
+Invariant: content and reasoning are told as they come, calls once the answer has ended; joined, it
+is what /v1/chat/completions would say.
+"""
+
+from typing import Any
+
+from flyweight.collect import Piece
+from flyweight.prompts import Asked
+from flyweight.results import CompletionOutput
+from flyweight.server.api.chat import ChatBody, rendered
+from flyweight.server.api.sampling import params_of
+from flyweight.server.front import Front
+from flyweight.text.tools.deltas import Answer, Delta, Kind
+from flyweight.text.tools.parser import AnswerParser, Reading
+
+TOLD = (Kind.CONTENT, Kind.REASONING)
+
+
+async def asked_of(
+    front: Front, body: ChatBody, defaults: dict[str, Any]
+) -> tuple[list[Asked], Reading]:
+    """What another dialect turned into a chat's body, as a checked prompt, and how its answer is to
+    be read.
+    """
+    params = params_of(body.wanted(defaults))
+    lane = front.lane(body.model, body.cache_salt, body.priority)
+    prompt = await front.aside(rendered, front, body)
+    return await front.ask([prompt], params, lane), Reading()
+
+
+class Telling:
+    """An answer that is read as `reading` says."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._parser = AnswerParser(reading)
+        self._deltas: list[Delta] = []  # empty where all is content
+        self._plain = reading.plain
+
+    def push(self, piece: Piece) -> list[Delta]:
+        """Content and reasoning that are new."""
+        if self._plain:
+            return [Delta(Kind.CONTENT, piece.text)] if piece.text else []
+        found = self._parser.push(piece.text) if piece.text else []
+        if piece.finish is not None:
+            found += self._parser.finish(cut=piece.finish == "length")
+        self._deltas += found
+        return [delta for delta in found if delta.kind in TOLD]
+
+    def answer(self) -> Answer:
+        """All there was of one that is not plain, its calls with it."""
+        return Answer.of(self._deltas)
+
+
+def told(reading: Reading, choice: CompletionOutput) -> Answer:
+    """An answer that has come whole."""
+    if reading.plain:
+        return Answer(content=choice.text)
+    parser = AnswerParser(reading)
+    deltas = parser.push(choice.text)
+    return Answer.of(deltas + parser.finish(cut=choice.finish_reason == "length"))
