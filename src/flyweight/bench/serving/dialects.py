@@ -13,7 +13,7 @@ import msgspec
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import shown
+from flyweight.untrusted import one_line, shown
 
 DONE = b"[DONE]"
 
@@ -195,11 +195,11 @@ def reason(body: bytes) -> str:
     try:
         found: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return shown(body.decode("utf-8", "replace").strip(), 200)
+        return one_line(body.decode("utf-8", "replace"))
     for key in ("error", "message", "detail"):
         if isinstance(found, dict) and key in found:
             found = found[key]
-    return shown(found, 200).strip("'\"")
+    return one_line(found) if isinstance(found, str) else shown(found, 200)
 
 
 def _openai(manner: Manner, turn: int) -> dict[str, Any]:

@@ -148,9 +148,7 @@ async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> lis
             status, page = await asyncio.wait_for(get(place, "/v1/models", headers), 10)
             why = f"HTTP {status}: {reason(msgspec.json.encode(page))}"
             if status in (401, 403):
-                raise ConfigError(
-                    f"{place} refuses us: {why}; give a key: --header or its variable"
-                )
+                raise ConfigError(f"{place} refuses us: {why}; a key: --header, or OPENAI_API_KEY")
             if status != LOADING:
                 data = page.get("data") if isinstance(page, dict) else None
                 found = data if status == 200 and isinstance(data, list) else []

@@ -97,6 +97,21 @@ def reasons(summary: Summary) -> Iterator[str]:
         yield f"... and {rest} other reasons"
 
 
+def miscounted(played: Played) -> Iterator[str]:
+    """What to say where the server read prompts as other numbers of tokens than they were made of,
+    which a chat's template does of itself.
+    """
+    pairs = zip(played.load.asks, played.answers, strict=True)
+    odd = [(ask.length, a.prompt_counted) for ask, a in pairs if a.ok and a.prompt_counted]
+    odd = [(made, counted) for made, counted in odd if made != counted]
+    if odd:
+        made, counted = odd[0]
+        yield (
+            f"the server counts {len(odd)} prompts differently ({counted} tokens for {made}): "
+            "is --tokenizer its own?"
+        )
+
+
 def document(
     summary: Summary, header: Header, metrics: Sequence[str], played: Played | None = None
 ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from flyweight.text.tokenizer import Tokenizer
 
 POOL = 1024  # pieces that texts are made of
 TRIES = 16  # corrections of a text that came out too short or too long
+SPACES = "Ġ▁ "  # how pieces begin that begin with a space
 UNKNOWN = 1000  # ids of a vocabulary of which nothing is known
 
 
@@ -112,10 +113,13 @@ def stable_pieces(tokenizer: Tokenizer) -> list[int]:
     """Ids whose texts, one after another, are read as the same ids; words after a space first.
     Raises `ConfigError` where there are none.
     """
-    order = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids]
-    random.Random(0).shuffle(order)
-    marked = [i for i in order if tokenizer.piece(i)[:1] in ("Ġ", "▁", " ")]
-    for group in (marked, order):
+    letters = [
+        i for i in range(tokenizer.vocab_size)
+        if i not in tokenizer.special_ids and _letters(tokenizer.piece(i).lstrip(SPACES))
+    ]  # fmt: skip
+    random.Random(0).shuffle(letters)
+    marked = [i for i in letters if tokenizer.piece(i)[0] in SPACES]
+    for group in (marked, letters):
         found: list[int] = []
         for token in group:
             if _stable(tokenizer, token):
@@ -127,10 +131,13 @@ def stable_pieces(tokenizer: Tokenizer) -> list[int]:
     raise ConfigError("this vocabulary has no words to make texts of; send ids: --prompt-form ids")
 
 
+def _letters(piece: str) -> bool:
+    return piece.isascii() and piece.isalpha()
+
+
 def _stable(tokenizer: Tokenizer, token: int) -> bool:
     text = tokenizer.decode([token, token, token])
-    plain = text.isascii() and text.isprintable() and any(c.isalpha() for c in text)
-    return plain and tokenizer.encode(text, add_special=False) == [token] * 3
+    return tokenizer.encode(text, add_special=False) == [token] * 3
 
 
 def _known(tokenizer: Tokenizer | None) -> Tokenizer:

@@ -235,7 +235,7 @@ def one(
     session: Session, at: int, load: Load, header: Header, telling: Telling
 ) -> tuple[Summary, dict[str, Any]]:
     """A server's turn: its figures, shown and as JSON."""
-    from flyweight.bench.serving.report import block, document, reasons
+    from flyweight.bench.serving.report import block, document, miscounted, reasons
     from flyweight.bench.serving.summary import summarize
 
     with bar(telling.bar) as tell:
@@ -244,6 +244,8 @@ def one(
     if not telling.as_json:
         print(*block(summary, header, telling.metrics), sep="\n", flush=True)
     for line in reasons(summary):
+        note(line)
+    for line in () if header.backend == "openai-chat" else miscounted(played):
         note(line)
     detailed = played if telling.detailed else None
     found = document(summary, header, telling.metrics, detailed)
