@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 WAIT = 120.0  # seconds for anything that should take one
+SERVE = ("-m", "flyweight.cli.main", "serve")
 KEYLESS: dict[str, str] = {}
 
 
@@ -69,10 +70,10 @@ class Running:
 
 
 @contextmanager
-def started(*words: str, **environment: str) -> Iterator[Running]:
+def started(*words: str, command: Sequence[str] = SERVE, **environment: str) -> Iterator[Running]:
     """`flyweight serve` with these words, once it takes requests."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0", *words],
+        [sys.executable, *command, "--port", "0", *words],
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,

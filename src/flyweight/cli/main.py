@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, compile, hub, inspect, run, serve, tokenize
+from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -38,6 +38,7 @@ app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)
 app.command("serve", context_settings=serve.WORDS)(serve.serve)
+app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
 
 

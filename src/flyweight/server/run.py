@@ -7,6 +7,7 @@ engine is gone.
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 import sys
@@ -27,7 +28,8 @@ from flyweight.server.front import Front
 from flyweight.server.http import Server, limited
 from flyweight.server.ledger import Ledger, Wishes
 from flyweight.server.portrait import portrait
-from flyweight.server.processes import command, listener
+from flyweight.server.processes import begun, command, listener
+from flyweight.server.records import Record, own_log, remove, running, write
 from flyweight.server.settings import ServerSettings
 from flyweight.server.telling import Shows
 from flyweight.text.codec import DEFAULT
@@ -56,8 +58,14 @@ def listen(host: str, port: int) -> socket.socket:
 def _by(port: int) -> str:
     """Who has a port, and the way out."""
     holder = listener(port)
-    who = f" by process {holder.pid} ({command(holder.pid)})" if holder else ""
-    return f"{who}; take another --port (0 is any that is free), or flyweight stop --port {port}"
+    if holder is None:
+        return "; take another --port (0 is any that is free)"
+    ours = any(record.pid == holder.pid for record in running())
+    stop = f", or flyweight stop --port {port}" if ours else ""
+    return (
+        f" by process {holder.pid} ({command(holder.pid)}); take another --port (0 is any that is "
+        f"free){stop}"
+    )
 
 
 def serve(settings: Settings, server: ServerSettings, show: Shows, wishes: Wishes) -> int:
@@ -117,6 +125,7 @@ class Life:
         except asyncio.CancelledError:  # a signal while it loads
             self.code = STOPPED
         finally:
+            remove(os.getpid())
             await self.client.close()
             if self.front is not None:
                 self.front.log.close()
@@ -167,8 +176,19 @@ class Life:
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
         )
-        self.http = Server(config, lambda _: self.show.ready(front, sock.getsockname()[1]))
+        self.http = Server(config, lambda _: self._ready(front, sock.getsockname()[1]))
         await self.http.serve([sock])
+
+    def _ready(self, front: Front, port: int) -> None:
+        """Requests are taken from now on."""
+        own = os.getpid()
+        host, drain = self.server.host, self.server.drain_seconds
+        began = begun(own) or 0
+        try:
+            write(Record(own, began, host, port, front.names[0], own_log(), drain))
+        except OSError as error:
+            self.show.warn(f"flyweight stop will not find this server: {error}")
+        self.show.ready(front, port)
 
     def heard(self, message: pipe.Stepped) -> None:
         """Each step, from the first that is served."""

@@ -18,6 +18,7 @@ from flyweight.plan.memory import MemoryPlan, size, summary
 from flyweight.server import pipe
 from flyweight.server.front import Front
 from flyweight.server.processes import age
+from flyweight.server.records import address
 from flyweight.untrusted import printable
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
@@ -118,8 +119,7 @@ class Banner:
         told["API key"] = f"{key.active} ({key.why})"
         for name, value in told.items():
             self.say(f"{name:<{WIDTH}} {printable(value)}")
-        host = self.choice.server.host
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        url = address(self.choice.server.host, port)
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:
