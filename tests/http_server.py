@@ -5,17 +5,21 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 WAIT = 120.0  # seconds for anything that should take one
 SERVE = ("-m", "flyweight.cli.main", "serve")
 KEYLESS: dict[str, str] = {}
+NOTHING: dict[str, Any] = {}
 
 
 @dataclass
@@ -64,16 +68,61 @@ class Running:
     def post(self, path: str, body: Any, **headers: str) -> Reply:
         return self.ask("POST", path, body, headers)
 
+    @property
+    def worker(self) -> int:
+        """The process of the engine."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        (child,) = found.split()
+        return int(child)
+
+    def raw(self, data: bytes, wait: float = WAIT) -> bytes:
+        """What comes back for bytes until the server closes the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), wait) as line:
+            with suppress(ConnectionError):
+                line.sendall(data)
+            found = b""
+            with suppress(ConnectionError):
+                while part := line.recv(1 << 16):
+                    found += part
+        return found
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds."""
+        end = time.monotonic() + WAIT
+        while not holds():
+            assert time.monotonic() < end, "it never came true"
+            time.sleep(0.02)
+
+    def empty(self) -> bool:
+        """Whether nobody holds a block."""
+        return self.get("/debug/kv").json["sequences"] == []
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(WAIT)
 
 
-@contextmanager
-def started(*words: str, command: Sequence[str] = SERVE, **environment: str) -> Iterator[Running]:
+def started(
+    *words: str, command: Sequence[str] = SERVE, **environment: str
+) -> AbstractContextManager[Running]:
     """`flyweight serve` with these words, once it takes requests."""
+    return running([*command, "--port", "0", *words], environment)
+
+
+def served(
+    engine: Mapping[str, Any] = NOTHING, server: Mapping[str, Any] = NOTHING, **environment: str
+) -> AbstractContextManager[Running]:
+    """The server with these `Settings` and `ServerSettings`."""
+    given = json.dumps({"settings": dict(engine), "server": {"port": 0, **server}})
+    script = str(Path(__file__).parent / "serve_settings.py")
+    return running([script, given], environment)
+
+
+@contextmanager
+def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Running]:
+    """A server that a script starts, once it has said where it is."""
     process = subprocess.Popen(
-        [sys.executable, *command, "--port", "0", *words],
+        [sys.executable, *command],
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,

@@ -13,7 +13,7 @@ from typing import Any
 
 from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.prompts import Asked, Lane, Prompt, Reader
+from flyweight.prompts import Asked, Lane, Prompt, Reader, encoded
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
@@ -148,11 +148,13 @@ def conversation(
     *,
     chat_template: str | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    longest: int | None = None,
     **variables: Any,
 ) -> dict[str, Any]:
     """The prompt a chat template makes of messages: the model's, or the one that is given as text
     or by name.  `variables` are documents, add_generation_prompt, continue_final_message, and the
-    template's own switches.
+    template's own switches.  A prompt of more than `longest` tokens is refused, unread for the most
+    part.
     """
     from flyweight.text.chat import choose, render  # Jinja is for chats alone
     from flyweight.text.messages import declared, prepared, text_only
@@ -164,5 +166,5 @@ def conversation(
     talk = prepared(messages, template)
     text_only(talk)
     text = render(template, talk, tokenizer, tools=listed, **variables)
-    ids = tokenizer.encode(text, add_special=False)  # the template wrote BOS itself
+    ids = encoded(tokenizer, text, longest, add_special=False)  # the template wrote BOS itself
     return {"prompt": text, "prompt_token_ids": ids}

@@ -67,7 +67,8 @@ class EngineClient:
     """Starts the engine's process, and another where it dies; `begin` is what it is told first.
     `heard` gets each step before its news are handed on, `noted` hears what befalls a process, by
     name and with its facts, `loading` how the building goes; `given_up` is called where processes
-    die as fast as they are started.
+    die as fast as they are started.  One that is silent for twice `patience` seconds with something
+    to do is ended.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class EngineClient:
         begin: pipe.Begin,
         heard: Callable[[pipe.Stepped], None],
         given_up: Callable[[str], None],
+        patience: float = 60.0,
     ) -> None:
         self.begin, self.heard, self.given_up = begin, heard, given_up
+        self.patience = patience
         self.loading: Callable[[pipe.Loading], None] = lambda message: None
         self.facts: dict[str, Any] = {}
         self.streams: dict[str, Stream] = {}
@@ -90,6 +93,8 @@ class EngineClient:
         self._built: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
+        self._pinged = False
+        self._watching: asyncio.TimerHandle | None = None
         self._closing = False
         self._again: asyncio.Task[None] | None = None
 
@@ -119,8 +124,7 @@ class EngineClient:
         if not self.ready or self._line is None:
             raise EngineDown("the engine is being started again; try again soon")
         stream = Stream(collector, news)
-        if not self.streams:
-            self.spoke = time.monotonic()
+        self._expect()
         self.streams[collector.request.id] = stream
         self._line.write(pipe.frame(pipe.Submit.of(collector.request)))
         return stream
@@ -135,6 +139,7 @@ class EngineClient:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is being started again; try again soon")
+        self._expect()
         self._asked += 1
         number = self._asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -147,8 +152,35 @@ class EngineClient:
 
     def silent(self) -> float:
         """Seconds since the engine last said anything, while it had something to do."""
-        busy = self.streams or self._answers
-        return time.monotonic() - self.spoke if busy else 0.0
+        return time.monotonic() - self.spoke if self._busy else 0.0
+
+    def ping(self) -> None:
+        """Has the engine say something soon, so that its silence means something."""
+        if not self._busy and self._line is not None:
+            self._expect()
+            self._pinged = True
+            self._line.write(pipe.frame(pipe.Question(0, "ping")))
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.streams or self._answers or self._pinged)
+
+    def _expect(self) -> None:
+        """Something is about to be asked: from now on silence counts."""
+        if not self._busy:
+            self.spoke = time.monotonic()
+        if self._watching is None:
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(2 * self.patience, self._watch)
+
+    def _watch(self) -> None:
+        """Ends an engine that hangs; looks again as long as there is something to wait for."""
+        self._watching = None
+        left = 2 * self.patience - self.silent()
+        if left <= 0:
+            self.kill()
+        elif self._busy:
+            self._watching = asyncio.get_running_loop().call_later(left, self._watch)
 
     async def close(self) -> None:
         """Ends the process: it goes when its pipe is closed."""
@@ -163,7 +195,7 @@ class EngineClient:
     # --- what the line tells ---
 
     def take(self, message: Any) -> None:
-        self.spoke = time.monotonic()
+        self.spoke, self._pinged = time.monotonic(), False
         if isinstance(message, pipe.Stepped):
             self._stepped(message)
         elif isinstance(message, pipe.Refused):
@@ -185,7 +217,7 @@ class EngineClient:
 
     def lost(self) -> None:
         """The process has gone: whoever waits is told."""
-        self.ready, self._line = False, None
+        self.ready, self._line, self._pinged = False, None, False
         error = EngineDown("the engine ended while it computed this request; it is started again")
         streams, self.streams = list(self.streams.values()), {}
         for stream in streams:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from flyweight.errors import FlyweightError, RequestError
+from flyweight.errors import RequestError
 from flyweight.server.client import EngineDown, EngineError
 
 KINDS = {
@@ -70,8 +70,6 @@ def told(error: BaseException) -> HttpError:
         return HttpError(503, str(error), code="engine_down", headers={"retry-after": "2"})
     if isinstance(error, EngineError):
         return HttpError(500, str(error), code="engine_error")
-    if isinstance(error, FlyweightError):
-        return HttpError(400, str(error))
     return HttpError(500, OURS, code="internal_error")
 
 

@@ -29,10 +29,12 @@ from flyweight.server.settings import ServerSettings
 from flyweight.server.visits import visit_of
 from flyweight.server.watch import Watch
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import SamplingParams
 from flyweight.untrusted import shown
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
+MOST_NAMES = 4096  # in an object of a body: what is wrong with each of them would be listed
 READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others
 
 
@@ -70,6 +72,9 @@ class Front:
 
     def read(self, request: Request, raw: bytes, kind: type[Body]) -> Body:
         """A body as what its route takes.  Raises `HttpError`."""
+        most = self.settings.body_values  # each costs a comma, and much more once it is read
+        if raw.count(b",") >= most:
+            raise HttpError(400, f"the body has {most} commas or more; --max-body-values sets that")
         try:
             given = msgspec.json.decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -77,6 +82,9 @@ class Front:
             raise HttpError(400, f"the body is not valid JSON: {reason}") from None
         if not isinstance(given, dict):
             raise HttpError(400, "the body is not a JSON object")
+        for name, value in (("the body", given), *given.items()):
+            if isinstance(value, dict) and len(value) > MOST_NAMES:
+                raise HttpError(400, f"{shown(name)} has more than {MOST_NAMES} names")
         if self.settings.lenient:
             extra = [name for name in given if name not in known(kind)]
             request.state.ignored = extra
@@ -117,18 +125,54 @@ class Front:
 
     async def ask(self, prompts: Sequence[Any], params: Params, lane: Lane) -> list[Asked]:
         """Prompts tokenised and checked."""
-        most = self.settings.prompts
-        if not 1 <= len(prompts) <= most:
-            raise RequestError(f"prompt: {len(prompts)} prompts; allowed: 1 to {most}", "prompt")
-        return await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
+        self._judge(len(prompts), params)
+        asked = await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
+        self._weigh(asked)
+        return asked
 
     def begin(self, asked: Sequence[Asked], request: Request) -> "Bundle":
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
-        choices = sum(getattr(one.params, "n", 1) for one in asked)
+        choices = sum(width(one) for one in asked)
         tokens = sum(len(one.tokens) for one in asked)
         bundle = Bundle(self, asked, self.door.enter(choices, tokens))
         visit_of(request.scope).collectors = bundle.collectors
         return bundle
+
+    def _judge(self, prompts: int, params: Params) -> None:
+        """What a request may ask for, before any of it is read."""
+        limits = self.settings
+        within("prompt", prompts, limits.prompts, "prompts")
+        if not isinstance(params, SamplingParams):
+            return
+        choices = max(params.n, params.best_of or 1)
+        within("n", choices, limits.choices, "choices of a prompt")
+        within("n", choices * prompts, limits.request_choices, "choices of all prompts")
+        within("stop", len(params.stop), limits.stops, "strings", least=0)
+        within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
+
+    def _weigh(self, asked: Sequence[Asked]) -> None:
+        """What all its choices would come to."""
+        longest, total = self.asking.facts.max_model_len, 0
+        for one in asked:
+            answer = one.params.max_tokens
+            room = longest - len(one.tokens)
+            total += width(one) * (len(one.tokens) + min(room, room if answer is None else answer))
+        most = self.settings.request_tokens
+        within("max_tokens", total, most, "tokens of all prompts and choices", least=0)
+
+
+def width(asked: Asked) -> int:
+    """How many sequences it takes to answer a prompt."""
+    if asked.pooling is not None:
+        return 1
+    if asked.beam is not None:
+        return asked.beam.beam_width
+    return max(asked.params.n, asked.params.best_of or 1)
+
+
+def within(name: str, found: int, most: int, what: str, least: int = 1) -> None:
+    if not least <= found <= most:
+        raise RequestError(f"{name}: {found} {what}; allowed: {least} to {most}", name)
 
 
 class Bundle:
@@ -212,8 +256,8 @@ class Bundle:
         make = asking.collector if asked.pooling is None else asking.vector
         collector = make(asked, asking.id())
         stream = self.front.client.submit(collector, self._news)
-        width, tokens = getattr(asked.params, "n", 1), len(asked.tokens)
-        stream.begun = lambda: self.front.door.leave(self.place, width, tokens)
+        choices, tokens = width(asked), len(asked.tokens)
+        stream.begun = lambda: self.front.door.leave(self.place, choices, tokens)
         self.collectors.append(collector)
         self._streams.append(stream)
 

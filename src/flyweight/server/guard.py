@@ -1,27 +1,32 @@
 """What every request passes before a route sees it: Host, Origin, key, size and pace of its body.
 
 Invariant: the decision is made on the path the router will use, and a path is guarded unless it is
-listed as open.  A body reaches a route whole, or not at all.
+listed as open.  A body reaches a route whole, or not at all; what a route raises is told in our
+words, and every answer has an id.
 """
 
 import asyncio
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
+from uuid import uuid4
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flyweight.server.errors import HttpError, told
+from flyweight.server.errors import HttpError, note, told
 from flyweight.server.settings import LOOPBACK, ServerSettings
 from flyweight.server.sse import reply
 
 OPEN = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
 HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
 Shape = Callable[[HttpError], dict[str, Any]]
 
 
@@ -38,7 +43,8 @@ class Guard:
         shapes: Mapping[str, Shape] | None = None,
     ) -> None:
         self.app, self.settings, self.shapes = app, settings, shapes or {}
-        self.keys = [sha256(key.encode()).digest() for key in settings.keys]
+        keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
+        self.keys = [sha256(key).digest() for key in keys]
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
         self.hosts = {*LOOPBACK, "[::1]", *named} if settings.local or named else None
@@ -52,19 +58,27 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        answer = Answer(send, headers.get("x-request-id", ""))
         try:
             self._check(scope, headers)
             body = await self._body(scope, headers, receive)
         except HttpError as refused:
             error = told(refused)
-            closing = {**error.headers, "connection": "close"}
             shape = self.shapes.get(scope["path"], HttpError.body)
-            await reply(shape(error), error.status, closing)(scope, receive, send)
+            await _refuse(error, shape(error), headers, receive, answer)
             return
-        await self.app(scope, _given(body, receive), send)
+        try:
+            await self.app(scope, _given(body, receive), answer)
+        except Exception as error:
+            note(f"{scope['method']} {answer.id}", error)
+            if answer.begun:  # all that is left is to close the connection
+                raise RuntimeError("an answer broke off") from None
+            await reply(told(error).body(), 500)(scope, receive, answer)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         host = headers.getlist("host")
+        if not host and scope["http_version"] == "1.0":
+            host = list(LOOPBACK[:1])
         if len(host) != 1 or not HOST.fullmatch(host[0]):
             raise HttpError(400, "the Host header is missing or is not a host", "Host")
         name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
@@ -87,7 +101,10 @@ class Guard:
 
     def _same(self, origin: str, host: str) -> bool:
         origin = origin.lower()
-        return origin in self.origins or origin in (f"http://{host}", f"https://{host}")
+        return origin in self.origins or origin in (
+            f"http://{host.lower()}",
+            f"https://{host.lower()}",
+        )
 
     def _known(self, headers: Headers) -> bool:
         """Whether a key is right; all are compared, so that time tells nothing."""
@@ -96,7 +113,7 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             given = headers.get("x-api-key", "")  # Anthropic's clients
-        digest = sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+        digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
         found = [hmac.compare_digest(digest, key) for key in self.keys]
         return any(found)
 
@@ -125,6 +142,42 @@ class Guard:
         except TimeoutError:
             raise HttpError(408, "the body took too long to come") from None
         return b"".join(parts)
+
+
+class Answer:
+    """`send`, which puts the request's id into the head.  The id is the client's own where it gave
+    a plain one; it is shown, and never used as a key.
+    """
+
+    def __init__(self, send: Send, given: str) -> None:
+        self._send, self.begun = send, False
+        self.id = given if ID.fullmatch(given) else uuid4().hex
+
+    async def __call__(self, message: Message) -> None:
+        if not self.begun:
+            self.begun = True
+            named = (b"x-request-id", self.id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), named]}
+        await self._send(message)
+
+
+async def _refuse(
+    error: HttpError, body: dict[str, Any], headers: Headers, receive: Receive, send: Send
+) -> None:
+    """Says why, and goes on reading for a while: a connection that is closed while its client still
+    sends would take the answer with it.
+    """
+    response = reply(body, error.status, {**error.headers, "connection": "close"})
+    head = {"type": "http.response.start", "status": error.status, "headers": response.raw_headers}
+    await send(head)
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    if "expect" not in headers:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                message: Message = {"more_body": True}
+                while message.get("more_body", False):
+                    message = await receive()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def too_large(most: int) -> HttpError:

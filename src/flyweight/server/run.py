@@ -25,7 +25,7 @@ from flyweight.server import pipe
 from flyweight.server.app import make_app
 from flyweight.server.client import EngineClient
 from flyweight.server.front import Front
-from flyweight.server.http import Server, limited
+from flyweight.server.http import Crowd, Server, room
 from flyweight.server.ledger import Ledger, Wishes
 from flyweight.server.portrait import portrait
 from flyweight.server.processes import begun, command, listener
@@ -77,7 +77,7 @@ def serve(settings: Settings, server: ServerSettings, show: Shows, wishes: Wishe
     life = Life(settings, server, path, show)
     life.wishes = wishes
     begin = pipe.Begin({**given, "model": str(path)}, server.step_seconds, fault_asked_for())
-    life.client = EngineClient(begin, life.heard, life.give_up)
+    life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
     life.client.loading = show.told
     line = life.client.spawn()  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
@@ -164,10 +164,11 @@ class Life:
         server = self.server
         config = uvicorn.Config(
             make_app(front),
-            http=limited(server.header_bytes, server.header_seconds),
+            http=Crowd(server, room(server.connections)).protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="critical",  # it would show what an exception says; `guard` notes them
             access_log=False,
             server_header=False,
             date_header=False,

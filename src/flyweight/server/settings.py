@@ -45,12 +45,14 @@ class ServerSettings:
     drain_seconds: float = 30.0
     stuck_seconds: float = 60.0
     body_bytes: int = 8 * MIB
+    body_values: int = 1 << 18
     body_seconds: float = 30.0
     header_bytes: int = 64 << 10
     header_seconds: float = 15.0
     stalled_seconds: float = 60.0
     prompts: int = 1024
     choices: int = 128
+    request_choices: int = 2048
     stops: int = 4
     biases: int = 1024
     tools: int = 128

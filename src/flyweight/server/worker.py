@@ -185,6 +185,8 @@ class Worker:
 
     def _answer(self, what: str) -> dict[str, Any]:
         engine, scheduler = self.engine, self.engine.scheduler
+        if what == "ping":
+            return {}
         if what == "steps":
             return {"steps": list(self.steps)}
         if what == "reset":

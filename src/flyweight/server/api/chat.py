@@ -22,6 +22,8 @@ from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import DONE, event
 from flyweight.text.messages import switches
 
+Switch = Annotated[str, Field(max_length=64)]
+Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -40,7 +42,7 @@ class Message(BaseModel):
 class ChatBody(Sampling):
     """A conversation to be answered."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
@@ -48,7 +50,7 @@ class ChatBody(Sampling):
     echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: dict[Switch, Plain] | None = Field(None, max_length=32)
     documents: list[dict[str, Any]] | None = None
 
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value is not None}
     talk = [message.model_dump(exclude_unset=True) for message in body.messages]
     own = switches(options, body.chat_template_kwargs)
-    return conversation(front.tokenizer, talk, **own)
+    return conversation(front.tokenizer, talk, longest=front.asking.facts.max_model_len, **own)
 
 
 class ChatWriter:

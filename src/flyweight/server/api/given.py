@@ -11,9 +11,10 @@ from pydantic import Field
 from flyweight.server.api.sampling import Id
 from flyweight.text.tokenizer import Tokenizer
 
-Ids = Annotated[list[Id], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1)]
-Prompts = str | Ids | Texts | Annotated[list[Ids], Field(min_length=1)]
+# The first mistake of a list is told, so no others are looked for.
+Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+Prompts = str | Ids | Texts | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 
 
 def each(given: Any) -> list[Any]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError
-from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, SamplingParams
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS, SamplingParams
 from flyweight.untrusted import shown
 
 HOTTEST = 100.0
+MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
 Id = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -46,7 +47,7 @@ class Options(BaseModel):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: StopText | list[StopText] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
     typical_p: float | None = Field(None, gt=0, le=1)
     top_n_sigma: float | None = Field(None, ge=0, le=1000)
@@ -75,10 +76,12 @@ class Sampling(Options):
     repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     logit_bias: dict[str, Bias] | None = None
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
-    stop_token_ids: list[Id] | None = None
+    stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    allowed_token_ids: list[Id] | None = Field(None, min_length=1)
+    allowed_token_ids: list[Id] | None = Field(
+        None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
+    )
     bad_words: list[StopText] | None = Field(None, max_length=128)
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream: bool | None = None
