@@ -26,6 +26,7 @@ from flyweight.server.ledger import Ledger
 from flyweight.server.log import Log
 from flyweight.server.metrics import Metrics
 from flyweight.server.settings import ServerSettings
+from flyweight.server.speech import Speech
 from flyweight.server.visits import visit_of
 from flyweight.server.watch import Watch
 from flyweight.text.tokenizer import Tokenizer
@@ -52,6 +53,7 @@ class Front:
     ) -> None:
         self.settings, self.client, self.asking = settings, client, asking
         self.defaults, self.names = defaults, tuple(names)
+        self.speech = Speech.of(settings, asking.tokenizer)
         self.door = Door(settings)
         self.log = Log(settings.log_format)
         self.counts = Counts(asking.facts.max_model_len)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from flyweight.server.api import (
     about,
     chat,
+    chatbody,
     completions,
     embeddings,
     generate,
@@ -41,7 +42,7 @@ class Entry:
 
 
 ROUTES = (
-    Entry("POST", "/v1/chat/completions", chat.chat, "Answer a conversation", chat.ChatBody),
+    Entry("POST", "/v1/chat/completions", chat.chat, "Answer a conversation", chatbody.ChatBody),
     Entry(
         "POST",
         "/v1/completions",
@@ -60,13 +61,13 @@ ROUTES = (
     Entry("POST", "/completion", llama.completion, "llama-server's continuation", llama.LlamaBody),
     Entry("POST", "/tokenize", tokens.tokenize, "Text or messages to ids", tokens.TokenizeBody),
     Entry("POST", "/detokenize", tokens.detokenize, "Ids to text", tokens.DetokenizeBody),
-    Entry("POST", "/apply-template", tokens.apply_template, "Messages to text", chat.ChatBody),
+    Entry("POST", "/apply-template", tokens.apply_template, "Messages to text", chatbody.ChatBody),
     Entry(
         "POST",
         "/v1/chat/completions/input_tokens",
         tokens.input_tokens,
         "How long a conversation is",
-        chat.ChatBody,
+        chatbody.ChatBody,
     ),
     Entry("GET", "/v1/models", about.models, "The models that are served"),
     Entry("GET", "/v1/models/{model:path}", about.model, "One of the models"),

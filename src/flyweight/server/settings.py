@@ -1,7 +1,7 @@
 """Every limit of the server, with its default and its range; what `flyweight serve` takes beside
 the engine's `Settings`.
 
-Invariant: a `ServerSettings` that exists is valid.  Standard library only.
+Invariant: a `ServerSettings` that exists is valid.  Nothing but the standard library and names.
 """
 
 from dataclasses import dataclass, fields
@@ -9,6 +9,7 @@ from typing import Any
 
 from flyweight.config import whole
 from flyweight.errors import ConfigError
+from flyweight.text.tools.formats import format_of, marks_of
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
@@ -38,6 +39,8 @@ class ServerSettings:
     lenient: bool = False
     chat_template: str = ""
     model_defaults: bool = True
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     step_seconds: float = 0.2
     queue_requests: int = 512
     queue_tokens: int = 1_000_000
@@ -76,6 +79,8 @@ class ServerSettings:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
             )
+        format_of(self.tool_call_parser, "")
+        marks_of(self.reasoning_parser, "")
         if self.host not in LOOPBACK and not self.keys and not self.insecure:
             raise ConfigError(
                 f"host = {self.host!r} would let anyone on the network in; give an --api-key, "

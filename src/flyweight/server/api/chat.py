@@ -1,80 +1,49 @@
-"""OpenAI's /v1/chat/completions.
+"""OpenAI's /v1/chat/completions: from a conversation to a prompt, and how its answer is read.
 
-Invariant: the chunks of a stream, joined, are the message of the whole answer.
+Invariant: what is asked of tools and reasoning is checked before a template sees it.
 """
 
-from typing import Annotated, Any, Literal
-from uuid import uuid4
+from dataclasses import replace
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.asking import conversation
-from flyweight.collect import Piece
-from flyweight.results import CompletionOutput
-from flyweight.server.answer import answer, texts
-from flyweight.server.api.sampling import Sampling, params_of
-from flyweight.server.api.scores import chat_scores
-from flyweight.server.api.usage import spent, usage
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, event
+from flyweight.server.answer import answer
+from flyweight.server.api.chatbody import ChatBody
+from flyweight.server.api.chatwriter import ChatWriter
+from flyweight.server.api.sampling import params_of
+from flyweight.server.api.tools import Tools
+from flyweight.server.front import Front
 from flyweight.text.messages import switches
+from flyweight.text.tools.parser import Reading
+from flyweight.types import SamplingParams
 
-Switch = Annotated[str, Field(max_length=64)]
-Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
-Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-
-
-class Message(BaseModel):
-    """One message; fields of its own go to the model's template."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    role: Role
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-
-class ChatBody(Sampling):
-    """A conversation to be answered."""
-
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_tokens: int | None = Field(None, ge=1, lt=2**31)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-    echo: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[Switch, Plain] | None = Field(None, max_length=32)
-    documents: list[dict[str, Any]] | None = None
-
-    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords."""
-        most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
-        found = {**self.options(defaults), "max_tokens": most}
-        if self.logprobs or self.top_logprobs:
-            found["logprobs"] = self.top_logprobs or 0
-        return found
+UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are told not to
 
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
+    tools = offered(front, body)
     params = params_of(body.wanted(front.defaults))
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     prompt = await front.aside(rendered, front, body)
+    reading = reading_of(front, body, tools, prompt["prompt"])
+    params = spoken(front, body, params, reading)
     asked = await front.ask([prompt], params, lane)
     return await answer(
         front,
         request,
         asked,
-        lambda bundle: ChatWriter(front, body, bundle),
+        lambda bundle: ChatWriter(front, body, bundle, reading),
         stream=bool(body.stream),
     )
+
+
+def offered(front: Front, body: ChatBody) -> Tools:
+    """Raises `RequestError`."""
+    return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
 
 
 def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
@@ -86,86 +55,27 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     }
     options = {name: value for name, value in given.items() if value is not None}
     talk = [message.model_dump(exclude_unset=True) for message in body.messages]
-    own = switches(options, body.chat_template_kwargs)
-    return conversation(front.tokenizer, talk, longest=front.asking.facts.max_model_len, **own)
+    effort: dict[str, Any] = {}
+    if body.reasoning_effort is not None:
+        unthinking = UNTHINKING if body.reasoning_effort == "none" else {}
+        effort = {"reasoning_effort": body.reasoning_effort, **unthinking}
+    own = switches(options, {**effort, **(body.chat_template_kwargs or {})})
+    tools = offered(front, body).declared or None
+    longest = front.asking.facts.max_model_len
+    return conversation(front.tokenizer, talk, longest=longest, tools=tools, **own)
 
 
-class ChatWriter:
-    """Writes one conversation's answers."""
-
-    media = "text/event-stream"
-
-    def __init__(self, front: Front, body: ChatBody, bundle: Bundle) -> None:
-        self.front, self.body = front, body
-        (self.collector,) = texts(bundle)
-        options = body.stream_options
-        self.running = options is not None and options.continuous_usage_stats
-        self.last = options is not None and (options.include_usage or self.running)
-        self.last = self.last or bool(body.return_cache_explanation)
-        self.begun: set[int] = set()
-        self.head = {
-            "id": f"chatcmpl-{uuid4().hex}",
-            "object": "chat.completion.chunk",
-            "created": front.now(),
-            "model": body.model or front.names[0],
-        }
-
-    def whole(self) -> dict[str, Any]:
-        choices = [self._whole(choice) for choice in self.collector.output().outputs]
-        head = {**self.head, "object": "chat.completion"}
-        return {**head, "choices": choices, **self._spent()}
-
-    def begin(self) -> bytes:
-        return b""
-
-    def piece(self, prompt: int, piece: Piece) -> bytes:
-        first = b""
-        if piece.choice not in self.begun:
-            self.begun.add(piece.choice)
-            delta = {"role": "assistant", "content": ""}
-            first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
-        chunk: dict[str, Any] = {**self.head, "choices": [_piece(self.body, piece)]}
-        if self.running:
-            chunk["usage"] = usage([self.collector])
-        return first + event(chunk)
-
-    def end(self) -> bytes:
-        if not self.last:
-            return DONE
-        return event({**self.head, "choices": [], **self._spent()}) + DONE
-
-    def failed(self, error: HttpError) -> bytes:
-        return event(error.body()) + DONE
-
-    def _spent(self) -> dict[str, Any]:
-        return spent(self.front, [self.collector])
-
-    def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
-        one: dict[str, Any] = {
-            "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
-        if choice.logprobs is not None:
-            one["logprobs"] = chat_scores(choice.logprobs, self.body.top_logprobs or 0)
-        if self.body.return_token_ids:
-            one["token_ids"] = choice.token_ids
-        return one
+def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
+    """How the answer is told apart."""
+    last = body.messages[-1].content
+    continued = last if body.continue_final_message and isinstance(last, str) else None
+    return front.speech.reading(prompt, continued, tools.all, tools.most)
 
 
-def _piece(body: ChatBody, piece: Piece) -> dict[str, Any]:
-    delta = {"content": piece.text} if piece.text else {}
-    one = _choice(piece.choice, delta, piece.finish)
-    if piece.logprobs is not None:
-        one["logprobs"] = chat_scores(piece.logprobs, body.top_logprobs or 0)
-    if piece.finish is not None:
-        one["stop_reason"] = piece.reason
-    if body.return_token_ids:
-        one["token_ids"] = piece.tokens
-    return one
-
-
-def _choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+def spoken(
+    front: Front, body: ChatBody, params: SamplingParams, reading: Reading
+) -> SamplingParams:
+    """The options, where an answer has to be read with the marks that special tokens are."""
+    if body.skip_special_tokens is None and front.speech.shows(reading):
+        return replace(params, skip_special_tokens=False)
+    return params

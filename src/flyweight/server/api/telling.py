@@ -10,7 +10,8 @@ from typing import Any
 from flyweight.collect import Piece
 from flyweight.prompts import Asked
 from flyweight.results import CompletionOutput
-from flyweight.server.api.chat import ChatBody, rendered
+from flyweight.server.api.chat import rendered
+from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.sampling import params_of
 from flyweight.server.front import Front
 from flyweight.text.tools.deltas import Answer, Delta, Kind

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError
-from flyweight.server.api.chat import ChatBody, Message, rendered
+from flyweight.server.api.chat import rendered
+from flyweight.server.api.chatbody import ChatBody, Message
 from flyweight.server.api.sampling import Id
 from flyweight.server.front import Front
 from flyweight.server.sse import headers_of, reply

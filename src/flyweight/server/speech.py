@@ -1,0 +1,63 @@
+"""How the served model writes its calls and its reasoning, and how one answer is therefore read.
+
+Invariant: decided once for a server, from its settings and the model's chat template.  Knows no
+dialect.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from flyweight.server.settings import ServerSettings
+from flyweight.text.chat import WITH_TOOLS
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
+from flyweight.text.tools.parser import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """`special`: whether marks of calls, of reasoning, are special tokens, which no text shows
+    unless it is asked for.
+    """
+
+    calls: Format | None
+    reasoning: Marks | None
+    special: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
+        """Raises `ConfigError`."""
+        templates = tokenizer.marks.templates
+        template = templates.get(WITH_TOOLS) or tokenizer.chat_template or ""
+        calls = format_of(settings.tool_call_parser, template)
+        marks = marks_of(settings.reasoning_parser, template)
+        named = [calls.trigger, "[ARGS]"] if calls else []
+        named += [marks.opening, marks.closing] if marks else []
+        special = frozenset(mark for mark in named if mark and _is_special(tokenizer, mark))
+        return cls(calls, marks, special)
+
+    def reading(
+        self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
+    ) -> Reading:
+        """How the answer to `prompt` is read; `continued` is what it goes on with."""
+        opened = False
+        if self.reasoning is not None and continued is not None:
+            opening, closing = self.reasoning.opening, self.reasoning.closing
+            opened = continued.rfind(opening) > continued.rfind(closing)
+        elif self.reasoning is not None:
+            opened = (prompt or "").rstrip().endswith(self.reasoning.opening)
+        calls = self.calls if tools else None
+        return Reading(calls, frozenset(tools), most, self.reasoning, opened)
+
+    def shows(self, reading: Reading) -> bool:
+        """Whether the text of special tokens is needed to read an answer so."""
+        marks = reading.reasoning
+        named = {marks.opening, marks.closing} if marks else set()
+        if reading.calls is not None:
+            named |= {reading.calls.trigger, "[ARGS]"}
+        return bool(named & self.special)
+
+
+def _is_special(tokenizer: Tokenizer, mark: str) -> bool:
+    ids = tokenizer.encode(mark, add_special=False)
+    return len(ids) == 1 and ids[0] in tokenizer.special_ids
