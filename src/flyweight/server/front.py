@@ -286,7 +286,7 @@ def known(kind: type[BaseModel]) -> set[str]:
 def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
     """The first mistake of a body, in our words."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
+    place = [str(part) for part in first["loc"] if _names_a_field(str(part))]
     name = ".".join(place)[:200] or "body"
     if first["type"] == "extra_forbidden":
         hint = nearest(place[-1][:100], known(kind)) if len(place) == 1 else ""
@@ -299,3 +299,8 @@ def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
     words = first["msg"].removeprefix("Value error, ")
     words = words.removeprefix("Input should be ")
     return HttpError(400, f"{name} = {value} is not valid; allowed: {words}", name, "bad_value")
+
+
+def _names_a_field(part: str) -> bool:
+    """Whether a part of an error's place is the client's, and no kind that a union has tried."""
+    return not part[:1].isupper() and "[" not in part

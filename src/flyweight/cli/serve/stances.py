@@ -132,6 +132,10 @@ STANCES = (
         "--long-prefill-token-threshold bound what a step has of them",
     ),
     Stance(
+        "enable-auto-tool-choice", "switch", ("on",), "always",
+        "a request that declares tools may call them", "tool_choice of a request says none",
+    ),
+    Stance(
         "max-loras", "text", EVERY, "all", "all adapters are held, and any of them may share a "
         "step", "say a whole number, or leave it out",
     ),
