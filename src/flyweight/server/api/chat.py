@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.asking import conversation
+from flyweight.prompts import Asked
 from flyweight.server.answer import answer
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.chatwriter import ChatWriter
@@ -25,13 +26,7 @@ UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are 
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
-    tools = offered(front, body)
-    params = params_of(body.wanted(front.defaults))
-    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    prompt = await front.aside(rendered, front, body)
-    reading = reading_of(front, body, tools, prompt["prompt"])
-    params = spoken(front, body, params, reading)
-    asked = await front.ask([prompt], params, lane)
+    asked, reading = await asked_of(front, body, front.defaults)
     return await answer(
         front,
         request,
@@ -39,6 +34,21 @@ async def chat(front: Front, request: Request) -> Response:
         lambda bundle: ChatWriter(front, body, bundle, reading),
         stream=bool(body.stream),
     )
+
+
+async def asked_of(
+    front: Front, body: ChatBody, defaults: dict[str, Any]
+) -> tuple[list[Asked], Reading]:
+    """A conversation as a checked prompt, and how its answer is to be read.  Raises
+    `RequestError`.
+    """
+    tools = offered(front, body)
+    params = params_of(body.wanted(defaults))
+    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    prompt = await front.aside(rendered, front, body)
+    reading = reading_of(front, body, tools, prompt["prompt"])
+    params = spoken(front, body, params, reading)
+    return await front.ask([prompt], params, lane), reading
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

@@ -17,9 +17,10 @@ from flyweight.collect import Piece
 from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
+from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.sampling import Options, params_of
-from flyweight.server.api.telling import Telling, asked_of, told
+from flyweight.server.api.telling import Telling, told
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import encode, reply

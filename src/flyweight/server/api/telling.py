@@ -5,31 +5,12 @@ Invariant: content and reasoning are told as they come, calls once the answer ha
 is what /v1/chat/completions would say.
 """
 
-from typing import Any
-
 from flyweight.collect import Piece
-from flyweight.prompts import Asked
 from flyweight.results import CompletionOutput
-from flyweight.server.api.chat import rendered
-from flyweight.server.api.chatbody import ChatBody
-from flyweight.server.api.sampling import params_of
-from flyweight.server.front import Front
 from flyweight.text.tools.deltas import Answer, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 
 TOLD = (Kind.CONTENT, Kind.REASONING)
-
-
-async def asked_of(
-    front: Front, body: ChatBody, defaults: dict[str, Any]
-) -> tuple[list[Asked], Reading]:
-    """What another dialect turned into a chat's body, as a checked prompt, and how its answer is to
-    be read.
-    """
-    params = params_of(body.wanted(defaults))
-    lane = front.lane(body.model, body.cache_salt, body.priority)
-    prompt = await front.aside(rendered, front, body)
-    return await front.ask([prompt], params, lane), Reading()
 
 
 class Telling:
