@@ -5,7 +5,7 @@ Invariant: a request made here can be served, as far as vocabulary, context and 
 the model by its facts alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from random import Random, SystemRandom
@@ -14,6 +14,7 @@ from typing import Any
 from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.prompts import Asked, Lane, Prompt, Reader, encoded
+from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
@@ -59,11 +60,17 @@ class Facts:
 
 class Asking:
     """Makes requests for one model.  `seed` seeds those that have none of their own; None: by
-    chance.
+    chance.  `judge` refuses constraints that cannot be kept to; None: that is done elsewhere.
     """
 
-    def __init__(self, tokenizer: Tokenizer, facts: Facts, seed: int | None = None) -> None:
-        self.tokenizer, self.facts = tokenizer, facts
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        facts: Facts,
+        seed: int | None = None,
+        judge: Callable[[StructuredOutputs], None] | None = None,
+    ) -> None:
+        self.tokenizer, self.facts, self._judge = tokenizer, facts, judge
         self.reader = Reader(
             tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters
         )
@@ -76,6 +83,8 @@ class Asking:
     def ask(self, prompt: Prompt, params: Params, lane: Lane) -> Asked:
         """A checked prompt with what is wanted of it.  Raises `RequestError`."""
         if isinstance(params, SamplingParams):
+            if params.structured_outputs is not None and self._judge is not None:
+                self._judge(params.structured_outputs)
             return self.reader.read(prompt, params, lane)
         if isinstance(params, PoolingParams):
             return replace(self.reader.read(prompt, UNSAMPLED, lane, answer=0), pooling=params)
@@ -140,6 +149,12 @@ class Asking:
         """Tokens an answer may have."""
         room = self.facts.max_model_len - len(asked.tokens)
         return room if wanted is None else min(room, wanted)
+
+
+def spelled(tokenizer: Tokenizer) -> list[bytes]:
+    """The special tokens, as a grammar names them."""
+    found = (tokenizer.token_bytes(i, special=True) for i in sorted(tokenizer.special_ids))
+    return [spelling for spelling in found if spelling]
 
 
 def conversation(

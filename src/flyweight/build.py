@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
+from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
@@ -28,6 +29,7 @@ from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
+from flyweight.sampling.grammar import Compiler, Vocabulary
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
@@ -347,4 +349,19 @@ def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = _drafter(settings)
-    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters))
+    grammars = Grammars(lambda: Compiler(vocabulary(found)))
+    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters), grammars)
+
+
+def vocabulary(found: Described) -> Vocabulary:
+    """A model's tokens as grammars need them."""
+    tokenizer = found.tokenizer
+    size = found.spec.vocab
+    special = frozenset(i for i in tokenizer.special_ids if i < size)
+    return Vocabulary(
+        [tokenizer.token_bytes(i, special=True) for i in range(size)],
+        special,
+        found.stop_ids,
+        size,
+        lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+    )

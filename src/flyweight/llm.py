@@ -10,7 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
-from flyweight.asking import Asking, Facts, Message, Params, conversation, generation_options
+from flyweight.asking import (
+    Asking,
+    Facts,
+    Message,
+    Params,
+    conversation,
+    generation_options,
+    spelled,
+)
 from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector, VectorCollector
 from flyweight.config import Settings
@@ -18,6 +26,7 @@ from flyweight.errors import RequestError
 from flyweight.loop import Gathers, Loop
 from flyweight.prompts import Asked, Lane, Prompt, lanes_of, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
+from flyweight.sampling.grammar import Judge
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
@@ -59,7 +68,8 @@ class LLM:
         facts = Facts(
             spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters
         )
-        self._asking = Asking(self.tokenizer, facts, self.settings.seed)
+        judge = Judge(lambda: spelled(self.tokenizer))
+        self._asking = Asking(self.tokenizer, facts, self.settings.seed, judge)
         self._loop = Loop(self.loaded.engine, limits)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 

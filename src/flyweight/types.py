@@ -13,6 +13,7 @@ from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
+from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
@@ -61,6 +62,7 @@ class SamplingParams:
     With either, `max_tokens` 0 leaves it at that.  `best_of` draws so many choices and returns the
     `n` likeliest.  `logits_processors` are functions f(generated ids, row) or f(prompt ids,
     generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
+    `structured_outputs` says what the text must look like; where it is complete, it ends.
     """
 
     n: int = 1
@@ -100,6 +102,7 @@ class SamplingParams:
     echo: bool = False
     best_of: int | None = None
     logits_processors: tuple[Processor, ...] = ()
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -194,6 +197,9 @@ class SamplingParams:
                 f"nearest valid: {self.n}",
                 "best_of",
             )
+        outputs = self.structured_outputs
+        known = outputs is None or isinstance(outputs, StructuredOutputs)
+        require(known, "structured_outputs", type(outputs).__name__, "a StructuredOutputs, or none")
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(

@@ -13,6 +13,7 @@ from typing import Protocol
 from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.beams import Beams
+from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.pooling import Pooling
 from flyweight.engine.processors import Edit, edits
@@ -46,10 +47,12 @@ class Engine:
         drafter: Drafter | None,
         metrics: Metrics,
         adapters: Seq[str] = (),
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
         self.pooling, self.beams = Pooling(), Beams(scheduler)
+        self.grammars = grammars or Grammars()
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
@@ -60,12 +63,23 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.busy or not self._sound
+        return self.scheduler.busy or self.grammars.busy or not self._sound
 
     def add(self, request: Request) -> None:
-        """Queues a request.  Raises `RequestError` for what could never be finished."""
+        """Queues a request, once its grammar, where it has one, is compiled.  Raises `RequestError`
+        for what could never be finished.
+        """
         self._mend()
         loaded(request.adapter, self.adapters)
+        if request.params.structured_outputs is None:
+            self._queue(request)
+        else:
+            self.scheduler.judge(request)
+            self.grammars.begin(request)
+        self.metrics.requests += 1
+        self.metrics.adapted += bool(request.adapter)
+
+    def _queue(self, request: Request) -> None:
         self._sound = False
         try:
             self.scheduler.add(request)
@@ -73,12 +87,10 @@ class Engine:
             self._sound = True
             raise
         self._sound = True
-        self.metrics.requests += 1
-        self.metrics.adapted += bool(request.adapter)
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
-        events = self._end(id, index)
+        events = self.grammars.abort(id, index) or self._end(id, index)
         self.metrics.aborted += len(events)
         return events
 
@@ -110,21 +122,24 @@ class Engine:
         sequence is computed again by later steps.
         """
         self._mend()
+        refused = self._compiled()
         self._sound = False
         plan = self.scheduler.schedule()
-        batch, events = None, []
+        batch, events = None, refused
         if plan.chunks:
             self.planned(plan)
-            batch = build(plan, self.scheduler.limits.block_size, self.adapters, self._columns)
+            marks = self.grammars.marks(plan)
+            block = self.scheduler.limits.block_size
+            batch = build(plan, block, self.adapters, self._columns, marks.masks)
             own = edits(plan)
             sampled = self._run(plan, batch, own)
-            errors = {edit.row: edit.error for edit in own if edit.error}
+            errors = marks.errors | {edit.row: edit.error for edit in own if edit.error}
             produced = self._verify(plan, sampled, errors)
-            events = self.scheduler.commit(plan, produced)
+            events += self.scheduler.commit(plan, produced)
             events += self._pool(plan, sampled) + self.beams.take(plan, produced)
         self._sound = True
         if batch is None:
-            return []
+            return events
         self._count(plan, events)
         ended = [(event.id, event.index) for event in events if event.finish]
         self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
@@ -160,6 +175,26 @@ class Engine:
     def _evicted(self, block: int, key: bytes) -> None:
         self.metrics.evicted += 1
         self.scheduler.known.lose(key)
+
+    def _compiled(self) -> list[Event]:
+        """Queues the requests whose grammar is compiled; the end of those whose cannot be."""
+        if not self.grammars.busy:
+            return []
+        if not self.scheduler.busy:
+            self.grammars.wait()
+        events: list[Event] = []
+        for request, error in self.grammars.ready():
+            try:
+                if not error:
+                    self._queue(request)
+                    continue
+            except RequestError as refusal:
+                error = str(refusal)
+            events += [
+                Event(request.id, i, (), finish=Finish.ERROR, error=error)
+                for i in range(request.params.n)
+            ]
+        return events
 
     def _mend(self) -> None:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""
@@ -202,10 +237,17 @@ class Engine:
                 own = accept(chunk.seq.draft[:guesses], own)
                 self.metrics.proposed += guesses
                 self.metrics.accepted += len(own) - 1
+            error, over = "", False
+            if own and chunk.seq.options.constrained:
+                error, over = self.grammars.take(chunk.seq, own)
+            if error:
+                produced.append(Produced((), scores=scores, error=error))
+                continue
             best = chunk.seq.options.best
             logprobs = _logprobs(best, sampled, range(first, first + len(own)))
             own = own if chunk.seq.request.beam is None else []  # the search decides
-            produced.append(Produced(own, logprobs, _state(chunk, sampled, first), scores))
+            mu = _state(chunk, sampled, first)
+            produced.append(Produced(own, logprobs, mu, scores, over=over))
         return produced
 
     def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
@@ -237,11 +279,14 @@ class Engine:
         for seq, ask, draft in zip(seqs, asks, drafter.propose(asks), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = list(draft.tokens[: ask.limit])
+            if seq.draft and seq.options.constrained:
+                seq.draft = self.grammars.cut(seq, seq.draft)
 
     def _forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Tells pooling and drafter of sequences that ended or lost their blocks."""
-        for name, _ in ids:
+        for name, index in ids:
             self.pooling.forget(name)
+            self.grammars.forget(name, index, ended=name not in self.scheduler.by_id)
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)

@@ -9,7 +9,7 @@ from flyweight.types import Event, Finish
 
 
 def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
-    """Cuts what was accepted after a stop id or the last token allowed."""
+    """Cuts what was accepted after a stop id or the last token allowed; says how that ends it."""
     request, generated = seq.request, seq.generated
     room, least = request.max_tokens - generated, request.params.min_tokens - generated
     kept = min(len(out.tokens), room)
@@ -21,6 +21,8 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
                 break
     if kept < len(out.tokens):
         out = out._replace(tokens=out.tokens[:kept], logprobs=out.logprobs[:kept])
+    elif out.over:
+        finish = Finish.STOP
     return out, finish
 
 
@@ -28,13 +30,14 @@ def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
     """Timings travel with the first token and with the end."""
     generated = seq.generated
     timed = generated and (finish or generated == len(out.tokens))
+    stopped = finish is Finish.STOP and out.tokens and not out.over
     return Event(
         id=seq.request.id,
         index=seq.index,
         tokens=tuple(out.tokens),
         logprobs=tuple(out.logprobs),
         finish=finish,
-        stop_token=out.tokens[-1] if finish is Finish.STOP and out.tokens else None,
+        stop_token=out.tokens[-1] if stopped else None,
         cached=seq.cached,
         prompt_logprobs=tuple(out.scores),
         error=out.error,

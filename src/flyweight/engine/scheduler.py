@@ -54,9 +54,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
-        if request.id in self.by_id:
-            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        check(request, self.limits)
+        self.judge(request)
         order = next(self._arrivals)
         root = root_key(request.salt, request.adapter, self.fingerprint)
         choices: list[Sequence] = []
@@ -68,6 +66,12 @@ class Scheduler:
         for seq in choices:
             insort(self.waiting, seq, key=_rank)
         self.by_id[request.id] = choices
+
+    def judge(self, request: Request) -> None:
+        """Raises `RequestError` for what could never be finished."""
+        if request.id in self.by_id:
+            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        check(request, self.limits)
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request's unfinished choices, or one of them, in whatever state; their blocks are

@@ -160,7 +160,8 @@ class Plan:
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
-    used; the scored rows' log-probabilities; what ends it, if something of the caller's went wrong.
+    used; the scored rows' log-probabilities; what ends it, if something of the caller's
+    went wrong; whether its grammar lets nothing follow.
     """
 
     tokens: Seq[int]
@@ -168,3 +169,4 @@ class Produced(NamedTuple):
     mu: float | None = None
     scores: Seq[TokenLogprobs] = ()
     error: str = ""
+    over: bool = False
