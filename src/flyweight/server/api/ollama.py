@@ -18,9 +18,9 @@ from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
-from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.sampling import Options, params_of
-from flyweight.server.api.telling import Telling, told
+from flyweight.server.api.telling import Telling, chat_body, told
+from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import encode, reply
@@ -129,6 +129,7 @@ class OllamaChatBody(OllamaBody):
     """A conversation to be answered; without messages the model is only loaded."""
 
     messages: list[OllamaMessage] = Field(default_factory=list)
+    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
 
 
 class OllamaGenerateBody(OllamaBody):
@@ -145,7 +146,8 @@ async def chat(front: Front, request: Request) -> Response:
     front.lane(body.name, None, None)
     if not body.messages:
         return loaded(body, {"message": {"role": "assistant", "content": ""}})
-    asked, reading = await conversed(front, body, [one.chat() for one in body.messages])
+    talk = [one.chat() for one in body.messages]
+    asked, reading = await conversed(front, body, talk, body.tools)
     return await answer(
         front,
         request,
@@ -178,13 +180,18 @@ async def generate(front: Front, request: Request) -> Response:
 
 
 async def conversed(
-    front: Front, body: OllamaBody, talk: list[dict[str, Any]]
+    front: Front,
+    body: OllamaBody,
+    talk: list[dict[str, Any]],
+    tools: list[Tool] | None = None,
 ) -> tuple[list[Asked], Reading]:
     """A conversation as a checked prompt, and how its answer is to be read."""
     given = body.wanted(front)
     if body.think is not None:
         given["chat_template_kwargs"] = {"enable_thinking": body.think}
-    same = ChatBody.model_validate({"model": body.name, "messages": talk, **given})
+    if tools:
+        given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
+    same = chat_body({"model": body.name, "messages": talk, **given})
     return await asked_of(front, same, {**DEFAULTS, **front.defaults})
 
 
