@@ -79,9 +79,12 @@ class Front:
             raise HttpError(400, f"the body has {most} commas or more; --max-body-values sets that")
         try:
             given = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise HttpError(400, f"the body is not valid JSON: {reason}") from None
+        except RecursionError:
+            raise HttpError(400, "the body is nested too deeply") from None
+        except UnicodeDecodeError:
+            raise HttpError(400, "the body is not valid UTF-8") from None
+        except msgspec.DecodeError as error:
+            raise HttpError(400, f"the body is not valid JSON: {error}") from None
         if not isinstance(given, dict):
             raise HttpError(400, "the body is not a JSON object")
         for name, value in (("the body", given), *given.items()):
