@@ -4,7 +4,7 @@ Invariant: a mark's first character does not come again in it, so that a failed 
 look back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flyweight.errors import ConfigError, nearest
@@ -21,7 +21,8 @@ def _plain(mark: str) -> bool:
 class Format:
     """Calls stand behind `trigger`, or, where they may be `bare`, at the beginning of the answer;
     several are separated by `separator` (empty: by nothing) or `listed` in brackets, and followed
-    by `closer`.  `headed` ones have their name in front.  `short_ids`: nine letters or digits.
+    by `closer`.  `headed` ones may have their name in front, and have where the model `heads`
+    them.  `short_ids`: nine letters or digits.
     """
 
     trigger: str = ""
@@ -30,6 +31,7 @@ class Format:
     listed: bool = False
     closer: str = ""
     headed: bool = False
+    heads: bool = False
     short_ids: bool = False
     arguments: str = "arguments"  # the key that models of this format were trained with
 
@@ -52,6 +54,7 @@ class Marks:
 HERMES = Format(trigger="<tool_call>", closer="</tool_call>")
 LLAMA = Format(trigger="<|python_tag|>", bare=True, separator=";", arguments="parameters")
 MISTRAL = Format(trigger="[TOOL_CALLS]", listed=True, headed=True, short_ids=True)
+MISTRAL_HEADED = replace(MISTRAL, heads=True)
 JSON = Format(bare=True, listed=True)
 THINK = Marks("<think>", "</think>")
 
@@ -78,10 +81,12 @@ def format_of(name: str, template: str) -> Format | None:
     """
     if name == NONE:
         return None
+    headed = "[ARGS]" in template
     if name != AUTO:
-        return _named("tool_call_parser", name, FORMATS)
+        found = _named("tool_call_parser", name, FORMATS)
+        return MISTRAL_HEADED if found is MISTRAL and headed else found
     if MISTRAL.trigger in template:
-        return MISTRAL
+        return MISTRAL_HEADED if headed else MISTRAL
     if HERMES.trigger in template:
         return HERMES
     if LLAMA.trigger in template or '"parameters":' in template:
