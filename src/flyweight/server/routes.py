@@ -23,6 +23,7 @@ from flyweight.server.api import (
     messagewriter,
     ollama,
     ollama_about,
+    responses,
     tokens,
 )
 from flyweight.server.errors import HttpError
@@ -70,6 +71,13 @@ ROUTES = (
         tokens.input_tokens,
         "How long a conversation is",
         chatbody.ChatBody,
+    ),
+    Entry(
+        "POST",
+        "/v1/responses",
+        responses.responses,
+        "A response that is not kept",
+        responses.ResponseBody,
     ),
     Entry(
         "POST",
