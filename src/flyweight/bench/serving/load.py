@@ -21,6 +21,7 @@ from flyweight.bench.serving.line import Lines, Place, Reading
 from flyweight.errors import ConfigError
 
 RETRY = 0.25  # seconds between looks for a server
+PATIENCE = 10  # seconds for a page
 LOADING = 503
 Tell = Callable[[int, int], None]
 
@@ -145,7 +146,10 @@ async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> lis
     until = time.monotonic() + seconds
     while True:
         try:
-            status, page = await asyncio.wait_for(get(place, "/v1/models", headers), 10)
+            # some list their models while they still load them
+            status, page = await asyncio.wait_for(get(place, "/health", headers), PATIENCE)
+            if status != LOADING:
+                status, page = await asyncio.wait_for(get(place, "/v1/models", headers), PATIENCE)
             why = f"HTTP {status}: {reason(msgspec.json.encode(page))}"
             if status in (401, 403):
                 raise ConfigError(f"{place} refuses us: {why}; a key: --header, or OPENAI_API_KEY")
