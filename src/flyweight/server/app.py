@@ -28,7 +28,9 @@ def make_app(front: Front) -> ASGIApp:
     app.router.redirect_slashes = False
     shapes = {entry.path: entry.errors for entry in ROUTES}
     log = front.log if front.settings.log_requests else None
-    return Visits(Guard(app, front.settings, shapes=shapes), front.counts.http, log, shapes)
+    open_paths = [entry.path for entry in ROUTES if entry.open]
+    guard = Guard(app, front.settings, open_paths, shapes)
+    return Visits(guard, front.counts.http, log, shapes)
 
 
 def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:

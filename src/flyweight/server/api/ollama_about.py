@@ -1,4 +1,4 @@
-"""Ollama's routes beside its answers: /api/embed, /api/tags, /api/show, /api/version.
+"""Ollama's routes beside its answers: /api/embed, /api/tags, /api/show.
 
 Invariant: a vector is what /v1/embeddings gives; what is not known of a model is left out or empty,
 never made up.
@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight import __version__
 from flyweight.server.api.about import all_names
 from flyweight.server.api.embeddings import vectors
 from flyweight.server.api.given import Texts
@@ -88,10 +87,6 @@ async def show(front: Front, request: Request) -> Response:
             "capabilities": ["completion", "embedding"],
         }
     )
-
-
-async def version(front: Front, request: Request) -> Response:
-    return reply({"version": __version__})
 
 
 def card(front: Front, name: str) -> dict[str, Any]:

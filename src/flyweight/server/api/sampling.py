@@ -13,7 +13,8 @@ from flyweight.untrusted import shown
 
 HOTTEST = 100.0
 MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
-Id = Annotated[int, Field(ge=0, lt=2**31)]
+TOKEN = "x-token"  # marks ids in schemas: their range is the model's
+Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
