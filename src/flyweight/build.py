@@ -35,8 +35,6 @@ from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.gguf import read_gguf
-from flyweight.weights.hub.find import Search
-from flyweight.weights.hub.find import find as find_on_hub
 from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
 from flyweight.weights.packed.folder import Folder
@@ -121,6 +119,9 @@ def find(settings: Settings, tell: Notify | None = None) -> Path:
 
 def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:
     """A model of the Hub: from the cache, or its newest files."""
+    from flyweight.weights.hub.find import Search  # its client takes long to import
+    from flyweight.weights.hub.find import find as find_on_hub
+
     here = machine()
     room = _allowed(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
     search = Search(room, settings.offline, newest, family)

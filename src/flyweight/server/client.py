@@ -9,7 +9,6 @@ knows no HTTP.
 import asyncio
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -18,12 +17,12 @@ import msgspec
 
 from flyweight.errors import ConfigError, FlyweightError, RequestError
 from flyweight.server import pipe
+from flyweight.server.spawning import Engine, ended
 from flyweight.types import Event, Request
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
 SETTLED = 60.0  # seconds after which a process counts as having lived
 TRIES = 5  # processes in a row that did not
-LEAVING = 5.0  # seconds a process has to end by itself
 
 
 class EngineError(FlyweightError):
@@ -100,16 +99,14 @@ class EngineClient:
 
     def spawn(self) -> socket.socket:
         """Starts a process; can be called before there is an event loop."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "flyweight.server.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        ours.sendall(pipe.frame(self.begin))
-        ours.setblocking(False)
-        return ours
+        return self.adopt(Engine.spawn())
+
+    def adopt(self, engine: Engine) -> socket.socket:
+        """Tells a process which engine to be; the pipe to it."""
+        self._process = engine.process
+        engine.line.sendall(pipe.frame(self.begin))
+        engine.line.setblocking(False)
+        return engine.line
 
     async def connect(self, ours: socket.socket) -> None:
         """Waits until the process is ready.  Raises `ConfigError` where it cannot be."""
@@ -190,7 +187,7 @@ class EngineClient:
         if self._line is not None:
             self._line.abort()
         if self._process is not None:
-            await asyncio.to_thread(_ended, self._process)
+            await asyncio.to_thread(ended, self._process)
 
     # --- what the line tells ---
 
@@ -270,7 +267,7 @@ class EngineClient:
         wait, tries = SOONEST, 0
         while tries < TRIES:
             if self._process is not None:
-                await asyncio.to_thread(_ended, self._process)
+                await asyncio.to_thread(ended, self._process)
             await asyncio.sleep(wait)
             self.restarts += 1
             self.begin.fault = ""  # was meant for the first process
@@ -304,12 +301,3 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.lost()
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a process to end, and helps it after a while."""
-    try:
-        process.wait(LEAVING)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -6,7 +6,7 @@ that has done nothing after `PATIENCE` requests is warned of once, and marked un
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flyweight.config import Settings
@@ -15,32 +15,9 @@ from flyweight.plan.memory import size
 from flyweight.server.pipe import Gauges
 from flyweight.server.portrait import Portrait
 from flyweight.server.settings import ServerSettings
+from flyweight.server.wishes import DEFAULT, Wishes
 
 PATIENCE = 100  # requests that end before a feature without effect is told of
-DEFAULT = "by default"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Something asked for that is no setting of the engine: what became of it, and why."""
-
-    feature: str
-    asked: str
-    active: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a user asked for: options as they were written by name, and what became of some."""
-
-    given: Mapping[str, str] = field(default_factory=dict)
-    noted: tuple[Wish, ...] = ()
-
-    def of(self, *names: str) -> str:
-        """How a feature was asked for."""
-        said = [self.given[name] for name in names if name in self.given]
-        return ", ".join(said) or DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

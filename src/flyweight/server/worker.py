@@ -6,6 +6,7 @@ Waits on the pipe while there is nothing to do; ends when the front end is gone.
 no text.
 """
 
+import gc
 import select
 import socket
 import sys
@@ -239,6 +240,7 @@ def serve(line: socket.socket) -> int:
             return 0
         begun = frames.push(data)
     begin = begun[0]
+    gc.disable()  # nothing that loading makes is garbage
     try:
         settings = Settings.of(**begin.settings)
         loaded = build(settings, Teller(line))
@@ -248,6 +250,8 @@ def serve(line: socket.socket) -> int:
         return 2
     except Gone:
         return 0
+    gc.freeze()  # what lives as long as the process is not looked at again
+    gc.enable()
     try:
         line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
         for message in begun[1:]:

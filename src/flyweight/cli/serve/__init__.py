@@ -21,10 +21,11 @@ def main(words: list[str]) -> int:
     asked = read(words)
     from flyweight.cli.serve.banner import Banner
     from flyweight.cli.serve.choices import choose
-    from flyweight.cli.serve.detach import detach
     from flyweight.server.run import serve as run
 
     choice = choose(asked)
     if choice.detach:
+        from flyweight.cli.serve.detach import detach
+
         return detach(words, choice.as_json)
     return run(choice.settings, choice.server, Banner(choice), choice.wishes)

@@ -4,22 +4,26 @@ Invariant: on stderr; the last line of the banner holds the address, so that scr
 it.  `--json` puts the same on stdout, as one object.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from flyweight.build import Described
 from flyweight.cli.serve.choices import Choice
 from flyweight.errors import ConfigError
-from flyweight.plan.memory import MemoryPlan, size, summary
-from flyweight.server import pipe
-from flyweight.server.front import Front
 from flyweight.server.processes import age
 from flyweight.server.records import address
 from flyweight.untrusted import printable
+
+if TYPE_CHECKING:  # what is heavy is imported beside the engine
+    from flyweight.build import Described
+    from flyweight.plan.memory import MemoryPlan
+    from flyweight.server import pipe
+    from flyweight.server.front import Front
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
@@ -51,6 +55,8 @@ class Banner:
             )
 
     def planned(self, plan: MemoryPlan, found: Described) -> None:
+        from flyweight.plan.memory import summary
+
         self.say(f"{self.model}: {summary(plan)}")
 
     def progress(self, done: int, total: int) -> None:
@@ -77,6 +83,8 @@ class Banner:
             self.note(message.text)
 
     def _bar(self, what: str, done: int, total: int) -> None:
+        from flyweight.plan.memory import size
+
         now = time.monotonic()
         if now - self.began < PATIENT or now - self.shown < EVERY[self.out.isatty()]:
             return
