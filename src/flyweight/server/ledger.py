@@ -6,7 +6,7 @@ that has done nothing after `PATIENCE` requests is warned of once, and marked un
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flyweight.config import Settings
@@ -70,7 +70,11 @@ class Ledger:
         """For GET /v1/engine/effective."""
         now = Metrics(*gauges.totals) if gauges is not None else Metrics()
         rows = [self._row(feature, now) for feature in self.features]
-        limits = {name: getattr(self.server, name) for name in LIMITS}
+        limits = {
+            known.name: getattr(self.server, known.name)
+            for known in fields(ServerSettings)
+            if known.type in (int, float) and known.name != "port"
+        }
         return {
             "object": "engine.effective",
             "model": self._model(),
@@ -108,14 +112,6 @@ class Ledger:
 
     def _idle(self, feature: Feature, now: Metrics) -> bool:
         return feature.expected and getattr(now, feature.counter) == 0
-
-
-LIMITS = (
-    "step_seconds", "queue_requests", "queue_tokens", "request_seconds", "drain_seconds",
-    "stuck_seconds", "body_bytes", "body_seconds", "header_bytes", "header_seconds",
-    "stalled_seconds", "prompts", "choices", "stops", "biases", "tools", "request_tokens",
-    "schema_bytes", "schema_depth", "compile_seconds", "connections",
-)  # fmt: skip
 
 
 def _computed(
