@@ -1,6 +1,7 @@
 """The words of `flyweight serve`: what they come to, and what is refused, without a server."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def test_every_setting_has_an_option() -> None:
     thoughtful = {"keys", "chat_template", "model_defaults"}
     assert {f"server.{x}" for x in thoughtful} == server - sets
     assert not {flag.name for flag in flags().values() if not flag.help}
+
+
+def test_every_option_is_in_the_page_about_serving() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    rows = [flag for group in GROUPS.values() for flag in group]
+    told = set(re.findall(r"--[a-z][a-z-]*", page))
+    assert {flag.spellings[0] for flag in rows} - told == set()
+    tables = set(re.findall(r"--[a-z][a-z-]*", page.split("## Options")[1].split("**Refused")[0]))
+    known = {s for flag in flags().values() for s in flag.spellings}
+    assert {name.replace("--no-", "--") for name in tables} <= known
 
 
 def test_lengths_and_shares() -> None:

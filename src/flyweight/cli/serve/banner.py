@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # what is heavy is imported beside the engine
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
-WIDTH = 14
 ALWAYS_SHOWN = ("prefix caching", "chunked prefill", "speculation", "LoRA")
 
 
@@ -125,8 +124,9 @@ class Banner:
         told |= {f.name: f"{f.active}: {f.why}" for f in ledger.noted}
         key = features["API key"]
         told["API key"] = f"{key.active} ({key.why})"
+        width = max(map(len, told))
         for name, value in told.items():
-            self.say(f"{name:<{WIDTH}} {printable(value)}")
+            self.say(f"{name:<{width}}  {printable(value)}")
         url = address(self.choice.server.host, port)
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
