@@ -8,8 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Step = bytes | float  # bytes are sent, seconds are waited
 DROP = -1.0  # the connection is closed
+PATIENCE = 60.0  # seconds for what should take none
+
+
+@dataclass(frozen=True)
+class Until:
+    """Waits until so many requests have been under way."""
+
+    active: int
+
+
+Step = bytes | float | Until  # bytes are sent, seconds are waited
 
 
 def data(value: Any) -> bytes:
@@ -40,8 +50,9 @@ def stream(*steps: Step) -> list[Step]:
     head = (
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     )
-    chunks = [b"%x\r\n%s\r\n" % (len(s), s) if isinstance(s, bytes) else s for s in steps]
-    return [head, *chunks, b"0\r\n\r\n"]
+    found: list[Step] = [head]
+    found += [b"%x\r\n%s\r\n" % (len(s), s) if isinstance(s, bytes) else s for s in steps]
+    return [*found, b"0\r\n\r\n"]
 
 
 def page(value: Any, status: str = "200 OK") -> list[Step]:
@@ -90,7 +101,7 @@ def serving(plan: Plan = words, models: Any = MODELS, status: str = "200 OK") ->
         try:
             while True:
                 await answered(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -106,7 +117,7 @@ def serving(plan: Plan = words, models: Any = MODELS, status: str = "200 OK") ->
         fake.active += method == "POST"
         fake.most = max(fake.most, fake.active)
         try:
-            await send(writer, steps)
+            await send(writer, steps, fake)
         finally:
             fake.active -= method == "POST"
 
@@ -126,11 +137,15 @@ def serving(plan: Plan = words, models: Any = MODELS, status: str = "200 OK") ->
         loop.close()
 
 
-async def send(writer: asyncio.StreamWriter, steps: Sequence[Step]) -> None:
+async def send(writer: asyncio.StreamWriter, steps: Sequence[Step], fake: Fake) -> None:
     for step in steps:
         if isinstance(step, bytes):
             writer.write(step)
             await writer.drain()
+        elif isinstance(step, Until):
+            async with asyncio.timeout(PATIENCE):
+                while fake.most < step.active:
+                    await asyncio.sleep(0.005)
         elif step == DROP:
             raise ConnectionResetError
         else:

@@ -13,6 +13,7 @@ from sse_server import (
     DROP,
     Fake,
     Step,
+    Until,
     data,
     delta,
     page,
@@ -122,18 +123,18 @@ def test_failures_say_why(steps: Sequence[Step], why: str) -> None:
     assert not got.ok and why in got.error, got.error
 
 
-def test_a_chunk_counts_when_it_arrives() -> None:
-    """The longest pause the server makes is the longest a client sees, and where it was."""
-    got = one(*stream(0.2, text("a"), text("b"), 0.5, text("c"), 0.05, text("d"), DONE))
-    assert got.ok and len(got.itls) == 3
-    assert max(got.itls) == got.itls[1] > got.itls[2]
-    assert got.itls[1] > got.ttft > got.itls[0]
+def test_times_are_from_sending_to_arriving() -> None:
+    got = one(*stream(0.1, text("a"), text("b"), 0.2, text("c"), DONE))
+    assert got.ok and len(got.itls) == 2
+    assert got.ttft >= 0.1 and got.latency >= 0.3 and min(got.itls) >= 0
     assert got.latency == pytest.approx(got.ttft + sum(got.itls))
     assert got.end >= got.times[-1]
 
 
 def test_connections_are_kept_and_no_more_are_asked_than_allowed() -> None:
-    with serving(lambda body: [0.05, *words(body)]) as fake:
+    with serving(
+        lambda body: [Until(3), *words(body)] if len(fake.asked) <= 3 else words(body)
+    ) as fake:
         got = played(fake, [ASK] * 12, most=3)
     assert all(answer.ok for answer in got.answers)
     assert fake.most == 3 and fake.connections == 3
@@ -141,12 +142,10 @@ def test_connections_are_kept_and_no_more_are_asked_than_allowed() -> None:
 
 
 def test_a_burst_is_there_at_once() -> None:
-    def late(body: dict[str, Any]) -> list[Step]:
-        return [0.3, *words(body)]
-
-    with serving(late) as fake:
-        played(fake, [ASK] * 8)
-    assert fake.most == 8
+    """None is answered before all have come."""
+    with serving(lambda body: [Until(8), *words(body)] if len(fake.asked) <= 8 else []) as fake:
+        got = played(fake, [ASK] * 8)
+    assert fake.most == 8 and all(answer.ok for answer in got.answers)
 
 
 def test_requests_go_out_in_the_order_of_their_times() -> None:
@@ -155,7 +154,7 @@ def test_requests_go_out_in_the_order_of_their_times() -> None:
         got = played(fake, asks)
     assert [body["prompt"] for body in fake.bodies] == [[i] for i in range(6)]
     starts = [answer.start for answer in got.answers]
-    assert starts == sorted(starts) and starts[5] - starts[0] >= 0.1 - 0.02
+    assert starts == sorted(starts) and got.seconds > 0.095  # clocks of loops tick milliseconds
 
 
 def test_a_server_that_closes_after_each_answer_is_asked_again() -> None:
