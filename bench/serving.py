@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,11 +94,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(words: list[str], log: IO[bytes]) -> Iterator[None]:
+def running(words: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """A server's process; what it says is in `log`."""
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         try:
@@ -117,14 +118,19 @@ def measured(engine: str, name: str, seed: int, args: argparse.Namespace) -> dic
     words += ["--num-prompts", str(count), "--max-concurrency", str(load.streams)]
     words += ["--prompt-form", "ids", "--ignore-eos", *load.options]
     with tempfile.TemporaryFile() as log:
-        with running(start, log):
-            got = subprocess.run(words, stdout=subprocess.PIPE, text=True)
-        if got.returncode:
+        with running(start, log) as server:
+            client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            while client.poll() is None and server.poll() is None:
+                time.sleep(0.1)
+            if client.poll() is None:
+                client.terminate()  # the server is gone
+            said, _ = client.communicate()
+        if client.returncode:
             log.seek(0)
             last = log.read().decode("utf-8", "replace").splitlines()[-5:]
             print(f"{engine}, {name}: failed; its last words:", *last, sep="\n", file=sys.stderr)
             sys.exit(1)
-    found: dict[str, Any] = json.loads(got.stdout)
+    found: dict[str, Any] = json.loads(said)
     if found["failed"]:
         print(f"{engine}, {name}: {found['failures']}", file=sys.stderr)
     return {"engine": engine, "load": name, "seed": seed, "command": shlex.join(start), **found}
