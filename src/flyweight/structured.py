@@ -28,8 +28,8 @@ class StructuredOutputs:
     """vLLM's options; exactly one of the first five.  `json` is a schema, an object or its text
     (kept as text); `grammar` is Lark as llguidance reads it.  JSON is written with at most one
     space after a comma or colon; `disable_any_whitespace` leaves that out too, and
-    `whitespace_pattern`, a regex of bounded length, puts other white space there.  Raises
-    `RequestError`.
+    `whitespace_pattern`, a regex of bounded length, puts other white space there.
+    `disable_additional_properties` closes objects that name properties.  Raises `RequestError`.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
@@ -38,6 +38,7 @@ class StructuredOutputs:
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
 
     def __post_init__(self) -> None:
@@ -52,9 +53,9 @@ class StructuredOutputs:
             )
         flag = f"{NAME}.json_object"
         require(self.json_object in (None, True), flag, self.json_object, "true or false")
-        flag = f"{NAME}.disable_any_whitespace"
-        given_flag = self.disable_any_whitespace
-        require(isinstance(given_flag, bool), flag, given_flag, "true or false")
+        for flag in ("disable_any_whitespace", "disable_additional_properties"):
+            value = getattr(self, flag)
+            require(isinstance(value, bool), f"{NAME}.{flag}", value, "true or false")
         if self.json is not None:
             object.__setattr__(self, "json", schema_text(self.json))
         for name in ("regex", "grammar", "whitespace_pattern"):
@@ -88,6 +89,16 @@ class StructuredOutputs:
             raise RequestError(f"{name} has no place beside disable_any_whitespace", name)
         if self.kind not in ("json", "json_object"):
             raise RequestError(f"{name} is for json and json_object, not for {self.kind}", name)
+
+
+def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
+    """Raises `RequestError` above bounds that are narrower than those here."""
+    for name, value in outputs.given.items():
+        parts = value if isinstance(value, tuple) else (str(value),)
+        size = sum(len(part.encode()) for part in parts)
+        require(size <= longest, f"{NAME}.{name}", f"{size} bytes", f"up to {longest} bytes")
+    found = _depth(str(outputs.json or ""))
+    require(found <= deepest, f"{NAME}.json", f"{found} levels", f"up to {deepest} levels")
 
 
 def schema_text(schema: object) -> str:

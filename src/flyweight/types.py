@@ -306,10 +306,10 @@ class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
-    one, `error` says what a function of the caller's raised; `total` and `score` are the
-    log-probability of an answer found by a search, and what ranked it; `reuse` comes with timings,
-    where it was asked for.  (Not frozen: that would
-    cost 128 sequences 0.2 ms a step.)
+    one, `error` says what a function of the caller's raised, or why the option `field` cannot be
+    served; `total` and `score` are the log-probability of an answer found by a search, and what
+    ranked it; `reuse` comes with timings, where it was asked for.  (Not frozen: that would cost 128
+    sequences 0.2 ms a step.)
     """
 
     id: str
@@ -326,3 +326,4 @@ class Event:
     total: float | None = None
     score: float | None = None
     reuse: Reuse | None = None
+    field: str = ""

@@ -24,6 +24,7 @@ from flyweight.errors import RequestError
 from flyweight.ranges import loaded
 from flyweight.sampling.arrays import Columns
 from flyweight.sampling.verify import accept
+from flyweight.structured import NAME
 from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
 
@@ -191,7 +192,7 @@ class Engine:
             except RequestError as refusal:
                 error = str(refusal)
             events += [
-                Event(request.id, i, (), finish=Finish.ERROR, error=error)
+                Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
                 for i in range(request.params.n)
             ]
         return events

@@ -21,6 +21,7 @@ from flyweight.wire import U32
 
 KEPT_BYTES = 64 << 20  # of compiled grammars
 PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
+FAILED = "the grammar could not be followed: {}"
 STUCK = "the grammar and the request's other options leave no token to draw"
 
 
@@ -152,17 +153,22 @@ class Grammars:
             first, drawn = row + chunk.scored, chunk.rows - chunk.scored
             row += chunk.rows
             if drawn and chunk.seq.options.constrained:
-                self._mark(chunk, first, drawn, found)
+                try:
+                    self._mark(chunk, first, drawn, found)
+                except Exception as error:  # its own sequence's alone
+                    found.errors[first] = FAILED.format(type(error).__name__)
         return found
 
     def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[str, bool]:
         """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
         that no end of sequence need be drawn.
         """
-        held = self._of(seq)
-        matcher = held.matcher
-        taken = matcher.take(tokens)
-        held.taken += taken
+        try:
+            held = self._of(seq)
+            matcher, taken = held.matcher, held.matcher.take(tokens)
+            held.taken += taken
+        except Exception as error:  # its own sequence's alone
+            return FAILED.format(type(error).__name__), False
         if taken < len(tokens):
             return matcher.broken or STUCK, False
         ended = tokens[-1] in seq.request.stop_ids

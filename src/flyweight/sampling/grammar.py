@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MIB = 1 << 20
-ROW_ITEMS = 500  # of a parser's row: what an ambiguous grammar costs a token grows with its cube
+# Items of a parser's row.  A schema takes 4 for each property that may come next; what an ambiguous
+# grammar costs a token grows with their cube (800: 20 ms).
+ROW_ITEMS, AMBIGUOUS_ROW_ITEMS = 20_000, 800
 STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
@@ -71,10 +73,22 @@ def source(outputs: StructuredOutputs) -> str:
         return str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
     schema: Any = {"type": "object"} if kind == "json_object" else json.loads(str(outputs.json))
     try:
-        text = json.dumps(prepared(schema), allow_nan=False)
+        text = json.dumps(_closed(schema, outputs), allow_nan=False)
     except ValueError:
         raise RequestError(f"{NAME}.json has a number that no float can hold", NAME) from None
     return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
+
+
+def embedded(schema: dict[str, Any] | bool) -> str:
+    """A schema within a Lark grammar: `%json` and what it takes, checked and tightened as other
+    schemas are.  Raises `RequestError`.
+    """
+    options = _separators(StructuredOutputs(json=schema))
+    return "%json " + json.dumps({**prepared(schema), "x-guidance": options}, allow_nan=False)
+
+
+def _closed(schema: Any, outputs: StructuredOutputs) -> dict[str, Any]:
+    return prepared(schema, closed=outputs.disable_additional_properties)
 
 
 def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
@@ -98,12 +112,12 @@ def _literal(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_ ]", lambda found: rf"\x{{{ord(found.group()):X}}}", text)
 
 
-def limits() -> "LLParserLimits":
+def limits(kind: str) -> "LLParserLimits":
     """What bounds a compilation, and each question to a matcher after it."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        max_items_in_row=ROW_ITEMS,
+        max_items_in_row=AMBIGUOUS_ROW_ITEMS if kind == "grammar" else ROW_ITEMS,
         max_lexer_states=STATES,
         max_grammar_size=SYMBOLS,
         verbose_errors=False,
@@ -128,7 +142,8 @@ class Compiler:
         """A matcher at the beginning of a text.  Raises `RequestError`."""
         from llguidance import LLMatcher
 
-        found = LLMatcher(self._tokenizer, source(outputs), log_level=0, limits=limits())
+        bounds = limits(outputs.kind)
+        found = LLMatcher(self._tokenizer, source(outputs), log_level=0, limits=bounds)
         matcher = Matcher(found, self.words, self.ends)
         matcher.mask()  # the dearest one, and it stays in its lexer
         if matcher.broken:

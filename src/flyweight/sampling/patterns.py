@@ -11,7 +11,7 @@ from typing import NoReturn
 from flyweight.errors import RequestError
 from flyweight.untrusted import shown
 
-FIELD = "structured_outputs.json"
+FIELD = "structured_outputs"
 # ECMA's white space and line ends, which are not the enforcing dialect's.
 SPACE = (
     r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}"
@@ -87,6 +87,6 @@ def _escape(part: str, pattern: str, where: str) -> str:
 
 def _refuse(pattern: str, where: str, what: str) -> NoReturn:
     raise RequestError(
-        f"{FIELD}: at {shown(where)}: the pattern {shown(pattern)} has {what}: not supported",
+        f"{FIELD}.json: at {shown(where)}: the pattern {shown(pattern)} has {what}: not supported",
         FIELD,
     )

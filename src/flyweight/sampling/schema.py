@@ -35,12 +35,14 @@ LACKING = {  # known to JSON Schema, not to us
 }  # fmt: skip
 
 
-def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
-    """The schema to enforce.  Raises `RequestError` that names what cannot be."""
+def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[str, Any]:
+    """The schema to enforce; `closed` objects have no properties beside those they name, unless
+    they say so.  Raises `RequestError` that names what cannot be enforced.
+    """
     if schema is False:
         _refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
-    reader = _Reader()
+    reader = _Reader(closed)
     found = reader.read(top, "")
     for place, target in reader.refs:
         pointer = unquote(target)
@@ -53,7 +55,8 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
 class _Reader:
     """Copies a schema; keeps the places of all schemas within it, and who refers where."""
 
-    def __init__(self) -> None:
+    def __init__(self, closed: bool) -> None:
+        self.closed = closed
         self.seen: set[str] = set()
         self.refs: list[tuple[str, str]] = []
 
@@ -70,6 +73,8 @@ class _Reader:
             elif name not in ANNOTATIONS and (name in LACKING or not name.startswith("x-")):
                 _refuse(place, _unknown(name))
         _check_ends(schema, place)
+        if self.closed and found.keys() & {"properties", "patternProperties"}:
+            found.setdefault("additionalProperties", False)
         _tighten(found, place)
         return found
 
@@ -144,4 +149,4 @@ def _token(key: str) -> str:
 
 
 def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f"{FIELD}: at {shown(place or '#')}: {what}", FIELD)
+    raise RequestError(f"{FIELD}.json: at {shown(place or '#')}: {what}", FIELD)

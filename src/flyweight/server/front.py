@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from flyweight.asking import Asking, Params
+from flyweight.asking import Asking, Params, spelled
 from flyweight.collect import Collector, Piece, VectorCollector
 from flyweight.errors import RequestError, nearest
 from flyweight.prompts import Asked, Lane
@@ -22,6 +22,7 @@ from flyweight.server.client import EngineClient, Stream
 from flyweight.server.counts import Counts
 from flyweight.server.door import Door, Place
 from flyweight.server.errors import HttpError
+from flyweight.server.judges import Judges, worded
 from flyweight.server.ledger import Ledger
 from flyweight.server.log import Log
 from flyweight.server.metrics import Metrics
@@ -29,6 +30,7 @@ from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.server.visits import visit_of
 from flyweight.server.watch import Watch
+from flyweight.structured import StructuredOutputs, check
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
 from flyweight.untrusted import shown
@@ -62,6 +64,7 @@ class Front:
         self.ledger = ledger
         self.created = int(time.time())
         self.active = 0  # HTTP requests that have begun and not ended
+        self.judges = Judges(lambda: spelled(asking.tokenizer), settings.compile_seconds)
         self._readers = ThreadPoolExecutor(READERS, "reader")
 
     def now(self) -> int:
@@ -128,12 +131,25 @@ class Front:
             adapter = model
         return Lane(salt or "", priority or 0, adapter, bool(explain))
 
-    async def ask(self, prompts: Sequence[Any], params: Params, lane: Lane) -> list[Asked]:
-        """Prompts tokenised and checked."""
+    async def ask(
+        self, prompts: Sequence[Any], params: Params, lane: Lane, schema: str = ""
+    ) -> list[Asked]:
+        """Prompts tokenised and checked, and what their answers must look like; `schema` is where
+        the client has it, if that is not structured_outputs.
+        """
         self._judge(len(prompts), params)
+        if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+            await self._constrain(params.structured_outputs, schema)
         asked = await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
         self._weigh(asked)
         return asked
+
+    async def _constrain(self, outputs: StructuredOutputs, schema: str) -> None:
+        try:
+            check(outputs, self.settings.schema_bytes, self.settings.schema_depth)
+            await self.judges.check(outputs)
+        except RequestError as error:
+            raise worded(error, schema) from None
 
     def begin(self, asked: Sequence[Asked], request: Request) -> "Bundle":
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
@@ -276,8 +292,10 @@ class Bundle:
 
 def _judge(found: Sequence[tuple[int, Piece]]) -> None:
     """Raises where the engine could not finish a choice."""
-    if any(piece.finish == "error" for _, piece in found):
-        raise HttpError(500, "the engine failed on this request", code="engine_error")
+    for _, piece in found:
+        if piece.finish == "error":
+            words = f"the engine failed on this request: {piece.reason}"
+            raise HttpError(500, words, code="engine_error")
 
 
 def known(kind: type[BaseModel]) -> set[str]:

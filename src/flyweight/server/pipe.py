@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import (
     Event,
@@ -27,6 +28,7 @@ from flyweight.types import (
 LENGTH = struct.Struct("<I")
 LONGEST = 1 << 30  # bytes of a frame
 PLAIN = SamplingParams()
+FORM = "structured_outputs"
 LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 
@@ -61,6 +63,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     def of(cls, request: Request) -> "Submit":
         given = {f.name: getattr(request.params, f.name) for f in fields(SamplingParams)}
         params = {n: v for n, v in given.items() if n not in LOCAL and v != getattr(PLAIN, n)}
+        if request.params.structured_outputs is not None:
+            params[FORM] = request.params.structured_outputs.given
         return cls(
             id=request.id,
             tokens=array("i", request.tokens).tobytes(),
@@ -81,10 +85,13 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
 
     def request(self) -> Request:
         """The request again, checked again.  Raises `RequestError`."""
+        params = dict(self.params)
+        if FORM in params:
+            params[FORM] = StructuredOutputs(**params[FORM])
         return Request(
             id=self.id,
             tokens=tuple(memoryview(self.tokens).cast("i")),
-            params=SamplingParams(**self.params),
+            params=SamplingParams(**params),
             stop_ids=frozenset(self.stop_ids),
             max_tokens=self.max_tokens,
             seed=self.seed,

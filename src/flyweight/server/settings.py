@@ -9,6 +9,7 @@ from typing import Any
 
 from flyweight.config import whole
 from flyweight.errors import ConfigError
+from flyweight.structured import DEEPEST, LONGEST
 from flyweight.text.tools.formats import format_of, marks_of
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -79,6 +80,8 @@ class ServerSettings:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
             )
+        whole("schema_bytes", self.schema_bytes, 1, LONGEST)
+        whole("schema_depth", self.schema_depth, 1, DEEPEST)
         format_of(self.tool_call_parser, "")
         marks_of(self.reasoning_parser, "")
         if self.host not in LOOPBACK and not self.keys and not self.insecure:

@@ -142,7 +142,10 @@ class Worker:
             self.step += 1
         self._tidy([event.id for event in events if event.finish])
         started, self.started = self.started, []
-        news = [pipe.News.of(event) for event in events]
+        for event in events:
+            if event.field:
+                self._send(pipe.Refused(event.id, event.error, event.field))
+        news = [pipe.News.of(event) for event in events if not event.field]
         self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
 
     def _blame(self, error: Exception) -> list[Event]:

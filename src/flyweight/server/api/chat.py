@@ -48,7 +48,7 @@ async def asked_of(
     prompt = await front.aside(rendered, front, body)
     reading = reading_of(front, body, tools, prompt["prompt"])
     params = spoken(front, body, params, reading)
-    return await front.ask([prompt], params, lane), reading
+    return await front.ask([prompt], params, lane, body.form_place), reading
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

@@ -60,7 +60,7 @@ async def completions(front: Front, request: Request) -> Response:
     prompts = each(body.prompt)
     if body.add_special_tokens is False:
         prompts = await front.aside(bare, prompts, front.tokenizer)
-    asked = await front.ask(prompts, params, lane)
+    asked = await front.ask(prompts, params, lane, body.form_place)
     return await answer(
         front,
         request,

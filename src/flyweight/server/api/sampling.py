@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError
+from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
 from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS, SamplingParams
 from flyweight.untrusted import shown
 
@@ -85,6 +86,8 @@ class Sampling(Options):
     )
     bad_words: list[StopText] | None = Field(None, max_length=128)
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    structured_outputs: Structured | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="Has no effect.")
@@ -96,11 +99,19 @@ class Sampling(Options):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
+    @property
+    def form_place(self) -> str:
+        """Where the body has a schema, if that is not `structured_outputs`."""
+        return place_of(self.response_format)
+
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
         found = self.drawn(defaults)
         if self.logit_bias:
             found["logit_bias"] = biases(self.logit_bias)
+        form = constraint(self.response_format, self.structured_outputs)
+        if form is not None:
+            found["structured_outputs"] = form
         return found
 
 
