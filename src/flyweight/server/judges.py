@@ -5,7 +5,6 @@ replaced; the event loop never waits.  The same question is asked once, and answ
 """
 
 import asyncio
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
@@ -21,7 +20,6 @@ MOST = 2  # processes
 REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
-THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 class Judges:
@@ -87,7 +85,6 @@ class Judges:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "flyweight.server.judge"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **dict.fromkeys(THREADS, "1")},
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(pack(Begin(self._special(), MEMORY)))
