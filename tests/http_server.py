@@ -110,16 +110,23 @@ def started(
 
 
 def served(
-    engine: Mapping[str, Any] = NOTHING, server: Mapping[str, Any] = NOTHING, **environment: str
+    engine: Mapping[str, Any] = NOTHING,
+    server: Mapping[str, Any] = NOTHING,
+    before: Callable[[], None] | None = None,
+    **environment: str,
 ) -> AbstractContextManager[Running]:
-    """The server with these `Settings` and `ServerSettings`."""
+    """The server with these `Settings` and `ServerSettings`; `before` is called in its process."""
     given = json.dumps({"settings": dict(engine), "server": {"port": 0, **server}})
     script = str(Path(__file__).parent / "serve_settings.py")
-    return running([script, given], environment)
+    return running([script, given], environment, before)
 
 
 @contextmanager
-def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Running]:
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    before: Callable[[], None] | None = None,
+) -> Iterator[Running]:
     """A server that a script starts, once it has said where it is."""
     process = subprocess.Popen(
         [sys.executable, *command],
@@ -127,6 +134,7 @@ def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
         stdin=subprocess.DEVNULL,
         text=True,
         env={**os.environ, **environment},
+        preexec_fn=before,
     )
     assert process.stderr is not None
     said: list[str] = []

@@ -50,6 +50,17 @@ def test_a_step_that_raises_ends_its_request_alone(server: Running, step: int) -
         assert faulty.empty()
 
 
+def test_a_step_that_names_nobody_ends_who_fails_alone(server: Running) -> None:
+    expected = alone(server)
+    with served(FLYWEIGHT_TESTING="1", FLYWEIGHT_FAULT="poison:request=1") as faulty:
+        got = all_at_once(faulty, bodies())
+        assert sorted(reply.status for reply in got) == [200] * 4 + [500]
+        for reply, choices in zip(got, expected, strict=True):
+            assert reply.status == 500 or reply.json["choices"] == choices
+        assert faulty.post("/v1/completions", bodies()[0]).json["choices"] == expected[0]
+        assert faulty.empty()
+
+
 def test_a_fault_is_not_honoured_outside_tests() -> None:
     with served(FLYWEIGHT_FAULT="raise:step=0,request=0", FLYWEIGHT_TESTING="") as server:
         assert server.post("/v1/completions", bodies()[0]).status == 200

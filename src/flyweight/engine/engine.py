@@ -58,6 +58,8 @@ class Engine:
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
         self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
+        self.events: list[Event] = []  # of a step under way, or one that was interrupted
+        self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = self._evicted
 
@@ -70,7 +72,7 @@ class Engine:
         """Queues a request, once its grammar, where it has one, is compiled.  Raises `RequestError`
         for what could never be finished.
         """
-        self._mend()
+        self.mend()
         loaded(request.adapter, self.adapters)
         if request.params.structured_outputs is None:
             self._queue(request)
@@ -103,7 +105,7 @@ class Engine:
         """Lets a choice go two ways: a new one goes on from where it is, on the same blocks and
         with draws of its own.  Returns the new choice's index.
         """
-        self._mend()
+        self.mend()
         live = self.scheduler.by_id.get(id, [])
         found = next((seq for seq in live if seq.index == index), None)
         if found is None or found.request.beam or found.request.pooling:
@@ -120,34 +122,38 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Computes one plan and returns what it produced.  Where that is interrupted, every
-        sequence is computed again by later steps.
+        sequence is computed again by later steps, and `events` are those nobody was told.
         """
-        self._mend()
-        refused = self._compiled()
+        self.mend()
+        self.events += self._compiled()
         self._sound = False
-        plan = self.scheduler.schedule()
-        batch, events = None, refused
+        plan = self._plan = self.scheduler.schedule()
         if plan.chunks:
-            self.planned(plan)
-            marks = self.grammars.marks(plan)
-            block = self.scheduler.limits.block_size
-            batch = build(plan, block, self.adapters, self._columns, marks.masks)
-            own = edits(plan)
-            sampled = self._run(plan, batch, own)
-            errors = marks.errors | {edit.row: edit.error for edit in own if edit.error}
-            produced = self._verify(plan, sampled, errors)
-            events += self.scheduler.commit(plan, produced)
-            events += self._pool(plan, sampled) + self.beams.take(plan, produced)
+            self._compute(plan)
         self._sound = True
-        if batch is None:
-            return events
-        self._count(plan, events)
-        ended = [(event.id, event.index) for event in events if event.finish]
+        events, self.events = self.events, []
+        return events
+
+    def _compute(self, plan: Plan) -> None:
+        """One step's work, from its plan to the guesses for the next."""
+        self.planned(plan)
+        marks = self.grammars.marks(plan)
+        block = self.scheduler.limits.block_size
+        batch = build(plan, block, self.adapters, self._columns, marks.masks)
+        own = edits(plan)
+        sampled = self._run(plan, batch, own)
+        errors = marks.errors | {edit.row: edit.error for edit in own if edit.error}
+        produced = self._verify(plan, sampled, errors)
+        events = self.scheduler.commit(plan, produced)
+        self.events += events
+        more = self._pool(plan, sampled) + self.beams.take(plan, produced)
+        self.events += more
+        self._count(plan, events + more)
+        ended = [(event.id, event.index) for event in events + more if event.finish]
         self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
         if self.drafter is not None:
             self.drafter.observe(batch, {})
             self._draft(self.drafter)
-        return events
 
     def stats(self) -> Stats:
         pool = self.scheduler.pool
@@ -161,7 +167,7 @@ class Engine:
         )
 
     def _end(self, id: str, index: int | None) -> list[Event]:
-        self._mend()
+        self.mend()
         width = max((seq.request.width for seq in self.scheduler.by_id.get(id, ())), default=1)
         self._sound = False
         self.beams.abort(id)
@@ -197,14 +203,15 @@ class Engine:
             ]
         return events
 
-    def _mend(self) -> None:
+    def mend(self) -> None:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""
         if self._sound:
             return
         self.beams.recover()
         self.scheduler.recover()
         self._sound = True
-        self._forget([(seq.request.id, seq.index) for seq in self.scheduler.waiting])
+        left = [*self.scheduler.waiting, *(chunk.seq for chunk in self._plan.chunks)]
+        self._forget([(seq.request.id, seq.index) for seq in left])
 
     def _run(self, plan: Plan, batch: Batch, own: Seq[Edit]) -> Sampled:
         self.computing = True

@@ -80,6 +80,10 @@ class Grammars:
     def busy(self) -> bool:
         return bool(self._begun)
 
+    def compiles(self, id: str) -> bool:
+        """Whether a request still waits for its grammar."""
+        return id in self._begun
+
     def begin(self, request: Request) -> None:
         """Compiles a request's grammar; `ready` says when it is done.  Raises `RequestError`."""
         outputs = request.params.structured_outputs

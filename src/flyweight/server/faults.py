@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from flyweight.engine.sequence import Plan
 from flyweight.errors import ConfigError
 
-FORMS = "raise:step=K,request=R or die:step=K"
+FORMS = "raise:step=K,request=R, poison:request=R or die:step=K"
+KINDS = r"(raise):step=(\d{1,9}),request=(\d{1,9})|(die):step=(\d{1,9})|(poison):request=(\d{1,9})"
 
 
 class StepFault(RuntimeError):
@@ -26,11 +27,13 @@ class StepFault(RuntimeError):
 @dataclass(slots=True)
 class Fault:
     """At step `step` or the first after it that computes request number `request` (counted from 0
-    as they arrive): raises there, or the process is killed where `request` is none.
+    as they arrive): raises there, or the process is killed where `request` is none.  A `poison`
+    raises in every such step, and does not say because of whom.
     """
 
     step: int
     request: int | None
+    poison: bool = False
     spent: bool = False
 
     @classmethod
@@ -38,12 +41,14 @@ class Fault:
         """Raises `ConfigError` for what is no fault."""
         if not text:
             return None
-        found = re.fullmatch(r"raise:step=(\d{1,9}),request=(\d{1,9})|die:step=(\d{1,9})", text)
+        found = re.fullmatch(KINDS, text)
         if found is None:
             raise ConfigError(f"FLYWEIGHT_FAULT = {text[:80]!r} is no fault; allowed: {FORMS}")
-        if found[3]:
-            return cls(int(found[3]), None)
-        return cls(int(found[1]), int(found[2]))
+        if found[4]:
+            return cls(int(found[5]), None)
+        if found[6]:
+            return cls(0, int(found[7]), poison=True)
+        return cls(int(found[2]), int(found[3]))
 
     def strike(self, step: int, plan: Plan, arrived: dict[str, int]) -> None:
         """`arrived` numbers the requests under way."""
@@ -52,6 +57,9 @@ class Fault:
         if self.request is None:
             os.kill(os.getpid(), signal.SIGKILL)
         for chunk in plan.chunks:
-            if arrived.get(chunk.seq.request.id) == self.request:
-                self.spent = True
-                raise StepFault(chunk.seq.request.id)
+            if arrived.get(chunk.seq.request.id) != self.request:
+                continue
+            if self.poison:
+                raise RuntimeError("a fault that was asked for")
+            self.spent = True
+            raise StepFault(chunk.seq.request.id)

@@ -21,14 +21,13 @@ from flyweight.config import Settings
 from flyweight.engine.sequence import Plan
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.server import pipe
+from flyweight.server.blame import BROKE, Blame
 from flyweight.server.faults import Fault
 from flyweight.server.pace import Pace
 from flyweight.server.telling import Gone, Teller
-from flyweight.types import Event, Finish
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
-BROKE = "the engine failed while it computed this request"
 
 
 class Worker:
@@ -45,7 +44,7 @@ class Worker:
         self.started: list[str] = []
         self.count, self.step, self.busy = 0, 0, 0.0
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
-        self.broken = 0  # steps in a row that raised
+        self.blame = Blame(self.engine)
         self.engine.planned = self.planned
 
     def run(self) -> None:
@@ -82,6 +81,7 @@ class Worker:
                 self.engine.stop(message.id, message.index)
             else:
                 self.engine.abort(message.id, message.index)
+            self.blame.left(message.id, message.index)
             self._tidy([message.id])
             self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
         elif isinstance(message, pipe.Question):
@@ -100,6 +100,7 @@ class Worker:
             self._send(pipe.Refused(message.id, BROKE, "", ours=True))
             return
         self.arrived[request.id] = number
+        self.blame.began(request)
         self.unstarted.add(request.id)
 
     # --- steps ---
@@ -121,6 +122,7 @@ class Worker:
             if id in self.unstarted:
                 self.unstarted.discard(id)
                 self.started.append(id)
+        self.blame.planned(plan)
         if self.fault is not None:
             self.fault.strike(self.step, plan, self.arrived)
 
@@ -130,10 +132,11 @@ class Worker:
         self.shape = 0, 0
         began = time.monotonic()
         try:
-            events = self.engine.step()
-            self.broken = 0
+            events = self.blame.step()
+            self.blame.told(events)
         except Exception as error:
-            events = self._blame(error)
+            report(error)
+            events = self.blame.raised(error)
         took = time.monotonic() - began
         self.busy += took
         if sum(self.shape):
@@ -147,23 +150,6 @@ class Worker:
                 self._send(pipe.Refused(event.id, event.error, event.field))
         news = [pipe.News.of(event) for event in events if not event.field]
         self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
-
-    def _blame(self, error: Exception) -> list[Event]:
-        """Ends the request an error names; where it names none, those of the step once it has
-        failed twice.  The rest is computed again.
-        """
-        report(error)
-        id = getattr(error, "request_id", None)
-        if id is not None:
-            ids = [id]
-        else:
-            self.broken += 1
-            last = self.steps[-1]["chunks"] if self.steps else []
-            ids = list({chunk[0] for chunk in last}) if self.broken > 1 else []
-        ended = [event for id in ids for event in self.engine.abort(id)]
-        for event in ended:
-            event.finish, event.error = Finish.ERROR, BROKE
-        return ended
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""
