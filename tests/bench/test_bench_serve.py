@@ -62,6 +62,12 @@ def test_options_reach_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({len(body["prompt"]) for _, _, body in posts}) > 1
 
 
+def test_lengths_of_any_data_set() -> None:
+    with serving() as fake:
+        assert run(fake, "--input-len", "7", "--output-len", "3") == 0
+    assert {(len(body["prompt"]), body["max_tokens"]) for body in fake.bodies} == {(7, 3)}
+
+
 def test_figures_go_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--result-dir", str(tmp_path / "new"), "--metadata", "host=a", "note=b c")
     with serving() as fake:
@@ -126,6 +132,7 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--dataset-name", "custom"), "dataset_path is needed"),
         (("--dataset-name", "custom", "--dataset-path", "no.jsonl"), "'no.jsonl' is no file"),
         (("--num-prompts", "0"), "num_prompts = 0 is out of range"),
+        (("--input-len", "0"), "input_len = 0 is out of range"),
         (("--max-concurrency", "0"), "max_concurrency = 0 is out of range"),
         (("--random-input-len", "0"), "random_input_len = 0 is out of range"),
         (("--request-rate", "0"), "request_rate = 0 is out of range"),

@@ -172,10 +172,10 @@ def details(played: Played) -> dict[str, list[Any]]:
 def file_name(header: Header) -> str:
     """As vLLM names results: backend, rate, concurrency, model, date."""
     most = f"-concurrency{header.most}" if header.most is not None else ""
-    rate = "inf" if math.isinf(header.pace.rate) else f"{header.pace.rate:g}"
     model = header.model.rstrip("/").split("/")[-1]
     now = time.strftime("%Y%m%d-%H%M%S")
-    return f"{header.label or header.backend}-{rate}qps{most}-{model}-{now}.json"
+    label = header.label or header.backend
+    return f"{label}-{header.pace.rate}qps{most}-{model}-{now}.json"
 
 
 def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, float]]:

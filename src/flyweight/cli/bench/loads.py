@@ -84,6 +84,12 @@ NoOversample = Annotated[
 DisableShuffle = Annotated[
     bool, typer.Option("--disable-shuffle", help="Take a custom file's prompts in their order.")
 ]
+InputLen = Annotated[
+    int | None, typer.Option(metavar="TOKENS", help="A prompt of random or sonnet.")
+]
+OutputLen = Annotated[
+    int | None, typer.Option(metavar="TOKENS", help="An answer, of any data set but a trace.")
+]
 RandomInput = Annotated[int, typer.Option(metavar="TOKENS", help="A random prompt.")]
 RandomOutput = Annotated[int, typer.Option(metavar="TOKENS", help="Its answer.")]
 RandomRange = Annotated[

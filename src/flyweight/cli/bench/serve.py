@@ -83,6 +83,8 @@ def serve(
     num_prompts: by.NumPrompts = 1000,
     no_oversample: by.NoOversample = False,
     disable_shuffle: by.DisableShuffle = False,
+    input_len: by.InputLen = None,
+    output_len: by.OutputLen = None,
     random_input_len: by.RandomInput = 1024,
     random_output_len: by.RandomOutput = 128,
     random_range_ratio: by.RandomRange = "0",
@@ -145,17 +147,21 @@ def serve(
 
     whole("num_prompts", num_prompts, 1, 1 << 20)
     whole("num_warmups", num_warmups, 0, 1 << 20)
-    if max_concurrency is not None:
-        whole("max_concurrency", max_concurrency, 1, 1 << 16)
+    given = {"max_concurrency": max_concurrency, "input_len": input_len, "output_len": output_len}
+    for name, value in given.items():
+        if value is not None:
+            whole(name, value, 1, 1 << 20)
+    custom = None if custom_output_len == -1 else custom_output_len
     lengths = {
-        "random": (random_input_len, random_output_len, by.ratios(random_range_ratio),
-                   random_prefix_len),
+        "random": (input_len or random_input_len, output_len or random_output_len,
+                   by.ratios(random_range_ratio), random_prefix_len),
         "prefix_repetition": (prefix_repetition_num_prefixes, prefix_repetition_prefix_len,
-                              prefix_repetition_suffix_len, prefix_repetition_output_len),
-        "sonnet": (sonnet_input_len, sonnet_output_len, sonnet_prefix_len),
-        "sharegpt": (sharegpt_output_len, not no_oversample),
-        "custom": (None if custom_output_len == -1 else custom_output_len, not no_oversample,
-                   not disable_shuffle),
+                              prefix_repetition_suffix_len,
+                              output_len or prefix_repetition_output_len),
+        "sonnet": (input_len or sonnet_input_len, output_len or sonnet_output_len,
+                   sonnet_prefix_len),
+        "sharegpt": (output_len or sharegpt_output_len, not no_oversample),
+        "custom": (output_len or custom, not no_oversample, not disable_shuffle),
         "trace": (speed, trace_max_len),
     }  # fmt: skip
     sampling = {
