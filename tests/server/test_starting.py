@@ -55,6 +55,7 @@ def asked() -> Iterator[Running]:
         "--max_num_batched_tokens", "64", "--max-num-seqs", "16", "--served-model-name", "a", "b",
         "--kv-cache-memory-bytes", "8MiB", "--gpu-memory-utilization", "0.5",
         "--speculative_config", speculation, "--max-prompts", "3",
+        "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
     ) as running:  # fmt: skip
         yield running
 
@@ -90,6 +91,9 @@ def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
     assert rows["prefix caching"]["asked"] == "by default"
     assert rows["speculation"]["active"] == "ngram"
     assert rows["LoRA"]["active"] == "off"
+    assert rows["tool calls"]["asked"].startswith("--tool-call-parser hermes")
+    assert rows["tool calls"]["active"] == "<tool_call>"
+    assert rows["reasoning"]["active"] == "off"
     assert "limit 50%" in rows["memory"]["why"]
     assert told["limits"]["prompts"] == 3
     assert all(row["why"] for row in rows.values())
@@ -113,6 +117,9 @@ def test_counters_are_alive(asked: Running) -> None:
     assert count(asked, "prefix caching", **KEY) >= before + 64
     asked.post("/v1/completions", {**body, "n": 3, "max_tokens": 8, "temperature": 1}, **KEY)
     assert count(asked, "batching", **KEY) > 0
+    choice = {"prompt": "Yes or no?", "max_tokens": 4, "structured_outputs": {"choice": ["no"]}}
+    assert asked.post("/v1/completions", choice, **KEY).json["choices"][0]["text"] == "no"
+    assert count(asked, "structured output", **KEY) == 1
 
 
 def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) -> None:

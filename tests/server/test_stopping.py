@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,29 @@ def rest(answer: HTTPResponse) -> bytes:
         return error.partial
     except OSError:
         return b""
+
+
+def test_a_signal_while_the_model_loads() -> None:
+    """The engine's process is held still, so that there is such a while."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0"],
+        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    eventually(lambda: len(family(process.pid)) == 2)
+    members = family(process.pid)
+    engine = next(one.pid for one in members if one.pid != process.pid)
+    os.kill(engine, signal.SIGSTOP)
+    eventually(lambda: caught(process.pid, signal.SIGTERM))
+    process.terminate()
+    assert process.wait(WAIT) == 130
+    assert not any(one.alive for one in members)
+
+
+def caught(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a way of its own with a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def test_a_server_that_is_killed_leaves_no_process() -> None:

@@ -81,6 +81,7 @@ class Engine:
             self.grammars.begin(request)
         self.metrics.requests += 1
         self.metrics.adapted += bool(request.adapter)
+        self.metrics.constrained += request.params.structured_outputs is not None
 
     def _queue(self, request: Request) -> None:
         self._sound = False

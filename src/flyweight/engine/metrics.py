@@ -11,7 +11,8 @@ class Metrics:
     """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
     were found; `accepted` + `rejected` = `proposed` guesses.  `chunked` prompts took several
-    steps, `shared` steps had several sequences, `adapted` requests were for an adapter.
+    steps, `shared` steps had several sequences, `adapted` requests were for an adapter,
+    `constrained` ones had a grammar.
     """
 
     steps: int = 0
@@ -29,6 +30,7 @@ class Metrics:
     chunked: int = 0
     shared: int = 0
     adapted: int = 0
+    constrained: int = 0
 
     @property
     def rejected(self) -> int:

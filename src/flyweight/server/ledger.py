@@ -15,6 +15,7 @@ from flyweight.plan.memory import size
 from flyweight.server.pipe import Gauges
 from flyweight.server.portrait import Portrait
 from flyweight.server.settings import ServerSettings
+from flyweight.server.speech import Speech
 from flyweight.server.wishes import DEFAULT, Wishes
 
 PATIENCE = 100  # requests that end before a feature without effect is told of
@@ -47,13 +48,17 @@ class Ledger:
         portrait: Portrait,
     ) -> None:
         self.settings, self.server, self.facts = settings, server, facts
-        self.portrait = portrait
+        self.portrait, self.wishes = portrait, wishes
         computed = _computed(settings, server, wishes, facts)
         built = _built(settings, server, wishes, facts, portrait)
         self.noted = tuple(Feature(w.feature, w.asked, w.active, w.why) for w in wishes.noted)
-        self.features = (*computed, *built, *self.noted)
+        self.features: tuple[Feature, ...] = (*computed, *built, *self.noted)
         self.warned: set[str] = set()
         self._due = PATIENCE
+
+    def speaks(self, speech: Speech) -> None:
+        """Adds how tool calls and reasoning are told from text."""
+        self.features = (*self.features, *_spoken(speech, self.server, self.wishes))
 
     def note(self, gauges: Gauges) -> list[str]:
         """Warnings that are new with a step.  Costs a comparison where there are none due."""
@@ -151,9 +156,30 @@ def _computed(
         "adapted", "requests for an adapter", expected=adapters > 0,
     )  # fmt: skip
     yield Feature(
+        "structured output", DEFAULT, "always",
+        "what a schema or grammar does not allow is masked before a token is drawn",
+        "constrained", "requests with a grammar",
+    )  # fmt: skip
+    yield Feature(
         "preemption", DEFAULT, "always",
         "where blocks run out the youngest waits, and is computed again with the same answer",
         "preempted", "sequences preempted",
+    )  # fmt: skip
+
+
+def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[Feature]:
+    """How an answer is read."""
+    seen, said = "as the chat template shows", "as asked"
+    calls, marks = speech.calls, speech.reasoning
+    yield Feature(
+        "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"),
+        "off" if calls is None else calls.trigger or "JSON",
+        seen if server.tool_call_parser == "auto" else said,
+    )  # fmt: skip
+    yield Feature(
+        "reasoning", wishes.of("reasoning-parser"),
+        "off" if marks is None else f"{marks.opening} to {marks.closing}",
+        seen if server.reasoning_parser == "auto" else said,
     )  # fmt: skip
 
 

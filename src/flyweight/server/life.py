@@ -138,6 +138,7 @@ class Life:
         names = self.server.names or (str(self.settings.model or "stories"),)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
         front = Front(self.server, self.client, asking, defaults, names, ledger)
+        ledger.speaks(front.speech)
         self.client.noted = front.log.event
         return front
 

@@ -36,7 +36,8 @@ class Banner:
     def __init__(self, choice: Choice, out: TextIO | None = None) -> None:
         self.choice = choice
         self.out = out or sys.stderr
-        self.began = self.shown = time.monotonic()
+        self.began = time.monotonic()
+        self.shown = 0.0  # when progress was last told of
         self.model = ""
         self.drawn = False  # whether the last line at the terminal is to be written over
 
