@@ -179,14 +179,17 @@ def file_name(header: Header) -> str:
 
 
 def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, float]]:
-    """This server's figures, the other's, and how many times better ours are."""
-    found = {}
+    """This server's figures, the other's, and how many times better ours are; none where one of
+    them answered nothing.
+    """
+    found: dict[str, tuple[float, float, float]] = {}
+    if not (ours.completed and other.completed):
+        return found
     for label, more in BETTER.items():
         a, b = _figure(ours, label), _figure(other, label)
-        if math.isnan(a):
-            continue  # a percentile nobody asked for
         above, below = (a, b) if more else (b, a)
-        found[label] = (a, b, above / below if below else math.nan)
+        if below > 0:  # else a percentile nobody asked for, or answers of one chunk
+            found[label] = (a, b, above / below)
     return found
 
 
