@@ -1,5 +1,7 @@
 """llama-server's /completion."""
 
+import json
+
 import pytest
 
 from http_server import Running
@@ -66,3 +68,11 @@ def test_biases_by_text_or_id(server: Running) -> None:
 def test_what_cannot_be_honoured_is_refused(server: Running, field: dict[str, object]) -> None:
     got = server.post("/completion", {"prompt": "x", **field})
     assert got.status == 400 and next(iter(field)) in got.json["error"]["message"]
+
+
+def test_a_schema_is_kept_to(server: Running) -> None:
+    schema = {"enum": ["a", 5]}
+    got = server.post("/completion", {"prompt": "x", "json_schema": schema, "seed": 1}).json
+    assert json.loads(got["content"]) in ("a", 5)
+    got = server.post("/completion", {"prompt": "x", "json_schema": {"uniqueItems": True}})
+    assert got.status == 400 and "json_schema: at '#'" in got.json["error"]["message"]

@@ -84,3 +84,17 @@ def test_errors_are_in_ollamas_shape(talker: Running, body: dict[str, Any], name
     got = talker.post("/api/chat", {"model": model(talker), "messages": TALK, **body})
     assert got.status in (400, 404) and list(got.json) == ["error"]
     assert named in got.json["error"]
+
+
+def test_a_format_is_kept_to(talker: Running) -> None:
+    schema = {"type": "array", "items": {"enum": ["cat", 7]}, "minItems": 1, "maxItems": 3}
+    head = {"model": model(talker), "stream": False, "format": schema}
+    said = talker.post("/api/chat", {**head, "messages": TALK}).json["message"]["content"]
+    for raw in (False, True):
+        body = {**head, "prompt": "A cat", "raw": raw, "options": {"seed": 3}}
+        said = talker.post("/api/generate", body).json["response"]
+        assert set(json.loads(said)) <= {"cat", 7} and 1 <= len(json.loads(said)) <= 3
+    body = {**head, "messages": TALK, "format": "json", "options": {"num_predict": 4}}
+    assert talker.post("/api/chat", body).json["message"]["content"].startswith("{")
+    got = talker.post("/api/chat", {**head, "messages": TALK, "format": {"not": {}}})
+    assert got.status == 400 and "format: at '#': the keyword 'not'" in got.json["error"]

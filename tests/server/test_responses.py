@@ -85,3 +85,15 @@ def test_what_would_need_a_memory_is_refused(talker: Running, field: dict[str, A
     got = talker.post("/v1/responses", {"input": "x", **field})
     assert got.status == 400, got.body
     assert got.json["error"]["param"].split(".")[0] == next(iter(field))
+
+
+def test_a_format_is_kept_to(talker: Running) -> None:
+    form = {"type": "json_schema", "name": "pet", "schema": {"enum": ["cat", 7]}, "strict": True}
+    got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": form}}).json
+    (said,) = [one for one in got["output"] if one["type"] == "message"]
+    assert said["content"][0]["text"] in ('"cat"', "7")
+    assert got["text"]["format"] == form
+    bad = {**form, "schema": {"not": {}}}
+    got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": bad}})
+    assert got.status == 400
+    assert "text.format.schema: at '#': the keyword 'not'" in got.json["error"]["message"]

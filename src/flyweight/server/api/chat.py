@@ -37,7 +37,7 @@ async def chat(front: Front, request: Request) -> Response:
 
 
 async def asked_of(
-    front: Front, body: ChatBody, defaults: dict[str, Any]
+    front: Front, body: ChatBody, defaults: dict[str, Any], schema: str = ""
 ) -> tuple[list[Asked], Reading]:
     """A conversation as a checked prompt, and how its answer is to be read.  Raises
     `RequestError`.
@@ -48,7 +48,7 @@ async def asked_of(
     prompt = await front.aside(rendered, front, body)
     reading = reading_of(front, body, tools, prompt["prompt"])
     params = spoken(front, body, params, reading)
-    return await front.ask([prompt], params, lane, body.form_place), reading
+    return await front.ask([prompt], params, lane, schema or body.form_place), reading
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

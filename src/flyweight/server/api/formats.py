@@ -98,15 +98,21 @@ def constraint(
         if format is not None and not isinstance(format, TextFormat):
             raise RequestError(f"response_format and {NAME}: allowed: one of them", NAME)
         return structured.outputs()
-    try:
-        if isinstance(format, SchemaFormat):
-            return StructuredOutputs(json=format.json_schema.asked)
-        if isinstance(format, ObjectFormat):
-            asked = format.asked
-            return StructuredOutputs(json_object=True if asked is None else None, json=asked)
-    except RequestError as error:
-        raise worded(error, place_of(format)) from None
+    if isinstance(format, SchemaFormat):
+        return schema_in(place_of(format), format.json_schema.asked)
+    if isinstance(format, ObjectFormat):
+        if format.asked is None:
+            return StructuredOutputs(json_object=True)
+        return schema_in(place_of(format), format.asked)
     return None
+
+
+def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
+    """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
+    try:
+        return StructuredOutputs(json=schema)
+    except RequestError as error:
+        raise worded(error, place) from None
 
 
 def place_of(format: TextFormat | ObjectFormat | SchemaFormat | None) -> str:

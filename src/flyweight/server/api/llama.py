@@ -15,6 +15,7 @@ from flyweight.collect import Collector, Piece
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.answer import answer, texts
+from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import Bias, Id, Options, params_of
 from flyweight.server.api.scores import token_scores
 from flyweight.server.api.usage import llama_timings
@@ -63,6 +64,7 @@ class LlamaBody(Options):
     n_keep: Off | None = None
     n_cache_reuse: Off | None = None
     min_keep: Off | None = None
+    json_schema: dict[str, Any] | None = None
     id_slot: Literal[-1] | None = None
     post_sampling_probs: Literal[False] | None = None
     return_progress: Literal[False] | None = None
@@ -76,6 +78,8 @@ class LlamaBody(Options):
             found["seed"] = None
         if self.repeat_penalty is not None:
             found["repetition_penalty"] = self.repeat_penalty
+        if self.json_schema is not None:
+            found["structured_outputs"] = schema_in("json_schema", self.json_schema)
         if self.n_probs:
             found["logprobs"] = self.n_probs
         if self.logit_bias:
@@ -97,7 +101,7 @@ async def completion(front: Front, request: Request) -> Response:
     params = params_of(body.wanted(front.defaults, front.tokenizer))
     prompts = await front.aside(body.prompts, front.tokenizer)
     salt = "" if body.cache_prompt else uuid4().hex
-    asked = await front.ask(prompts, params, Lane(salt))
+    asked = await front.ask(prompts, params, Lane(salt), "json_schema")
     return await answer(
         front,
         request,

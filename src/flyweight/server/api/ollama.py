@@ -18,12 +18,14 @@ from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
+from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import Options, params_of
 from flyweight.server.api.telling import Telling, chat_body, told
 from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import encode, reply
+from flyweight.structured import StructuredOutputs
 from flyweight.text.tools.deltas import Answer, Kind
 from flyweight.text.tools.parser import Reading
 from flyweight.types import LEAST_REPETITION
@@ -81,10 +83,16 @@ class OllamaBody(BaseModel):
 
     def wanted(self, front: Front) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        found = {} if self.options is None else self.options.wanted(front)
-        if self.format:
-            raise RequestError("format: structured output is not built yet", "format")
-        return found
+        return {} if self.options is None else self.options.wanted(front)
+
+    @property
+    def form(self) -> StructuredOutputs | None:
+        """What the answer must satisfy.  Raises `RequestError`."""
+        if not self.format:
+            return None
+        if isinstance(self.format, str):
+            return StructuredOutputs(json_object=True)
+        return schema_in("format", self.format)
 
     @property
     def name(self) -> str:
@@ -164,8 +172,10 @@ async def generate(front: Front, request: Request) -> Response:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
         given = body.wanted(front)
-        params = params_of({"max_tokens": None, **DEFAULTS, **front.defaults, **given})
-        asked, reading = await front.ask([body.system + body.prompt], params, lane), Reading()
+        given = {"max_tokens": None, **DEFAULTS, **front.defaults, **given}
+        params = params_of({**given, "structured_outputs": body.form})
+        prompts, reading = [body.system + body.prompt], Reading()
+        asked = await front.ask(prompts, params, lane, "format")
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
@@ -192,7 +202,8 @@ async def conversed(
     if tools:
         given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
     same = chat_body({"model": body.name, "messages": talk, **given})
-    return await asked_of(front, same, {**DEFAULTS, **front.defaults})
+    defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
+    return await asked_of(front, same, defaults, "format")
 
 
 def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import Effort
+from flyweight.server.api.formats import Schema
 from flyweight.server.api.responsewriter import ResponseWriter
 from flyweight.server.api.sampling import HOTTEST
 from flyweight.server.api.telling import chat_body
@@ -85,12 +86,22 @@ class Reasoned(Strict):
 Item = Said | Called | CallOutput | Reasoned
 
 
-class TextFormat(Strict):
-    type: Literal["text"]
+class PlainFormat(Strict):
+    type: Literal["text", "json_object"]
+
+
+class NamedFormat(Schema):
+    """JSON that satisfies a schema."""
+
+    type: Literal["json_schema"]
+
+    def chat(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True, by_alias=True, exclude={"type"})
+        return {"type": "json_schema", "json_schema": given}
 
 
 class TextChoice(Strict):
-    format: TextFormat | None = None
+    format: PlainFormat | NamedFormat | None = None
 
 
 class ResponseTool(Strict):
@@ -159,13 +170,18 @@ class ResponseBody(Strict):
         found["tool_choice"] = choice = self.tool_choice
         if isinstance(choice, ResponseChoice):
             found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        form = self.text.format if self.text is not None else None
+        if isinstance(form, NamedFormat):
+            found["response_format"] = form.chat()
+        elif form is not None:
+            found["response_format"] = {"type": form.type}
         if self.reasoning is not None:
             found["reasoning_effort"] = self.reasoning.effort
         return {name: value for name, value in found.items() if value is not None}
 
     def echo(self) -> dict[str, Any]:
         """What a response repeats of what was asked."""
-        given = self.model_dump(exclude_none=True)
+        given = self.model_dump(exclude_none=True, by_alias=True)
         return {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
@@ -187,7 +203,9 @@ class ResponseBody(Strict):
 
 async def responses(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
-    asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults)
+    asked, reading = await asked_of(
+        front, chat_body(body.chat()), front.defaults, "text.format.schema"
+    )
     model = body.model or front.names[0]
     head = {"created_at": front.now(), "model": model, **body.echo()}
     return await answer(
