@@ -9,6 +9,7 @@ from filewriters import BLOCKS, GGML_TYPES, encode, gguf_bytes, key, random_tens
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.formats import FORMATS
 from flyweight.weights.gguf_names import ARCHITECTURES
 
 BIAS = encode(np.ones(4, np.float32), "bf16")
@@ -70,6 +71,8 @@ class Target:
             assert len(checkpoint.fingerprint) == 32
             for name, info in checkpoint.tensors.items():
                 checkpoint.read(name, 0, info.shape[0])
+                if len(info.shape) == 2 and FORMATS[info.kind].quantised:
+                    checkpoint.blocks(name, 0, info.shape[0])
             family(checkpoint.config).spec(checkpoint.config)
             return True
         except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has
