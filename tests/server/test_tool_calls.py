@@ -2,7 +2,9 @@
 them, whole and streamed.
 """
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,14 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     path = chat_model.write(tmp_path_factory.mktemp("caller") / "caller.gguf", TEMPLATE)
     with started(str(path), "--max-model-len", "512") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The same in Llama's form."""
+    path = chat_model.write(tmp_path_factory.mktemp("bare") / "bare.gguf", TEMPLATE)
+    with started(str(path), "--max-model-len", "512", "--tool-call-parser", "llama3_json") as one:
+        yield one
 
 
 def named(name: str) -> dict[str, Any]:
@@ -128,3 +138,184 @@ def test_tools_leave_plain_answers_alone(caller: Running) -> None:
 def test_parsers_are_refused_by_name(name: str) -> None:
     with pytest.raises(AssertionError, match="is not known"), started(f"--{name}", "hermez"):
         pass
+
+
+# --- calls that are demanded, held to their schemas ---
+
+
+def asked(caller: Running, **more: Any) -> dict[str, Any]:
+    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 7}
+    got = caller.post("/v1/chat/completions", {**body, **more})
+    assert got.status == 200, got.body
+    (choice,) = got.json["choices"]
+    found: dict[str, Any] = choice
+    return found
+
+
+def joined(events: list[Any]) -> tuple[dict[str, Any], str]:
+    """The message that a stream's deltas make, as a client puts them together; why it ended."""
+    message: dict[str, Any] = {}
+    finish = ""
+    for delta, end in ((c["delta"], c["finish_reason"]) for e in events for c in e["choices"]):
+        finish = end or finish
+        for name in ("content", "reasoning", "reasoning_content"):
+            if delta.get(name):
+                message[name] = message.get(name, "") + delta[name]
+        for call in delta.get("tool_calls") or ():
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                assert call["id"] and call["function"]["name"] and call["type"] == "function"
+                calls.append({"id": call["id"], "name": call["function"]["name"], "arguments": ""})
+            else:
+                assert "id" not in call and "name" not in call["function"]
+            calls[call["index"]]["arguments"] += call["function"]["arguments"]
+    return message, finish
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_demanded_call_comes(caller: Running, seed: int) -> None:
+    choice = asked(caller, tool_choice="required", seed=seed)
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    calls = choice["message"]["tool_calls"]
+    assert len({call["id"] for call in calls}) == len(calls) >= 1
+    for call in calls:
+        assert call["type"] == "function" and call["id"].startswith("call_")
+        arguments = json.loads(call["function"]["arguments"])
+        if call["function"]["name"] == "now":
+            assert arguments == {}
+        else:
+            assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
+            assert call["function"]["name"] == "get_weather" and len(arguments) == 2
+
+
+@pytest.mark.parametrize("name", ["get_weather", "now"])
+def test_a_named_call_comes_once(caller: Running, name: str) -> None:
+    choice = asked(caller, tool_choice=named(name))
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == name and choice["finish_reason"] == "tool_calls"
+
+
+def test_one_call_where_none_may_stand_beside(caller: Running) -> None:
+    for seed in range(4):
+        more = {"tool_choice": "required", "parallel_tool_calls": False, "seed": seed}
+        assert len(asked(caller, **more)["message"]["tool_calls"]) == 1
+
+
+def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:
+    more: dict[str, Any] = {"tool_choice": "required", "seed": 2}
+    whole = asked(caller, **more)["message"]["tool_calls"]
+    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, **more}
+    events = caller.post("/v1/chat/completions", {**body, "stream": True}).events
+    message, finish = joined(events)
+    assert finish == "tool_calls" and "content" not in message
+    theirs = [(call["function"]["name"], call["function"]["arguments"]) for call in whole]
+    assert [(call["name"], call["arguments"]) for call in message["tool_calls"]] == theirs
+    pieces = [c["delta"].get("tool_calls") for e in events for c in e["choices"]]
+    assert sum(bool(piece) for piece in pieces) > len(theirs), "arguments come in pieces"
+
+
+def scripted(text: str, **more: Any) -> dict[str, Any]:
+    """A request whose answer is this text, told as a model would tell it."""
+    return {"structured_outputs": {"choice": [text]}, "tool_choice": "auto", **more}
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+ROME = ("get_weather", '{"city": "Rome"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning", "calls"),
+    [
+        (f"I look.\n{CALL}\n{CALL}", "I look.", None, [ROME, ROME]),
+        (f"<think>\nhm\n</think>\n\n{CALL}", None, "hm", [ROME]),
+        ("<think>hm</think>It rains.", "It rains.", "hm", []),
+        ("<tool_call>no</tool_call>", "<tool_call>no</tool_call>", None, []),
+        (CALL.replace("Rome", "\\x"), CALL.replace("Rome", "\\x"), None, []),
+        (CALL.replace("weather", "wether"), CALL.replace("weather", "wether"), None, []),
+    ],
+)
+def test_answers_are_told_apart(
+    caller: Running, text: str, content: Any, reasoning: Any, calls: Any
+) -> None:
+    choice = asked(caller, **scripted(text))
+    message = choice["message"]
+    assert message["content"] == content
+    assert message.get("reasoning") == reasoning == message.get("reasoning_content")
+    found = [c["function"] for c in message.get("tool_calls", ())]
+    assert [(f["name"], f["arguments"]) for f in found] == calls
+    assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
+    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "stream": True, **scripted(text)}
+    streamed, finish = joined(caller.post("/v1/chat/completions", body).events)
+    assert streamed.get("content") == content and streamed.get("reasoning") == reasoning
+    assert finish == choice["finish_reason"]
+    if calls or not streamed.get("tool_calls"):  # one that went wrong cannot be taken back
+        made = [(c["name"], c["arguments"]) for c in streamed.get("tool_calls", ())]
+        assert made == calls
+
+
+def test_reasoning_can_be_left_out(caller: Running) -> None:
+    message = asked(caller, **scripted("<think>hm</think>It rains.", include_reasoning=False))
+    assert message["message"] == {"role": "assistant", "content": "It rains.", "refusal": None}
+
+
+def test_a_call_cut_off_is_told_so(caller: Running) -> None:
+    choice = asked(caller, tool_choice=named("get_weather"), max_tokens=24)
+    assert choice["finish_reason"] == "length"
+
+
+def test_no_tools_no_calls(caller: Running) -> None:
+    message = asked(caller, **scripted(CALL, tool_choice="none"))["message"]
+    assert message["content"] == CALL and "tool_calls" not in message
+
+
+def test_each_choice_is_read_by_itself(caller: Running) -> None:
+    body = {"messages": TALK, "tools": TOOLS, "tool_choice": "required", "n": 3, "seed": 5}
+    got = caller.post("/v1/chat/completions", {**body, "max_tokens": 300}).json["choices"]
+    assert [c["index"] for c in got] == [0, 1, 2]
+    assert all(c["message"]["tool_calls"] for c in got)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"type": "array"}, "'array'"),
+        ({"properties": {"x": {"format": "hostnam"}}}, "hostname"),
+        ({"properties": {"x": {"not": {}}}}, "not"),
+        ({"properties": {"x": {"pattern": "(?=a)b"}}}, "(?="),
+    ],
+)
+def test_schemas_that_cannot_be_kept_are_named(
+    caller: Running, parameters: dict[str, Any], words: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    body = {"messages": TALK, "tools": [NOW, tool], "tool_choice": "required"}
+    error = caller.post("/v1/chat/completions", body).json["error"]
+    assert error["param"] == "tools" and "tools.1.function.parameters" in error["message"]
+    assert words in error["message"]
+
+
+def test_two_demands_exclude_each_other(caller: Running) -> None:
+    body = {"messages": TALK, "tools": TOOLS, **scripted("x", tool_choice="required")}
+    error = caller.post("/v1/chat/completions", body).json["error"]
+    assert error["param"] == "tool_choice" and "response_format" in error["message"]
+
+
+def test_strict_tools_hold_a_call_that_the_model_begins(bare: Running) -> None:
+    """A model that writes a brace begins a call, and ends it as the schema says; one that writes
+    anything else is free.
+    """
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    brace = bare.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json["tokens"]
+    more = {"tools": [strict], "logit_bias": {str(brace[-1]): 100}}
+    for seed in range(3):
+        (call,) = asked(bare, **more, seed=seed, parallel_tool_calls=False)["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
+    assert asked(bare, tools=[strict], temperature=0)["message"]["content"]
+
+
+def test_templates_of_mistral_get_short_ids(tmp_path: Path) -> None:
+    path = chat_model.write(tmp_path / "mistral.gguf", "{# [TOOL_CALLS] #}" + TEMPLATE)
+    with started(str(path), "--max-model-len", "512") as running:
+        (call, *_) = asked(running, tool_choice="required")["message"]["tool_calls"]
+    assert len(call["id"]) == 9 and call["id"].isalnum()

@@ -4,25 +4,26 @@ Invariant: decided once for a server, from its settings and the model's chat tem
 dialect.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import WITH_TOOLS
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
+from flyweight.text.tools.grammar import CallGrammar, Offer
 from flyweight.text.tools.parser import Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """`special`: whether marks of calls, of reasoning, are special tokens, which no text shows
-    unless it is asked for.
+    """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
+    asked for.
     """
 
     calls: Format | None
     reasoning: Marks | None
-    special: frozenset[str]
+    special: Mapping[str, int]
 
     @classmethod
     def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
@@ -33,7 +34,8 @@ class Speech:
         marks = marks_of(settings.reasoning_parser, template)
         named = [calls.trigger, "[ARGS]"] if calls else []
         named += [marks.opening, marks.closing] if marks else []
-        special = frozenset(mark for mark in named if mark and _is_special(tokenizer, mark))
+        ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
+        special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
         return cls(calls, marks, special)
 
     def reading(
@@ -55,9 +57,14 @@ class Speech:
         named = {marks.opening, marks.closing} if marks else set()
         if reading.calls is not None:
             named |= {reading.calls.trigger, "[ARGS]"}
-        return bool(named & self.special)
+        return bool(named & self.special.keys())
 
-
-def _is_special(tokenizer: Tokenizer, mark: str) -> bool:
-    ids = tokenizer.encode(mark, add_special=False)
-    return len(ids) == 1 and ids[0] in tokenizer.special_ids
+    def grammar(self, reading: Reading, offers: Sequence[Offer], *, demanded: bool) -> str:
+        """What an answer may be that is to be read so: calls of these tools alone, or anything that
+        calls nothing else.
+        """
+        assert reading.calls is not None
+        made = CallGrammar(
+            reading.calls, self.special, reading.reasoning, reading.opened, reading.most
+        )
+        return made.demanded(offers) if demanded else made.allowed(offers)

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.asking import conversation
+from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer
 from flyweight.server.api.chatbody import ChatBody
@@ -48,7 +49,18 @@ async def asked_of(
     prompt = await front.aside(rendered, front, body)
     reading = reading_of(front, body, tools, prompt["prompt"])
     params = spoken(front, body, params, reading)
-    return await front.ask([prompt], params, lane, schema or body.form_place), reading
+    place = schema or body.form_place
+    if params.structured_outputs is None:
+        place = "tools"
+        form = await front.aside(tools.constraint, front.speech, reading)
+        params = replace(params, structured_outputs=form)
+    elif tools.wanted:
+        raise RequestError(
+            "tool_choice asks for a call, and response_format or structured_outputs for something "
+            "else; leave one of them out",
+            "tool_choice",
+        )
+    return await front.ask([prompt], params, lane, place), reading
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

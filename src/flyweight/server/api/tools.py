@@ -1,7 +1,7 @@
 """Tools as OpenAI's bodies declare them, and what is asked of their use.
 
 Invariant: `Tools` that exist have names of their own, schemas of bounded size and depth, and a
-choice that is one of them.  Knows no model.
+choice that is one of them.  Knows no model but the way it writes.
 """
 
 import json
@@ -11,10 +11,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError, nearest
+from flyweight.sampling.patterns import FIELD
+from flyweight.sampling.schema import prepared
 from flyweight.server.settings import ServerSettings
+from flyweight.server.speech import Speech
+from flyweight.structured import LONGEST, StructuredOutputs
+from flyweight.text.tools.grammar import Offer
+from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
 
 MOST_TOOLS = 128
+# Of a schema: what speaks of further properties, or adds some from elsewhere.
+OPENING = {
+    "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
+}  # fmt: skip
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -97,6 +107,51 @@ class Tools:
                 "tool_choice",
             )
         return [self.all[name]]
+
+    def constraint(self, speech: Speech, reading: Reading) -> StructuredOutputs | None:
+        """What the answer must be: a call where one is wanted, and where a strict tool may be
+        called, calls that keep to the schemas.  Raises `RequestError`.
+        """
+        offered = self.wanted or list(self.all.values())
+        if not self.wanted and not any(function.strict for function in offered):
+            return None
+        if reading.calls is None:
+            raise RequestError(
+                "tool_choice: this server was told not to read calls (--tool-call-parser none)",
+                "tool_choice" if self.wanted else "tools",
+            )
+        places = {name: i for i, name in enumerate(self.all)}
+        demanded = bool(self.wanted)
+        offers = [
+            Offer(one.name, _enforced(one, demanded or bool(one.strict), places[one.name]))
+            for one in offered
+        ]
+        made = speech.grammar(reading, offers, demanded=demanded)
+        if len(made) > LONGEST:
+            raise RequestError(
+                f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
+                f"{LONGEST}; declare fewer, or name one in tool_choice",
+                "tools",
+            )
+        return StructuredOutputs(grammar=made)
+
+
+def _enforced(function: Function, keeps: bool, i: int) -> dict[str, Any]:
+    """The schema of a tool's arguments, ready to be enforced; any object where it `keeps` to none.
+    Without a word of other arguments there are none.
+    """
+    place = f"tools.{i}.function.parameters"
+    if not keeps:
+        return {"type": "object"}
+    schema = {"type": "object", "properties": {}, **(function.parameters or {})}
+    if schema["type"] != "object":
+        raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
+    if not OPENING & schema.keys():
+        schema["additionalProperties"] = False
+    try:
+        return prepared(schema)
+    except RequestError as error:
+        raise RequestError(f"{place}: {str(error).removeprefix(f'{FIELD}: ')}", "tools") from None
 
 
 def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
