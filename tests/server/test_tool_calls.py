@@ -25,6 +25,7 @@ WEATHER = {
         },
     },
 }
+ENDLESS = {"0": -100}  # the end of sequence is never drawn
 NOW = {"type": "function", "function": {"name": "now"}}
 TOOLS = [WEATHER, NOW]
 TEMPLATE = (
@@ -32,7 +33,7 @@ TEMPLATE = (
     "{% if reasoning_effort %}effort {{ reasoning_effort }} {{ enable_thinking }}\n{% endif %}"
     "{% for m in messages %}<{{ m.role }}> {{ m.content }}"
     "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.city }})"
-    "{% endfor %}; {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}{# </think> #}"
+    "{% endfor %}; {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
 
@@ -40,6 +41,15 @@ TEMPLATE = (
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The model inside with a template in Hermes's form."""
     path = chat_model.write(tmp_path_factory.mktemp("caller") / "caller.gguf", TEMPLATE)
+    with started(str(path), "--max-model-len", "512") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The same, and its template has marks of reasoning."""
+    template = TEMPLATE + "{# </think> #}"
+    path = chat_model.write(tmp_path_factory.mktemp("thinker") / "thinker.gguf", template)
     with started(str(path), "--max-model-len", "512") as running:
         yield running
 
@@ -174,18 +184,29 @@ def joined(events: list[Any]) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_demanded_call_comes(caller: Running, seed: int) -> None:
-    choice = asked(caller, tool_choice="required", seed=seed)
+    choice = asked(caller, tool_choice="required", seed=seed, parallel_tool_calls=False)
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function" and call["id"].startswith("call_")
+    check(call["function"])
+
+
+def check(function: dict[str, str]) -> None:
+    arguments = json.loads(function["arguments"])
+    if function["name"] == "now":
+        assert arguments == {}
+    else:
+        assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
+        assert function["name"] == "get_weather" and len(arguments) == 2
+
+
+def test_calls_may_stand_beside_each_other(caller: Running) -> None:
+    """A model that cannot end its answer goes on calling, until it is cut off."""
+    choice = asked(caller, tool_choice="required", logit_bias=ENDLESS)
     calls = choice["message"]["tool_calls"]
-    assert len({call["id"] for call in calls}) == len(calls) >= 1
-    for call in calls:
-        assert call["type"] == "function" and call["id"].startswith("call_")
-        arguments = json.loads(call["function"]["arguments"])
-        if call["function"]["name"] == "now":
-            assert arguments == {}
-        else:
-            assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
-            assert call["function"]["name"] == "get_weather" and len(arguments) == 2
+    assert len({call["id"] for call in calls}) == len(calls) > 1
+    for call in calls[:-1]:
+        check(call["function"])
 
 
 @pytest.mark.parametrize("name", ["get_weather", "now"])
@@ -195,14 +216,8 @@ def test_a_named_call_comes_once(caller: Running, name: str) -> None:
     assert call["function"]["name"] == name and choice["finish_reason"] == "tool_calls"
 
 
-def test_one_call_where_none_may_stand_beside(caller: Running) -> None:
-    for seed in range(4):
-        more = {"tool_choice": "required", "parallel_tool_calls": False, "seed": seed}
-        assert len(asked(caller, **more)["message"]["tool_calls"]) == 1
-
-
 def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:
-    more: dict[str, Any] = {"tool_choice": "required", "seed": 2}
+    more: dict[str, Any] = {"tool_choice": "required", "seed": 2, "parallel_tool_calls": False}
     whole = asked(caller, **more)["message"]["tool_calls"]
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, **more}
     events = caller.post("/v1/chat/completions", {**body, "stream": True}).events
@@ -235,9 +250,9 @@ ROME = ("get_weather", '{"city": "Rome"}')
     ],
 )
 def test_answers_are_told_apart(
-    caller: Running, text: str, content: Any, reasoning: Any, calls: Any
+    thinker: Running, text: str, content: Any, reasoning: Any, calls: Any
 ) -> None:
-    choice = asked(caller, **scripted(text))
+    choice = asked(thinker, **scripted(text))
     message = choice["message"]
     assert message["content"] == content
     assert message.get("reasoning") == reasoning == message.get("reasoning_content")
@@ -245,7 +260,7 @@ def test_answers_are_told_apart(
     assert [(f["name"], f["arguments"]) for f in found] == calls
     assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "stream": True, **scripted(text)}
-    streamed, finish = joined(caller.post("/v1/chat/completions", body).events)
+    streamed, finish = joined(thinker.post("/v1/chat/completions", body).events)
     assert streamed.get("content") == content and streamed.get("reasoning") == reasoning
     assert finish == choice["finish_reason"]
     if calls or not streamed.get("tool_calls"):  # one that went wrong cannot be taken back
@@ -253,8 +268,8 @@ def test_answers_are_told_apart(
         assert made == calls
 
 
-def test_reasoning_can_be_left_out(caller: Running) -> None:
-    message = asked(caller, **scripted("<think>hm</think>It rains.", include_reasoning=False))
+def test_reasoning_can_be_left_out(thinker: Running) -> None:
+    message = asked(thinker, **scripted("<think>hm</think>It rains.", include_reasoning=False))
     assert message["message"] == {"role": "assistant", "content": "It rains.", "refusal": None}
 
 
@@ -263,13 +278,14 @@ def test_a_call_cut_off_is_told_so(caller: Running) -> None:
     assert choice["finish_reason"] == "length"
 
 
-def test_no_tools_no_calls(caller: Running) -> None:
+def test_where_no_call_is_wanted_none_is_read(caller: Running) -> None:
     message = asked(caller, **scripted(CALL, tool_choice="none"))["message"]
     assert message["content"] == CALL and "tool_calls" not in message
 
 
 def test_each_choice_is_read_by_itself(caller: Running) -> None:
-    body = {"messages": TALK, "tools": TOOLS, "tool_choice": "required", "n": 3, "seed": 5}
+    body = {"messages": TALK, "tools": TOOLS, "tool_choice": "required", "n": 3, "seed": 5,
+            "parallel_tool_calls": False}  # fmt: skip
     got = caller.post("/v1/chat/completions", {**body, "max_tokens": 300}).json["choices"]
     assert [c["index"] for c in got] == [0, 1, 2]
     assert all(c["message"]["tool_calls"] for c in got)

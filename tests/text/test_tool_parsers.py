@@ -143,6 +143,9 @@ def test_a_call_that_is_cut_off_stays_one() -> None:
     text = '<tool_call>{"name": "now", "arguments": {"zone": "Eu'
     assert read(reading("hermes"), text, cut=True).calls == [Call("now", '{"zone": "Eu')]
     assert read(reading("hermes"), text[:20], cut=True) == Answer(text[:20])
+    text = f"<tool_call>{WEATHER}\n</tool_c"
+    assert read(reading("hermes"), text, cut=True) == Answer("", "", CALLS[:1])
+    assert read(reading("hermes"), text).content == "\n</tool_c"
 
 
 def test_calls_beyond_the_most_are_left_out() -> None:

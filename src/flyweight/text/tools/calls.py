@@ -44,8 +44,10 @@ class CallSplitter:
         self._out = []
         if self._want == self._trigger:
             self._say(self.form.trigger[: self._matched])
-        elif self._begun and cut:
+        elif cut and self._begun:
             self._whole()
+        elif cut and self._want in (self._between, self._closer):
+            self._raw.clear()
         else:
             self._fail(0)
         if self._space and not self.calls:
