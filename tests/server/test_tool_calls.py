@@ -116,6 +116,15 @@ def test_the_model_is_shown_the_tools(caller: Running) -> None:
     assert prompt(caller, tools=TOOLS, tool_choice="none") == plain == prompt(caller, tools=[])
 
 
+def test_tools_are_counted_where_messages_are(caller: Running) -> None:
+    body = {"messages": TALK, "tools": TOOLS}
+    text = prompt(caller, tools=TOOLS)
+    ids = caller.post("/tokenize", body).json["tokens"]
+    assert ids == caller.post("/tokenize", {"prompt": text, "add_special": False}).json["tokens"]
+    deep = {"messages": TALK, "chat_template_kwargs": {"x": {"y": 1}}}
+    assert caller.post("/tokenize", deep).status == 400
+
+
 def test_effort_goes_to_the_template(caller: Running) -> None:
     assert "effort high \n" in prompt(caller, reasoning_effort="high")
     assert "effort none False\n" in prompt(caller, reasoning_effort="none")

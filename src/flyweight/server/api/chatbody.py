@@ -13,6 +13,7 @@ from flyweight.server.api.tools import MOST_TOOLS, Choice, Tool
 
 Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
+Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -40,7 +41,7 @@ class ChatBody(Sampling):
     echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[Switch, Plain] | None = Field(None, max_length=32)
+    chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = None
     tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: Choice | None = None

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from flyweight.errors import RequestError
 from flyweight.server.api.chat import rendered
-from flyweight.server.api.chatbody import ChatBody, Message
+from flyweight.server.api.chatbody import ChatBody, Message, Switches
 from flyweight.server.api.sampling import Id
+from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.front import Front
 from flyweight.server.sse import headers_of, reply
 
@@ -21,6 +22,7 @@ SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
 OF_TEXT = ("add_special_tokens", "add_special", "parse_special")
 OF_MESSAGES = (
     "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents",
+    "tools",
 )  # fmt: skip
 
 
@@ -44,8 +46,9 @@ class TokenizeBody(BaseModel):
     with_pieces: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
 
     def ids(self, front: Front) -> list[int]:
         """Raises `RequestError`."""
