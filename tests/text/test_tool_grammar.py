@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flyweight.sampling.grammar import embedded
 from flyweight.text.tools.deltas import Answer, Call
 from flyweight.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_HEADED, THINK, Format
 from flyweight.text.tools.grammar import MOST_CALLS, CallGrammar, Offer
@@ -23,7 +24,8 @@ CITY = {
     "additionalProperties": False,
 }
 NONE = {"type": "object", "properties": {}, "additionalProperties": False}
-OFFERS = [Offer("get", CITY), Offer("get_all", NONE), Offer("a.b:c/d-e", NONE)]
+SCHEMAS = {"get": CITY, "get_all": NONE, "a.b:c/d-e": NONE}
+OFFERS = [Offer(name, embedded(schema)) for name, schema in SCHEMAS.items()]
 NAMES = frozenset(offer.name for offer in OFFERS)
 FORMS = {
     "hermes": HERMES,

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError, nearest
-from flyweight.sampling.patterns import FIELD
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.grammar import embedded
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
-from flyweight.structured import LONGEST, StructuredOutputs
+from flyweight.structured import LONGEST, NAME, StructuredOutputs
 from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
@@ -136,22 +135,24 @@ class Tools:
         return StructuredOutputs(grammar=made)
 
 
-def _enforced(function: Function, keeps: bool, i: int) -> dict[str, Any]:
+def _enforced(function: Function, keeps: bool, i: int) -> str:
     """The schema of a tool's arguments, ready to be enforced; any object where it `keeps` to none.
     Without a word of other arguments there are none.
     """
     place = f"tools.{i}.function.parameters"
     if not keeps:
-        return {"type": "object"}
+        return embedded({"type": "object"})
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
     if schema["type"] != "object":
         raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
     if not OPENING & schema.keys():
         schema["additionalProperties"] = False
     try:
-        return prepared(schema)
+        return embedded(schema)
     except RequestError as error:
-        raise RequestError(f"{place}: {str(error).removeprefix(f'{FIELD}: ')}", "tools") from None
+        raise RequestError(f"{place}: {str(error).removeprefix(f'{NAME}: ')}", "tools") from None
+    except ValueError:
+        raise RequestError(f"{place} has a number that no float can hold", "tools") from None
 
 
 def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:

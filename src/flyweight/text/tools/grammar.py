@@ -9,28 +9,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flyweight.text.tools.formats import Format, Marks
 
 MOST_CALLS = 16  # in one answer, where calls are demanded: it is to come to an end
-# One blank at most after a comma or colon: no schema leaves room for endless white space.
-WRITTEN = {
-    "whitespace_flexible": False,
-    "item_separator": ",[ ]?",
-    "key_separator": ":[ ]?",
-    "coerce_one_of": False,
-    "lenient": False,
-}
 _ANGLED = re.compile(r"<[^<>\s]+>")
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool by its name, and the schema of its arguments, ready to be enforced."""
+    """A tool by its name, and what its arguments are as a Lark grammar says it."""
 
     name: str
-    schema: Mapping[str, Any]
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +112,7 @@ class CallGrammar:
             lines.append(_until("inner", "TEXT", self._mark(self.marks.closing)))
         lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
         for i, offer in enumerate(offers):
-            schema = json.dumps({**offer.schema, "x-guidance": WRITTEN})
-            lines += [self._one(i, offer.name), f"arguments_{i}: %json {schema}"]
+            lines += [self._one(i, offer.name), f"arguments_{i}: {offer.arguments}"]
         return "\n".join(lines) + "\n"
 
     def _one(self, i: int, name: str) -> str:
