@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from flyweight.server.speech import Speech
 from flyweight.server.visits import visit_of
 from flyweight.server.watch import Watch
 from flyweight.structured import StructuredOutputs, check
+from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
 from flyweight.untrusted import shown
@@ -70,6 +72,11 @@ class Front:
     def now(self) -> int:
         """Seconds since 1970, as OpenAI's `created` has them."""
         return int(time.time())
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        """How a hole is marked; looked for when it is first asked for."""
+        return Infill.of(self.tokenizer)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -20,6 +20,8 @@ from flyweight.server.api.usage import spent, usage
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
 from flyweight.server.sse import DONE, event
+from flyweight.text.infill import Infill
+from flyweight.text.tokenizer import Tokenizer
 
 MOST_TOKENS = 16  # OpenAI's, where nobody says
 
@@ -49,17 +51,19 @@ class CompletionBody(Sampling):
 
 async def completions(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), CompletionBody)
+    options = body.wanted(front.defaults)
+    prompts = each(body.prompt)
     if body.suffix:
-        raise HttpError(
-            400, "suffix: this vocabulary has no tokens to fill in the middle with", "suffix"
-        )
-    params = params_of(body.wanted(front.defaults))
+        infill = await front.aside(infill_of, front)
+        ends = options.get("stop_token_ids", ())
+        options["stop_token_ids"] = [*ends, *(() if body.ignore_eos else infill.ends)]
+        prompts = await front.aside(holed, prompts, body.suffix, infill, front.tokenizer)
+    elif body.add_special_tokens is False:
+        prompts = await front.aside(bare, prompts, front.tokenizer)
+    params = params_of(options)
     if body.stream and params.best_of not in (None, params.n):
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    prompts = each(body.prompt)
-    if body.add_special_tokens is False:
-        prompts = await front.aside(bare, prompts, front.tokenizer)
     asked = await front.ask(prompts, params, lane, body.form_place)
     return await answer(
         front,
@@ -68,6 +72,28 @@ async def completions(front: Front, request: Request) -> Response:
         lambda bundle: CompletionWriter(front, body, bundle),
         stream=bool(body.stream),
     )
+
+
+def infill_of(front: Front) -> Infill:
+    """Raises `HttpError` where the vocabulary has no marks of a hole."""
+    if front.infill is None:
+        raise HttpError(
+            400, "suffix: this vocabulary has no tokens to fill in the middle with", "suffix"
+        )
+    return front.infill
+
+
+def holed(
+    prompts: list[Any], suffix: str, infill: Infill, tokenizer: Tokenizer
+) -> list[dict[str, Any]]:
+    """Prompts with a hole before `suffix`."""
+    return [
+        {
+            "prompt": one if isinstance(one, str) else tokenizer.decode(one),
+            "prompt_token_ids": infill.prompt(one, suffix, tokenizer),
+        }
+        for one in prompts
+    ]
 
 
 class CompletionWriter:
