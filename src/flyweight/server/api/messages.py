@@ -19,6 +19,7 @@ from flyweight.server.api.telling import chat_body
 from flyweight.server.front import Front
 from flyweight.server.sse import reply
 
+SCHEMA = "output_config.format.schema"  # where a body has one
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -119,6 +120,21 @@ class ThinkingChoice(BaseModel):
     )
 
 
+class OutputFormat(BaseModel):
+    """JSON that satisfies a schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["json_schema"]
+    asked: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: OutputFormat | None = None
+
+
 class CountBody(BaseModel):
     """A conversation."""
 
@@ -158,6 +174,7 @@ class MessagesBody(CountBody):
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
+    output_config: OutputConfig | None = None
     metadata: dict[str, Any] | None = Field(None, description="Has no effect.")
     service_tier: Literal["auto", "standard_only"] | None = Field(
         None, description="Has no effect."
@@ -165,6 +182,9 @@ class MessagesBody(CountBody):
 
     def chat(self) -> dict[str, Any]:
         found = {**super().chat(), "max_tokens": self.max_tokens}
+        if self.output_config is not None and self.output_config.format is not None:
+            schema = {"name": "answer", "schema": self.output_config.format.asked}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
         for name in ("temperature", "top_p", "top_k"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
@@ -175,7 +195,7 @@ class MessagesBody(CountBody):
 
 async def messages(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), MessagesBody)
-    asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults)
+    asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults, SCHEMA)
     return await answer(
         front,
         request,
