@@ -168,6 +168,7 @@ REFUSED = [
     (["--request-timeout", "nan"], "--request-timeout = 'nan' is not valid", "a number"),
     (["--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization = 1.5", "nearest valid: 1.0"),
     (["--max-model-len", "long"], "--max-model-len = 'long' is not valid", "32k"),
+    (["--max-logprobs", "21"], "--max-logprobs = 21", "nearest valid: 20"),
     (["--api-key", ""], "--api-key = ''", "one character or more"),
     (["--api-key-file", "/none"], "--api-key-file /none", "No such file"),
     (["--host", "0.0.0.0"], "--host = '0.0.0.0' would let anyone", "--insecure"),

@@ -54,7 +54,7 @@ def asked() -> Iterator[Running]:
         "--dtype", "auto", "--api-key", "token-abc123", "-tp", "1", "--enforce-eager",
         "--max_num_batched_tokens", "64", "--max-num-seqs", "16", "--served-model-name", "a", "b",
         "--kv-cache-memory-bytes", "8MiB", "--gpu-memory-utilization", "0.5",
-        "--speculative_config", speculation, "--max-prompts", "3",
+        "--speculative_config", speculation, "--max-prompts", "3", "--max-logprobs", "2",
         "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
     ) as running:  # fmt: skip
         yield running
@@ -105,6 +105,10 @@ def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
 def test_limits_are_those_that_were_given(asked: Running) -> None:
     got = asked.post("/v1/completions", {"prompt": ["x"] * 4, "max_tokens": 1}, **KEY)
     assert got.status == 400 and "3" in got.json["error"]["message"]
+    body = {"prompt": "x", "max_tokens": 1, "logprobs": 3}
+    got = asked.post("/v1/completions", body, **KEY)
+    assert got.status == 400 and got.json["error"]["param"] == "logprobs"
+    assert asked.post("/v1/completions", {**body, "logprobs": 2}, **KEY).status == 200
 
 
 def test_counters_are_alive(asked: Running) -> None:

@@ -176,6 +176,8 @@ class Front:
         within("n", choices, limits.choices, "choices of a prompt")
         within("n", choices * prompts, limits.request_choices, "choices of all prompts")
         within("stop", len(params.stop), limits.stops, "strings", least=0)
+        scores = max(params.logprobs or 0, params.prompt_logprobs or 0)
+        within("logprobs", scores, limits.logprobs, "of a token", least=0)
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
     def _weigh(self, asked: Sequence[Asked]) -> None:

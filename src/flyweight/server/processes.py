@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +75,7 @@ def listener(port: int) -> Process | None:
     """Who listens on a TCP port, where we may know."""
     inodes = set(_inodes(port))
     for pid in _pids() if inodes else ():
-        try:
-            links = [os.readlink(entry) for entry in (PROC / str(pid) / "fd").iterdir()]
-        except OSError:  # another user's, or gone
-            continue
-        if any(link in inodes for link in links):
+        if any(link in inodes for link in _open(pid)):
             began = begun(pid)
             return Process(pid, began) if began is not None else None
     return None
@@ -108,6 +105,15 @@ def _inodes(port: int) -> Iterator[str]:
         for fields in map(str.split, lines):
             if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
                 yield f"socket:[{fields[9]}]"
+
+
+def _open(pid: int) -> Iterator[str]:
+    """What a process's descriptors stand for; nothing where it is another user's."""
+    place = PROC / str(pid) / "fd"
+    with suppress(OSError):
+        for number in os.listdir(place):
+            with suppress(OSError):  # closed meanwhile
+                yield os.readlink(place / number)
 
 
 def _pids() -> list[int]:

@@ -11,6 +11,7 @@ from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.structured import DEEPEST, LONGEST
 from flyweight.text.tools.formats import format_of, marks_of
+from flyweight.types import MAX_LOGPROBS
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
@@ -59,6 +60,7 @@ class ServerSettings:
     request_choices: int = 2048
     stops: int = 4
     biases: int = 1024
+    logprobs: int = MAX_LOGPROBS
     tools: int = 128
     request_tokens: int = 4_000_000
     schema_bytes: int = 64 << 10
@@ -68,6 +70,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         whole("port", self.port, 0, 65535)
+        whole("logprobs", self.logprobs, 1, MAX_LOGPROBS)
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type is int and field.name != "port":

@@ -133,6 +133,7 @@ LIMITS = (
     Flag("max-request-choices", "whole", "Prompts times n.", "server.request_choices", "N"),
     Flag("max-stops", "whole", "Stop strings of a request.", "server.stops", "N"),
     Flag("max-logit-bias", "whole", "Entries of logit_bias.", "server.biases", "N"),
+    Flag("max-logprobs", "whole", "Log-probabilities of a token.", "server.logprobs", "N"),
     Flag("max-tools", "whole", "Tools of a request.", "server.tools", "N"),
     Flag("max-request-tokens", "count", "Choices times max_tokens.", "server.request_tokens", "N"),
     Flag("max-schema-bytes", "size", "Of a schema or grammar.", "server.schema_bytes", "SIZE"),

@@ -113,10 +113,6 @@ STANCES = (
         "leave it out, or say 1",
     ),
     Stance(
-        "max-logprobs", "text", ("20",), "20", "up to 20 log-probabilities a token are given",
-        "leave it out, or say 20",
-    ),
-    Stance(
         "tokenizer-mode", "text", ("auto",), "auto", "the model's own files say which it is",
         "leave it out, or say auto",
     ),
