@@ -1,11 +1,13 @@
 """What must be the same in every dialect: schemas are kept to, strangers' fields refused."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from http_server import Running
+import chat_model
+from http_server import Running, started
 
 SCHEMA = {
     "type": "object",
@@ -83,3 +85,65 @@ def test_strangers_are_refused_by_name(talker: Running, path: str) -> None:
     body = {**asked(name_of(talker), path, SCHEMA), "no_such_field": 1}
     got = talker.post(path, body)
     assert got.status == 400 and "no_such_field" in got.body.decode()
+
+
+# --- tools ---
+
+TOOLED = "{% for t in tools or [] %}<tool> {{ t | tojson }}\n{% endfor %}" + chat_model.TEMPLATE
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"], "additionalProperties": False}  # fmt: skip
+PLAIN = {"name": "weather", "parameters": CITY}
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A model whose template takes tools."""
+    path = chat_model.write(tmp_path_factory.mktemp("caller") / "caller.gguf", TOOLED)
+    words = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    with started(str(path), *words, "--served-model-name", "caller") as running:
+        yield running
+
+
+def test_a_call_in_anthropics_dialect(caller: Running) -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    body = {
+        "model": "caller", "messages": TALK, "max_tokens": 80, "tool_choice": choice,
+        "tools": [{"name": "weather", "input_schema": CITY}],
+    }  # fmt: skip
+    whole = caller.post("/v1/messages", body).json
+    (block,) = whole["content"]
+    assert block["type"] == "tool_use" and block["name"] == "weather"
+    assert block["input"]["city"] in ("Rome", "Oslo") and whole["stop_reason"] == "tool_use"
+    events = caller.post("/v1/messages", {**body, "stream": True}).events
+    (start,) = (e["content_block"] for e in events if e["type"] == "content_block_start")
+    assert start["type"] == "tool_use" and start["input"] == {}
+    parts = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+    assert json.loads("".join(parts))["city"] in ("Rome", "Oslo")
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_call_in_a_response(caller: Running) -> None:
+    body = {
+        "input": "Hi", "max_output_tokens": 80, "parallel_tool_calls": False,
+        "tools": [{"type": "function", **PLAIN}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    }  # fmt: skip
+    (item,) = caller.post("/v1/responses", body).json["output"]
+    assert item["type"] == "function_call" and item["name"] == "weather"
+    assert json.loads(item["arguments"])["city"] in ("Rome", "Oslo")
+    events = caller.post("/v1/responses", {**body, "stream": True}).events
+    assert [e["type"].removeprefix("response.") for e in events] == [
+        "created", "in_progress", "output_item.added", "function_call_arguments.delta",
+        "function_call_arguments.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert events[-1]["response"]["output"] == [events[-2]["item"]]
+    again = [*TALK, item, {"type": "function_call_output", "call_id": item["call_id"],
+                           "output": "Sun."}]  # fmt: skip
+    assert caller.post("/v1/responses", {**body, "input": again}).status == 200
+
+
+def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
+    body = {"model": "caller", "messages": TALK, "stream": False, "options": {"num_predict": 1}}
+    bare = caller.post("/api/chat", body).json["prompt_eval_count"]
+    tools = [{"type": "function", "function": PLAIN}]
+    assert caller.post("/api/chat", {**body, "tools": tools}).json["prompt_eval_count"] > bare

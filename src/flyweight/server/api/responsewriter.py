@@ -112,7 +112,7 @@ class ResponseWriter:
         status = "incomplete" if self.finish == "length" else "completed"
         return {**item, "status": status, "content": [part_of(kind, text)]}
 
-    def _event(self, name: str, **facts: Any) -> bytes:
+    def _event(self, name: str, /, **facts: Any) -> bytes:
         self.sent += 1
         return event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
 
