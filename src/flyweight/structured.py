@@ -52,7 +52,12 @@ class StructuredOutputs:
                 NAME,
             )
         flag = f"{NAME}.json_object"
-        require(self.json_object in (None, True), flag, self.json_object, "true or false")
+        require(
+            self.json_object is None or self.json_object is True,
+            flag,
+            self.json_object,
+            "true or false",
+        )
         for flag in ("disable_any_whitespace", "disable_additional_properties"):
             value = getattr(self, flag)
             require(isinstance(value, bool), f"{NAME}.{flag}", value, "true or false")

@@ -102,19 +102,15 @@ class _Reader:
 
 
 def _check_ends(schema: Mapping[str, Any], place: str) -> None:
-    """A key may be written twice and counts once: a least number of keys can only be promised where
-    they are known.
+    """A key may be written twice and counts once: a least number can only be promised of keys that
+    are known.
     """
     least, required = schema.get("minProperties", 0), schema.get("required", ())
     if not isinstance(least, int) or not isinstance(required, list | tuple):
         return
-    closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-    if least > max(1, len(set(map(str, required)))) and not closed:
-        _refuse(
-            place,
-            f"minProperties = {least} is above the {len(required)} required names, which is "
-            "supported with additionalProperties = false only",
-        )
+    if least > max(1, len(set(map(str, required)))):
+        known = f"above 1 and the {len(required)} required names"
+        _refuse(place, f"minProperties = {least} is {known}, which is not supported")
 
 
 def _tighten(schema: dict[str, Any], place: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -23,11 +24,13 @@ STARTING = 30.0  # seconds for a process to start on a busy machine
 
 
 class Judges:
-    """`special` are the tokens a grammar may name, `seconds` the time for one question."""
+    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question."""
 
-    def __init__(self, special: Callable[[], list[bytes]], seconds: float) -> None:
-        self._special, self._seconds = special, seconds
-        self._idle: list[Process] = []
+    def __init__(
+        self, special: Callable[[], list[bytes]], seconds: float, memory: int = MEMORY
+    ) -> None:
+        self._special, self.seconds, self._memory = special, seconds, memory
+        self.idle: list[Process] = []
         self._places = asyncio.Semaphore(MOST)
         self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
         self._asked: dict[StructuredOutputs, asyncio.Task[str]] = {}
@@ -45,11 +48,10 @@ class Judges:
         if answer:
             raise RequestError(answer, NAME)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends the processes that wait for questions."""
-        for process in self._idle:
-            process.kill()
-        self._idle.clear()
+        while self.idle:
+            await _end(self.idle.pop())
 
     async def _settle(self, outputs: StructuredOutputs) -> str:
         try:
@@ -62,23 +64,29 @@ class Judges:
             del self._asked[outputs]
 
     async def _ask(self, outputs: StructuredOutputs) -> str:
-        process = self._idle.pop() if self._idle else await self._start()
+        process = await self._free()
         name = f"{NAME}.{outputs.kind}"
         try:
-            answer = await asyncio.wait_for(_answer(process, outputs), self._seconds)
+            answer = await asyncio.wait_for(_answer(process, outputs), self.seconds)
         except TimeoutError:
-            answer = f"{name} takes longer than {self._seconds:g} seconds to compile"
+            answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
         except (asyncio.IncompleteReadError, OSError):
-            answer = f"{name} takes more than {MEMORY >> 20} MiB to compile"
+            answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
         except BaseException:
-            process.kill()
+            await _end(process)
             raise
         else:
-            self._idle.append(process)
+            self.idle.append(process)
             return answer
-        process.kill()
-        await process.wait()
+        await _end(process)
         return answer
+
+    async def _free(self) -> Process:
+        while self.idle:
+            process = self.idle.pop()
+            if process.returncode is None:
+                return process
+        return await self._start()
 
     async def _start(self) -> Process:
         """A process, once it has answered something."""
@@ -87,13 +95,19 @@ class Judges:
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         assert process.stdin is not None
-        process.stdin.write(pack(Begin(self._special(), MEMORY)))
+        process.stdin.write(pack(Begin(self._special(), self._memory)))
         try:
             await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
         except BaseException:
-            process.kill()
+            await _end(process)
             raise
         return process
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
 
 
 def worded(error: RequestError, place: str) -> RequestError:

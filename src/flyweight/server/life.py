@@ -108,7 +108,7 @@ class Life:
             remove(os.getpid())
             await self.client.close()
             if self.front is not None:
-                self.front.judges.close()
+                await self.front.judges.close()
                 self.front.log.close()
         return self.code
 
