@@ -46,8 +46,7 @@ async def answer(
     writer = make(bundle)
     if stream:
         parts = _parts(bundle, writer)
-        stalled = front.settings.stalled_seconds
-        return EventStream(parts, bundle.close, stalled, head, writer.media)
+        return EventStream(parts, bundle.close, head, writer.media)
     with bundle:
         await while_connected(request, bundle.done())
         return reply(writer.whole(), headers=head)

@@ -1,13 +1,14 @@
 """Replies: JSON, and server-sent events that end when their reader goes.
 
-Invariant: a stream whose reader is gone, or takes nothing for too long, is closed, and with it what
-it reads from; an error after the first byte is an event like any other.
+Invariant: a stream whose reader is gone is closed, and with it what it reads from (`http` sees to
+readers that take nothing); an error after the first byte is an event like any other.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import msgspec
 from starlette.requests import Request
@@ -38,6 +39,19 @@ def event(value: object, name: str = "") -> bytes:
     return head + b"data: " + _encoder.encode(value) + b"\n\n"
 
 
+class Spliced:
+    """Events that are alike but for one text: what is around it is encoded once."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, make: Callable[[str], object]) -> None:
+        mark = uuid4().hex  # nobody else's text
+        self.before, _, self.after = event(make(mark)).partition(encode(mark))
+
+    def __call__(self, text: str) -> bytes:
+        return self.before + _encoder.encode(text) + self.after
+
+
 class EventStream(Response):
     """Sends what `parts` yields until it ends or its reader is gone."""
 
@@ -47,11 +61,10 @@ class EventStream(Response):
         self,
         parts: AsyncGenerator[bytes],
         close: Callable[[], None],
-        stalled: float,
         headers: Mapping[str, str] | None = None,
         media_type: str = "text/event-stream",
     ) -> None:
-        self.parts, self.close, self.stalled = parts, close, stalled
+        self.parts, self.close = parts, close
         self.status_code, self.background = 200, None
         self.media_type = media_type
         self.body = b""
@@ -66,7 +79,7 @@ class EventStream(Response):
         finally:
             for task in (sending, gone):
                 task.cancel()
-            with suppress(asyncio.CancelledError, OSError, TimeoutError):
+            with suppress(asyncio.CancelledError, OSError):
                 await sending
             await self.parts.aclose()
             self.close()  # a generator that was never begun has no end of its own
@@ -75,9 +88,7 @@ class EventStream(Response):
         start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         async for part in self.parts:
-            message: Message = {"type": "http.response.body", "body": part, "more_body": True}
-            async with asyncio.timeout(self.stalled):
-                await send(message)
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

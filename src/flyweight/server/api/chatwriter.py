@@ -16,7 +16,7 @@ from flyweight.server.api.scores import chat_scores
 from flyweight.server.api.usage import spent, usage
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, event
+from flyweight.server.sse import DONE, Spliced, event
 from flyweight.text.tools.deltas import Answer, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 
@@ -35,6 +35,9 @@ class ChatWriter:
         self.last = options is not None and (options.include_usage or self.running)
         self.last = self.last or bool(body.return_cache_explanation)
         self.begun: set[int] = set()
+        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        bare = not (body.logprobs or body.top_logprobs or body.return_token_ids)
+        self.bare = bare and reading.plain and not self.running
         self.head = {
             "id": f"chatcmpl-{uuid4().hex}",
             "object": "chat.completion.chunk",
@@ -56,6 +59,8 @@ class ChatWriter:
             self.begun.add(piece.choice)
             delta = {"role": "assistant", "content": ""}
             first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
+        if self.bare and piece.finish is None:
+            return first + self._plain(piece.choice, piece.text)
         one = self._piece(piece)
         if one is None:
             return first
@@ -71,6 +76,17 @@ class ChatWriter:
 
     def failed(self, error: HttpError) -> bytes:
         return event(error.body()) + DONE
+
+    def _plain(self, choice: int, text: str) -> bytes:
+        """The chunk of a piece that is nothing but text."""
+        if not text:
+            return b""
+        found = self.plain.get(choice)
+        if found is None:
+            head = self.head
+            found = Spliced(lambda t: {**head, "choices": [_choice(choice, {"content": t})]})
+            self.plain[choice] = found
+        return found(text)
 
     def _spent(self) -> dict[str, Any]:
         return spent(self.front, [self.collector])

@@ -19,7 +19,7 @@ from flyweight.server.api.scores import text_scores
 from flyweight.server.api.usage import spent, usage
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, event
+from flyweight.server.sse import DONE, Spliced, event
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 
@@ -107,6 +107,8 @@ class CompletionWriter:
         self.running = options is not None and options.continuous_usage_stats
         self.last = options is not None and (options.include_usage or self.running)
         self.last = self.last or bool(body.return_cache_explanation)
+        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        self.bare = body.logprobs is None and not body.return_token_ids and not self.running
         self.lengths: dict[int, int] = {}  # characters of each choice that have logprobs
         self.head = {
             "id": f"cmpl-{uuid4().hex}",
@@ -134,6 +136,12 @@ class CompletionWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         at = prompt * (self.body.n or 1) + piece.choice
+        if self.bare and piece.finish is None:
+            plain = self.plain.get(at)
+            if plain is None:
+                plain = Spliced(lambda text: {**self.head, "choices": [_choice(at, text, None)]})
+                self.plain[at] = plain
+            return plain(piece.text)
         one = _choice(at, piece.text, piece.finish)
         if piece.logprobs is not None:
             start = self.lengths.get(at, 0)
