@@ -49,6 +49,10 @@ COUNTERS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("generation_tokens", "Tokens of answers.", lambda c: c.generation_tokens),
     ("num_preemptions", "Sequences that gave up their blocks.", lambda c: c.totals["preempted"]),
 )
+DRAFTS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+    ("spec_decode_num_draft_tokens", "Guesses computed.", lambda c: c.totals["proposed"]),
+    ("spec_decode_num_accepted_tokens", "Guesses that stood.", lambda c: c.totals["accepted"]),
+)
 OURS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("steps", "Steps computed.", lambda c: c.totals["steps"]),
     ("busy_seconds", "Seconds within steps.", lambda c: c.busy),
@@ -113,7 +117,7 @@ class Metrics(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         counts = self.counts
-        for name, text, of in COUNTERS:
+        for name, text, of in (*COUNTERS, *DRAFTS):
             yield self._counter("vllm:" + name, text, of(counts))
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))

@@ -113,6 +113,11 @@ class Worker:
         self.steps.append(
             {
                 "step": self.step,
+                "at": time.time(),
+                "prompt_tokens": prompts,
+                "decode_tokens": self.shape[1],
+                "running": len(self.engine.scheduler.running),
+                "waiting": len(self.engine.scheduler.waiting),
                 "chunks": now,
                 "preempted": [(s.request.id, s.index) for s in plan.preempted],
                 "budget": self.engine.scheduler.budget,
@@ -178,17 +183,29 @@ class Worker:
         if what == "ping":
             return {}
         if what == "steps":
-            return {"steps": list(self.steps)}
+            return {
+                "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
+                "step_seconds": self.pace.seconds,
+                "steps": list(self.steps),
+            }
         if what == "reset":
             return {"freed": scheduler.pool.forget()}
         if what == "kv":
             live = [seq for group in scheduler.by_id.values() for seq in group]
             tables = [
                 {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
-                 "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached}
+                 "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
+                 "state": s.state.value}
                 for s in live
             ]  # fmt: skip
-            return {"block_size": self.limits.block_size, "sequences": tables}
+            now = engine.stats()
+            return {
+                "block_size": self.limits.block_size,
+                "blocks": now.blocks,
+                "free_blocks": now.free_blocks,
+                "cached_blocks": now.cached_blocks,  # of the free ones
+                "sequences": tables,
+            }
         return asdict(engine.stats())
 
 
