@@ -39,7 +39,7 @@ from flyweight.untrusted import shown
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
-MOST_NAMES = 4096  # in an object of a body: what is wrong with each of them would be listed
+MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others
 
 
@@ -97,9 +97,8 @@ class Front:
             raise HttpError(400, f"the body is not valid JSON: {error}") from None
         if not isinstance(given, dict):
             raise HttpError(400, "the body is not a JSON object")
-        for name, value in (("the body", given), *given.items()):
-            if isinstance(value, dict) and len(value) > MOST_NAMES:
-                raise HttpError(400, f"{shown(name)} has more than {MOST_NAMES} names")
+        if raw.count(b",") > MOST_ITEMS // 8 and items(given) > MOST_ITEMS:
+            raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
         if self.settings.lenient:
             extra = [name for name in given if name not in known(kind)]
             request.state.ignored = extra
@@ -305,6 +304,20 @@ def _judge(found: Sequence[tuple[int, Piece]]) -> None:
         if piece.finish == "error":
             words = f"the engine failed on this request: {piece.reason}"
             raise HttpError(500, words, code="engine_error")
+
+
+def items(value: Any) -> int:
+    """How many values are in lists and objects; lists of ids count as one."""
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            count += len(one)
+            left.extend(one.values())
+        elif isinstance(one, list) and set(map(type, one)) != {int}:
+            count += len(one)
+            left.extend(one)
+    return count
 
 
 def known(kind: type[BaseModel]) -> set[str]:

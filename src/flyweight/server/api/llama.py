@@ -48,7 +48,7 @@ Off = Annotated[int, Field(ge=0, le=0)]
 class LlamaBody(Options):
     """A prompt to be continued, or several."""
 
-    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1)]
+    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
     n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES)
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)

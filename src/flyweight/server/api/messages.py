@@ -141,7 +141,7 @@ class CountBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
     system: str | list[Text] | None = None
     tools: list[MessageTool] | None = Field(None, max_length=128)
     tool_choice: MessageChoice | None = None

@@ -136,7 +136,7 @@ class OllamaMessage(BaseModel):
 class OllamaChatBody(OllamaBody):
     """A conversation to be answered; without messages the model is only loaded."""
 
-    messages: list[OllamaMessage] = Field(default_factory=list)
+    messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
     tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
 
 

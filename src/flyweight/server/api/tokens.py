@@ -38,7 +38,7 @@ class TokenizeBody(BaseModel):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
