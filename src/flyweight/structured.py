@@ -136,7 +136,8 @@ def _no_number(word: str) -> float:
 def _depth(text: str) -> int:
     """Levels of brackets outside strings; no recursion on what somebody sent."""
     deepest = level = 0
-    for mark in re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text, re.S):
+    # A string that does not end goes to the end, so that no part is looked at twice.
+    for mark in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text, re.S):
         level += (mark in "[{") - (mark in "]}")
         deepest = max(deepest, level)
     return deepest

@@ -105,6 +105,15 @@ def test_patterns_that_mean_something_else_here_are_refused(pattern: str) -> Non
         translated(pattern, "/pattern")
 
 
+@pytest.mark.parametrize("text", ['"' + '\\"' * 30_000, '"' * 60_000, "[" * 60_000, '{"' * 30_000])
+def test_hostile_sources_are_read_once(text: str) -> None:
+    """In time that grows with their length: a square of it would take minutes."""
+    with pytest.raises(RequestError):
+        StructuredOutputs(json=text)
+    with pytest.raises(RequestError):
+        translated(text + "(?=", "/pattern")
+
+
 def test_white_space_is_as_asked() -> None:
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
     tight = acceptor(StructuredOutputs(json=closed, disable_any_whitespace=True))

@@ -22,7 +22,7 @@ DOT = r"[^\n\r\x{2028}\x{2029}]"
 PART = re.compile(r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|.)|.", re.S)
 GROUP = re.compile(r"\((?!\?)|\(\?(?::|<[A-Za-z_])")
 SAME = set("dDwWtnrvfpP") | set("^$\\.*+?()[]{}|/-")  # escapes that mean the same in both
-CLASH = ("&&", "--", "~~")  # within brackets: operators here, plain characters there
+CLASH = "&-~"  # twice within brackets: operators here, plain characters there
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -43,8 +43,9 @@ KEPT = ("email", "ipv4", "ipv6", "uri", "uuid", "duration")
 
 def translated(pattern: str, where: str) -> str:
     """The pattern in the enforcing dialect.  Raises `RequestError` that names `where`."""
-    _check_clashes(pattern, where)
-    found: list[str] = []
+    if re.search(r"\{,|\[\^?\]", pattern):
+        _refuse(pattern, where, "'{,', '[]' or '[^]'")
+    found: list[str] = [""]
     inside = False  # of brackets
     for match in PART.finditer(pattern):
         part = match.group()
@@ -53,6 +54,8 @@ def translated(pattern: str, where: str) -> str:
         elif inside:
             if part == "[":
                 _refuse(pattern, where, "'[' within brackets; write '\\['")
+            if part in CLASH and found[-1] == part:
+                _refuse(pattern, where, f"'{part}{part}' within brackets")
             inside = part != "]"
         elif part == "(" and not GROUP.match(pattern, match.start()):
             opening = pattern[match.start() : match.start() + 3]
@@ -62,14 +65,6 @@ def translated(pattern: str, where: str) -> str:
             part = DOT if part == "." else part
         found.append(part)
     return "".join(found)
-
-
-def _check_clashes(pattern: str, where: str) -> None:
-    for clash in CLASH:
-        if re.search(rf"\[[^\]]*{re.escape(clash)}", pattern):
-            _refuse(pattern, where, f"{clash!r} within brackets")
-    if re.search(r"\{,|\[\^?\]", pattern):
-        _refuse(pattern, where, "'{,', '[]' or '[^]'")
 
 
 def _escape(part: str, pattern: str, where: str) -> str:
