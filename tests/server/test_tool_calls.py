@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import chat_model
+from flyweight.errors import ConfigError
+from flyweight.server.settings import ServerSettings
 from http_server import Running, started
 
 TALK = [{"role": "user", "content": "Is it raining in Paris?"}]
@@ -153,10 +155,21 @@ def test_tools_leave_plain_answers_alone(caller: Running) -> None:
     assert "".join(pieces) == whole["message"]["content"]
 
 
-@pytest.mark.parametrize("name", ["tool-call-parser", "reasoning-parser"])
+@pytest.mark.parametrize("name", ["tool_call_parser", "reasoning_parser"])
 def test_parsers_are_refused_by_name(name: str) -> None:
-    with pytest.raises(AssertionError, match="is not known"), started(f"--{name}", "hermez"):
-        pass
+    with pytest.raises(ConfigError, match=f"{name} = 'hermez' is not known"):
+        ServerSettings(**{name: "hermez"})
+
+
+def test_echo_begins_with_what_is_continued(caller: Running) -> None:
+    talk = [*TALK, {"role": "assistant", "content": "It is"}]
+    body = {"messages": talk, "continue_final_message": True, "max_tokens": 8, "temperature": 0}
+    plain = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    body["echo"] = True
+    whole = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    assert whole == "It is" + plain
+    events = caller.post("/v1/chat/completions", {**body, "stream": True}).events
+    assert joined(events)[0]["content"] == whole
 
 
 # --- calls that are demanded, held to their schemas ---

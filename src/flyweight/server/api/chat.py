@@ -89,9 +89,7 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
 
 def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
     """How the answer is told apart."""
-    last = body.messages[-1].content
-    continued = last if body.continue_final_message and isinstance(last, str) else None
-    return front.speech.reading(prompt, continued, tools.all, tools.most)
+    return front.speech.reading(prompt, body.continued, tools.all, tools.most)
 
 
 def spoken(

@@ -49,6 +49,12 @@ class ChatBody(Sampling):
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
 
+    @property
+    def continued(self) -> str | None:
+        """What the answer goes on with."""
+        last = self.messages[-1].content
+        return last if self.continue_final_message and isinstance(last, str) else None
+
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")

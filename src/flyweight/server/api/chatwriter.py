@@ -28,6 +28,7 @@ class ChatWriter:
 
     def __init__(self, front: Front, body: ChatBody, bundle: Bundle, reading: Reading) -> None:
         self.front, self.body, self.reading = front, body, reading
+        self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
         (self.collector,) = texts(bundle)
         options = body.stream_options
@@ -57,7 +58,7 @@ class ChatWriter:
         first = b""
         if piece.choice not in self.begun:
             self.begun.add(piece.choice)
-            delta = {"role": "assistant", "content": ""}
+            delta = {"role": "assistant", "content": self.echo}
             first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
         if self.bare and piece.finish is None:
             return first + self._plain(piece.choice, piece.text)
@@ -109,7 +110,8 @@ class ChatWriter:
         return one
 
     def _message(self, found: Answer) -> dict[str, Any]:
-        content = None if found.calls and not found.content else found.content
+        text = self.echo + found.content
+        content = None if found.calls and not text else text
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if found.reasoning and self.body.include_reasoning is not False:
             message["reasoning"] = message["reasoning_content"] = found.reasoning
