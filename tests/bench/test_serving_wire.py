@@ -169,6 +169,14 @@ def test_a_server_that_closes_after_each_answer_is_asked_again() -> None:
     assert all(answer.ok for answer in got.answers) and fake.connections == 5
 
 
+def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
+    """Some servers close without a word before; a new connection is asked then."""
+    with serving(lambda body: [*words(body), DROP]) as fake:
+        got = played(fake, [ASK] * 6, most=1)
+    assert all(answer.ok for answer in got.answers) and len(fake.bodies) == 6
+    assert fake.connections == 6
+
+
 def test_nobody_there_is_every_requests_failure() -> None:
     with serving() as fake:
         pass

@@ -113,14 +113,17 @@ class Line(asyncio.Protocol):
         self.done: asyncio.Future[None] | None = None
         self.parser: Any = None
         self.open, self.usable, self.now = False, False, 0.0
+        self.fresh, self.heard = True, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.open = self.usable = True
 
     async def ask(self, raw: bytes, reading: Reading) -> None:
-        """Sends a request and reads its answer to the end."""
-        self.reading = reading
+        """Sends a request and reads its answer to the end.  `stale` says afterwards whether it has
+        to be asked again.
+        """
+        self.reading, self.heard = reading, False
         self.parser = httptools.HttpResponseParser(self)
         self.done = asyncio.get_running_loop().create_future()
         if self.open:
@@ -135,8 +138,16 @@ class Line(asyncio.Protocol):
         finally:
             self.reading = self.done = None
 
+    @property
+    def stale(self) -> bool:
+        """Whether a connection that was kept turned out to be closed already: servers may do that
+        at any time, and the request has not been seen.
+        """
+        return not self.fresh and not self.heard
+
     def data_received(self, data: bytes) -> None:
         self.now = time.perf_counter()
+        self.heard = True
         if self.reading is None:
             self.close()  # nobody asked
             return
@@ -217,6 +228,7 @@ class Lines:
 
     def give(self, line: Line) -> None:
         if line.usable:
+            line.fresh = False
             self.idle.append(line)
 
     def close(self) -> None:

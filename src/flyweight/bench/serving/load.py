@@ -120,6 +120,10 @@ async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
         return
     await line.ask(raw, reading)
     lines.give(line)
+    if line.stale:
+        begun, answer.error = answer.start, ""
+        await exchange(lines, raw, reading)
+        answer.start = begun
 
 
 async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
