@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from flyweight.server.routes import ROUTES
 from http_server import Running, started
@@ -65,8 +66,38 @@ def test_static_files_need_no_key_and_the_document_does() -> None:
         assert {running.get(e.path).status for e in opened} == {200}
         closed: list[Any] = [e for e in ROUTES if not e.open and e.method == "GET"]
         assert {running.get(e.path.split("{")[0]).status for e in closed} == {401}
-        assert running.get("/openapi.json", authorization="Bearer k").status == 200
+        document = running.get("/openapi.json", authorization="Bearer k").json
+        assert document["security"] == [{"bearer": []}, {"x-api-key": []}]
         assert running.get("/openapi.json", **{"x-api-key": "k"}).status == 200
         refused = running.post("/v1/messages", {})
         assert refused.status == 401 and refused.json["type"] == "error"
         assert list(running.post("/api/chat", {}).json) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "taken"),
+    [
+        ("/tokenize", {"prompt": "a"}, True),
+        ("/tokenize", {"prompt": None}, False),
+        ("/tokenize", {"prompt": "a", "content": "b"}, False),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, False),
+        ("/completion", {"prompt": "a", "n_predict": 1, "return_progress": False}, True),
+        ("/completion", {"prompt": "a", "n_predict": 1, "return_progress": 0}, False),
+        ("/completion", {"prompt": "a", "n_predict": 1, "logit_bias": [["cat", False]]}, True),
+        ("/completion", {"prompt": "a", "n_predict": 1, "logit_bias": [[None, 1]]}, False),
+        ("/v1/responses", {"input": "a", "store": True}, False),
+        ("/v1/embeddings", {"input": ""}, False),
+    ],
+)
+def test_the_document_takes_what_the_server_takes(
+    server: Running, path: str, body: dict[str, Any], taken: bool
+) -> None:
+    document = server.get("/openapi.json").json
+    content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    schema = {**content["schema"], "components": document["components"]}
+    assert Draft202012Validator(schema).is_valid(body) is taken
+    assert (server.post(path, body).status == 200) is taken
+
+
+def test_a_server_without_a_key_says_so(server: Running) -> None:
+    assert server.get("/openapi.json").json["security"] == []

@@ -28,8 +28,8 @@ KEYS = {
 }
 
 
-def document(vocab: int) -> dict[str, Any]:
-    """For a model of `vocab` pieces."""
+def document(vocab: int, keyed: bool) -> dict[str, Any]:
+    """For a model of `vocab` pieces, on a server that wants a key or none."""
     found, definitions = _schemas(ROUTES)
     paths: dict[str, Any] = {}
     for i, entry in enumerate(ROUTES):
@@ -40,7 +40,7 @@ def document(vocab: int) -> dict[str, Any]:
         "info": TITLE,
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": KEYS},
-        "security": [{name: []} for name in KEYS],
+        "security": [{name: []} for name in KEYS] if keyed else [],
     }
     _narrow(whole, vocab)
     return whole
@@ -64,7 +64,7 @@ def _schemas(routes: Iterable[Entry]) -> tuple[dict[Any, Any], dict[str, Any]]:
 def _operation(i: int, entry: Entry, found: dict[Any, Any]) -> dict[str, Any]:
     kinds = {entry.media: {"schema": found.get((i, "reply"), {"type": "string"})}}
     if entry.body is not None and "stream" in entry.body.model_fields:
-        kinds[_by_path(STREAMS, entry.path)] = {"schema": {"type": "string"}}
+        kinds[_by_path(STREAMS, entry.path)] = {"schema": {}}
     error = {"description": "Why not", "content": {JSON: {"schema": found[i, "error"]}}}
     operation: dict[str, Any] = {
         "summary": entry.summary,

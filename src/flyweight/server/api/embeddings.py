@@ -8,7 +8,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from math import hypot
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,11 +18,14 @@ from starlette.responses import Response
 from flyweight.collect import VectorCollector
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
-from flyweight.server.api.given import Prompts, bare, each
+from flyweight.server.api.given import Ids, bare, each
+from flyweight.server.api.sampling import Text
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
 from flyweight.server.sse import headers_of, reply, while_connected
 from flyweight.tasks import PoolingParams
+
+MANY = Field(min_length=1)
 
 
 class EmbeddingBody(BaseModel):
@@ -31,7 +34,7 @@ class EmbeddingBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    input: Prompts
+    input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, lt=2**31)
     user: str | None = Field(None, description="Has no effect.")

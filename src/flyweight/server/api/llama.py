@@ -7,7 +7,7 @@ nothing.
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import Bias, Id, Options, params_of
+from flyweight.server.api.sampling import TOKEN, Bias, Id, No, Options, params_of
 from flyweight.server.api.scores import token_scores
 from flyweight.server.api.usage import llama_timings
 from flyweight.server.errors import HttpError
@@ -41,7 +41,20 @@ SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
 }  # fmt: skip
 
 
-Pair = Annotated[list[Any], Field(min_length=2, max_length=2)]
+TOKENS = {"type": "integer", "minimum": 0, TOKEN: True}
+BIASES = {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": False}]}
+Pair = Annotated[
+    list[Any],
+    Field(min_length=2, max_length=2),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "prefixItems": [{"anyOf": [TOKENS, {"type": "string"}]}, BIASES],
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    ),
+]
 Off = Annotated[int, Field(ge=0, le=0)]
 
 
@@ -66,8 +79,8 @@ class LlamaBody(Options):
     min_keep: Off | None = None
     json_schema: dict[str, Any] | None = None
     id_slot: Literal[-1] | None = None
-    post_sampling_probs: Literal[False] | None = None
-    return_progress: Literal[False] | None = None
+    post_sampling_probs: No | None = None
+    return_progress: No | None = None
 
     def wanted(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         """`SamplingParams`' keywords."""

@@ -14,7 +14,7 @@ from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import Effort
 from flyweight.server.api.formats import Schema
 from flyweight.server.api.responsewriter import ResponseWriter
-from flyweight.server.api.sampling import HOTTEST
+from flyweight.server.api.sampling import HOTTEST, No
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import MOST_TOOLS, Named, ToolName
 from flyweight.server.front import Front
@@ -145,9 +145,9 @@ class ResponseBody(Strict):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningChoice | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
-    store: Literal[False] | None = Field(None, description="Nothing is kept here.")
+    store: No | None = Field(None, description="Nothing is kept here.")
     previous_response_id: None = Field(None, description="Nothing is kept here.")
-    background: Literal[False] | None = None
+    background: No | None = None
     truncation: Literal["disabled"] | None = None
     include: list[Any] | None = Field(None, max_length=0)
     service_tier: Literal["auto", "default"] | None = Field(None, description="Has no effect.")

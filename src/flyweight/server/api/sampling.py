@@ -5,7 +5,7 @@ Invariant: a body that passes makes `SamplingParams`, or is refused by the name 
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from flyweight.errors import RequestError
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
@@ -16,6 +16,7 @@ HOTTEST = 100.0
 MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
 TOKEN = "x-token"  # marks ids in schemas: their range is the model's
 Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
+Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -28,6 +29,15 @@ TAKEN = (  # of a body, as `SamplingParams` has it
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
     "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
 )  # fmt: skip
+
+
+def _off(value: bool) -> bool:
+    if value:
+        raise ValueError("false")
+    return value
+
+
+No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
 
 
 class StreamOptions(BaseModel):

@@ -26,13 +26,20 @@ OF_MESSAGES = (
 )  # fmt: skip
 
 
+def only(source: str) -> dict[str, Any]:
+    """The schema of a body with this source, and nothing that has no meaning beside it."""
+    other = OF_TEXT if source == "messages" else OF_MESSAGES
+    kinds = {name: {"type": "null"} for name in other}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **kinds}}
+
+
 class TokenizeBody(BaseModel):
     """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
 
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
-        json_schema_extra={"oneOf": [{"required": [name]} for name in SOURCES]},
+        json_schema_extra={"oneOf": [only(name) for name in SOURCES]},
     )
 
     model: str | None = None
