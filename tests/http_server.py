@@ -72,8 +72,9 @@ class Running:
     def worker(self) -> int:
         """The process of the engine."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        (child,) = found.split()
-        return int(child)
+        named = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found.split()}
+        (worker,) = [pid for pid, words in named.items() if b"flyweight.server.worker" in words]
+        return worker
 
     def raw(self, data: bytes, wait: float = WAIT) -> bytes:
         """What comes back for bytes until the server closes the connection."""
