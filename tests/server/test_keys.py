@@ -35,7 +35,7 @@ def test_every_route_but_the_open_ones_needs_a_key(locked: Running) -> None:
             continue
         got = locked.ask(entry.method, path, b"{}" if entry.method == "POST" else None)
         assert got.status == 401, path
-        assert got.json["error"]["code"] == "invalid_api_key"
+        assert "API key" in got.body.decode(), path  # in the dialect's own shape
         assert got.headers["www-authenticate"] == "Bearer"
         walked += 1
     assert walked > 5

@@ -19,8 +19,10 @@ from flyweight.server.processes import Process, begun, family
 from flyweight.server.records import Record, running, write
 from http_server import WAIT, Running, started
 
-# Some seconds of work: many choices as long as the context allows.
-LASTING = {"prompt": "Once", "max_tokens": 480, "n": 32, "ignore_eos": True, "stream": True}
+# Steps that take 20 ms, and an answer of ten seconds.
+SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
+LASTING = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}
+WAITS = ("--drain-seconds", "100")
 Command = Callable[..., SimpleNamespace]
 
 
@@ -49,7 +51,7 @@ def draining(server: Running) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
-    with started("--drain-seconds", "100") as server, stream(server) as answer:
+    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=100) as answer:
         members = family(server.process.pid)
         assert len(members) == 2
         server.process.send_signal(number)
@@ -63,7 +65,7 @@ def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
 
 
 def test_a_second_signal_does_not_wait() -> None:
-    with started("--drain-seconds", "100") as server, stream(server) as answer:
+    with started(*WAITS, **SLOW) as server, stream(server) as answer:
         members = family(server.process.pid)
         server.process.terminate()
         eventually(lambda: draining(server))
@@ -74,7 +76,7 @@ def test_a_second_signal_does_not_wait() -> None:
 
 
 def test_draining_has_an_end() -> None:
-    with started("--shutdown-timeout", "0.2") as server, stream(server) as answer:
+    with started("--shutdown-timeout", "0.2", **SLOW) as server, stream(server) as answer:
         server.process.terminate()
         assert server.process.wait(WAIT) == 0
         assert b"[DONE]" not in rest(answer)
@@ -178,11 +180,11 @@ def test_one_of_several_is_named(cache: Path) -> None:
 
 
 def test_stop_waits_for_answers_unless_told_not_to(cache: Path) -> None:
-    with started("--drain-seconds", "100") as server, stream(server) as answer:
+    with started(*WAITS, **SLOW) as server, stream(server) as answer:
         got = flyweight("stop", "--now")
         assert got.code == 0
         assert b"[DONE]" not in rest(answer)
-    with started("--drain-seconds", "100") as server, stream(server, n=4) as answer:
+    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=40) as answer:
         assert flyweight("stop").code == 0
         assert answer.read().endswith(b"data: [DONE]\n\n")
 
