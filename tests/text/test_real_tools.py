@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.sampling.grammar import Compiler, Vocabulary, embedded
 from flyweight.server.api.tools import Tool, Tools
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
+from flyweight.structured import StructuredOutputs
+from flyweight.text.tokenizer import load_tokenizer
 from flyweight.text.tools.deltas import Answer, Call
 from flyweight.text.tools.formats import HERMES, LLAMA, MISTRAL_HEADED, Format
+from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import AnswerParser
 
 llguidance = pytest.importorskip("llguidance")
@@ -152,3 +156,27 @@ def test_any_schema_is_kept_or_refused_by_name() -> None:
         except RequestError as error:
             assert error.field == "tools" and "tools.0.function.parameters" in str(error), error
     assert 0 < kept < len(schemas)
+
+
+def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
+    """Mistral's own vocabulary: its ids of a call pass the grammar, and their text is read."""
+    tokenizer = load_tokenizer(
+        data("tokenizers-mistral") / "mistral_instruct_tokenizer_240323.model.v3"
+    )
+    speech = Speech.of(ServerSettings(tool_call_parser="mistral"), tokenizer)
+    reading = speech.reading(None, None, ["get"], None)
+    assert speech.special == {"[TOOL_CALLS]": 5} and speech.shows(reading)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammar = speech.grammar(reading, [Offer("get", embedded(schema))], demanded=True)
+    size = tokenizer.vocab_size
+    spelled = [tokenizer.token_bytes(i, special=True) for i in range(size)]
+    ends = frozenset(tokenizer.eos_ids)
+    matcher = Compiler(Vocabulary(spelled, tokenizer.special_ids, ends, size)).compile(
+        StructuredOutputs(grammar=grammar)
+    )
+    text = '[TOOL_CALLS][{"name": "get", "arguments": {"a": 5}}]'
+    ids = tokenizer.encode(text, add_special=False)
+    assert ids[0] == 5 and matcher.take(ids) == len(ids) and matcher.complete
+    parser = AnswerParser(reading)
+    shown = tokenizer.decode(ids, skip_special=False)
+    assert Answer.of(parser.push(shown) + parser.finish()).calls == [Call("get", '{"a": 5}')]

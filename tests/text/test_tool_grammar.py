@@ -131,6 +131,14 @@ def test_reasoning_comes_first(form: Format) -> None:
         assert found.calls == [GET] and found.reasoning.startswith("hm")
 
 
+def test_mistral_may_put_a_space_before_its_list() -> None:
+    text = written(MISTRAL, [GET, ALL]).replace("][", "] [")
+    assert text.startswith("[TOOL_CALLS] [") and read(MISTRAL, text).calls == [GET, ALL]
+    made = CallGrammar(MISTRAL, {})
+    for grammar in (made.demanded(OFFERS), made.allowed(OFFERS)):
+        assert accepts(grammar, text)
+
+
 def test_special_tokens_are_named() -> None:
     grammar = CallGrammar(MISTRAL_HEADED, {"[TOOL_CALLS]": 9, "[ARGS]": 32}).allowed(OFFERS)
     assert "trigger: <[9]>" in grammar and "lead: TEXT <[9]>" in grammar

@@ -102,7 +102,8 @@ class CallGrammar:
         several = f"one {_more(f'{separator} one', count)}"
         if not form.listed:
             return several
-        return f'(one | "[" {several} "]")' if form.bare else f'"[" {several} "]"'
+        # SentencePiece's models were taught a space after a special token.
+        return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
 
     def _written(self, start: str, offers: Sequence[Offer]) -> str:
         lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/", r'GAP: "\n"']
