@@ -148,9 +148,10 @@ def table(name: str, rows: list[dict[str, Any]]) -> Iterator[str]:
         values = [[row[key] for row in column] for column in columns]
         line = "".join(f" {statistics.median(column):>12.1f}" for column in values)
         if both:
-            pairs = zip(*values, strict=True)
-            ratio = statistics.median(a / b if more else b / a for a, b in pairs)
-            line += f" {f'x{ratio:.2f}':>8}"
+            rounds = [(a, b) if more else (b, a) for a, b in zip(*values, strict=True)]
+            if all(below > 0 for _, below in rounds):  # chunks of one read have no time between
+                ratio = statistics.median(above / below for above, below in rounds)
+                line += f" {f'x{ratio:.2f}':>8}"
         yield f"  {label:18}{line}"
     busy = statistics.median(row["client_us_per_chunk"] for row in rows)
     yield f"  the client took {busy:.0f} us of processor time a chunk"
