@@ -87,6 +87,9 @@ def test_static_files_need_no_key_and_the_document_does() -> None:
         ("/completion", {"prompt": "a", "n_predict": 1, "logit_bias": [[None, 1]]}, False),
         ("/v1/responses", {"input": "a", "store": True}, False),
         ("/v1/embeddings", {"input": ""}, False),
+        ("/v1/embeddings", {"input": "a", "dimensions": 192}, True),
+        ("/v1/embeddings", {"input": "a", "dimensions": 193}, False),
+        ("/completion", {"prompt": "a", "n_predict": 1, "mirostat": 2}, True),
     ],
 )
 def test_the_document_takes_what_the_server_takes(

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from flyweight import __version__
 from flyweight.server import replies
-from flyweight.server.api.sampling import TOKEN
+from flyweight.server.api.sampling import TOKEN, WIDTH
 from flyweight.server.routes import JSON, ROUTES, Entry
 
 ERRORS = {  # types of errors by their path's first part
@@ -28,8 +28,8 @@ KEYS = {
 }
 
 
-def document(vocab: int, keyed: bool) -> dict[str, Any]:
-    """For a model of `vocab` pieces, on a server that wants a key or none."""
+def document(vocab: int, width: int, keyed: bool) -> dict[str, Any]:
+    """For a model of `vocab` pieces and vectors of `width` numbers; `keyed`: a key is wanted."""
     found, definitions = _schemas(ROUTES)
     paths: dict[str, Any] = {}
     for i, entry in enumerate(ROUTES):
@@ -42,7 +42,7 @@ def document(vocab: int, keyed: bool) -> dict[str, Any]:
         "components": {"schemas": definitions, "securitySchemes": KEYS},
         "security": [{name: []} for name in KEYS] if keyed else [],
     }
-    _narrow(whole, vocab)
+    _narrow(whole, {TOKEN: vocab, WIDTH: width + 1})
     return whole
 
 
@@ -92,10 +92,10 @@ def _by_path(table: dict[str, Any], path: str) -> Any:
     return next(value for start, value in table.items() if path.startswith(start))
 
 
-def _narrow(node: Any, vocab: int) -> None:
-    """Puts the vocabulary's size where an id is."""
+def _narrow(node: Any, ends: dict[str, int]) -> None:
+    """Puts the model's ranges where their marks are."""
     for one in node.values() if isinstance(node, dict) else node:
         if isinstance(one, dict | list):
-            _narrow(one, vocab)
-    if isinstance(node, dict) and node.pop(TOKEN, False):
-        node["exclusiveMaximum"] = vocab
+            _narrow(one, ends)
+    for mark in [mark for mark in ends if isinstance(node, dict) and node.pop(mark, False)]:
+        node["exclusiveMaximum"] = ends[mark]

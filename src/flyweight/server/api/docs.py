@@ -25,7 +25,9 @@ HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff
 async def openapi(front: Front, request: Request) -> Response:
     from flyweight.server.openapi import document  # it is made of the routes, this one too
 
-    return reply(await front.aside(document, front.asking.facts.vocab, bool(front.settings.keys)))
+    facts = front.client.facts
+    keyed = bool(front.settings.keys)
+    return reply(await front.aside(document, facts["vocab"], facts["width"], keyed))
 
 
 async def page(front: Front, request: Request) -> Response:

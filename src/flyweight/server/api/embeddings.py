@@ -19,13 +19,14 @@ from flyweight.collect import VectorCollector
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.api.given import Ids, bare, each
-from flyweight.server.api.sampling import Text
+from flyweight.server.api.sampling import WIDTH, Text
 from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
 from flyweight.server.sse import headers_of, reply, while_connected
 from flyweight.tasks import PoolingParams
 
 MANY = Field(min_length=1)
+Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
 
 
 class EmbeddingBody(BaseModel):
@@ -36,7 +37,7 @@ class EmbeddingBody(BaseModel):
     model: str | None = None
     input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=1, lt=2**31)
+    dimensions: Dimensions | None = None
     user: str | None = Field(None, description="Has no effect.")
     pooling: Literal["last", "mean", "cls"] | None = None
     normalize: bool | None = None

@@ -19,7 +19,7 @@ from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import Options, params_of
+from flyweight.server.api.sampling import Options, beside, params_of
 from flyweight.server.api.telling import Telling, chat_body, told
 from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.errors import HttpError
@@ -172,7 +172,8 @@ async def generate(front: Front, request: Request) -> Response:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
         given = body.wanted(front)
-        given = {"max_tokens": None, **DEFAULTS, **front.defaults, **given}
+        defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
+        given = {"max_tokens": None, **defaults, **given}
         params = params_of({**given, "structured_outputs": body.form})
         prompts, reading = [body.system + body.prompt], Reading()
         asked = await front.ask(prompts, params, lane, "format")

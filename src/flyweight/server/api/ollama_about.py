@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.api.about import all_names
-from flyweight.server.api.embeddings import vectors
+from flyweight.server.api.embeddings import Dimensions, vectors
 from flyweight.server.api.given import Texts
 from flyweight.server.api.ollama import KEEP, LATEST, ns
 from flyweight.server.front import Front
@@ -29,7 +29,7 @@ class EmbedBody(BaseModel):
     model: str
     input: str | Texts
     truncate: bool = True
-    dimensions: int | None = Field(None, ge=1, lt=2**31)
+    dimensions: Dimensions | None = None
     keep_alive: str | float | None = Field(None, description=KEEP)
 
 

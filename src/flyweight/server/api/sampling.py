@@ -9,11 +9,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from flyweight.errors import RequestError
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
-from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS, SamplingParams
+from flyweight.types import (
+    CUTS,
+    LEAST_REPETITION,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOPS,
+    SamplingParams,
+)
 from flyweight.untrusted import shown
 
 HOTTEST = 100.0
 MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
+WIDTH = "x-width"  # marks lengths of vectors
 TOKEN = "x-token"  # marks ids in schemas: their range is the model's
 Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
 Text = Annotated[str, Field(min_length=1)]
@@ -77,7 +85,8 @@ class Options(BaseModel):
     def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
         given = {name: getattr(self, name, None) for name in TAKEN}
-        return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        given = {name: value for name, value in given.items() if value is not None}
+        return {**beside(self.mirostat, defaults), **given}
 
 
 class Sampling(Options):
@@ -123,6 +132,13 @@ class Sampling(Options):
         if form is not None:
             found["structured_outputs"] = form
         return found
+
+
+def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Defaults without those that mirostat, where it is asked for, decides by itself."""
+    if not mirostat:
+        return defaults
+    return {name: value for name, value in defaults.items() if name not in CUTS}
 
 
 def params_of(options: dict[str, Any]) -> SamplingParams:
