@@ -149,3 +149,11 @@ def test_refused_requests_are_counted_without_labels_of_their_own(quiet: Running
     route = {"handler": "/v1/completions", "status": "4xx"}
     assert page.value("http_requests_total", method="other", **route) >= 1
     assert not any("secret" in str(s.labels) for s in page.samples)
+
+
+@pytest.mark.parametrize(("words", "status"), [((), 401), (("--open-metrics",), 200)])
+def test_metrics_need_the_key_unless_they_are_opened(words: tuple[str, ...], status: int) -> None:
+    with started("--api-key", "sesame", *words) as server:
+        assert server.get("/metrics").status == status
+        assert server.get("/v1/models").status == 401
+        assert server.get("/metrics", authorization="Bearer sesame").status == 200
