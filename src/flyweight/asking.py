@@ -164,12 +164,13 @@ def conversation(
     chat_template: str | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     longest: int | None = None,
+    add_special: bool = False,
     **variables: Any,
 ) -> dict[str, Any]:
     """The prompt a chat template makes of messages: the model's, or the one that is given as text
     or by name.  `variables` are documents, add_generation_prompt, continue_final_message, and the
-    template's own switches.  A prompt of more than `longest` tokens is refused, unread for the most
-    part.
+    template's own switches.  Templates write BOS themselves; `add_special` adds it.  A prompt of
+    more than `longest` tokens is refused, unread for the most part.
     """
     from flyweight.text.chat import choose, render  # Jinja is for chats alone
     from flyweight.text.messages import declared, prepared, text_only
@@ -181,5 +182,5 @@ def conversation(
     talk = prepared(messages, template)
     text_only(talk)
     text = render(template, talk, tokenizer, tools=listed, **variables)
-    ids = encoded(tokenizer, text, longest, add_special=False)  # the template wrote BOS itself
+    ids = encoded(tokenizer, text, longest, add_special=add_special)
     return {"prompt": text, "prompt_token_ids": ids}

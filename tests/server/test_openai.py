@@ -83,3 +83,13 @@ def test_the_server_tells_of_itself(server: Running) -> None:
     assert server.get(f"/v1/models/{card['id']}").json == card
     assert server.get("/debug/steps").json["steps"]
     assert server.get("/debug/kv").json["sequences"] == []
+
+
+def test_a_model_without_a_template_goes_on_with_what_is_said(server: Running) -> None:
+    more = {"max_tokens": 12, "temperature": 0}
+    talk = [{"role": "system", "content": "A story."}, {"role": "user", "content": "Once upon a"}]
+    said = server.post("/v1/chat/completions", {"messages": talk, **more})
+    assert said.status == 200, said.body
+    plain = server.post("/v1/completions", {"prompt": "A story.\nOnce upon a", **more})
+    assert said.json["choices"][0]["message"]["content"] == plain.json["choices"][0]["text"]
+    assert said.json["usage"] == plain.json["usage"]

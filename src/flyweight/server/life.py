@@ -32,6 +32,7 @@ from flyweight.server.settings import ServerSettings
 from flyweight.server.spawning import Engine
 from flyweight.server.telling import Shows
 from flyweight.server.wishes import Wishes
+from flyweight.text.chat import PLAIN
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
 
@@ -65,10 +66,12 @@ def live(order: Order, sock: socket.socket, engine: Engine) -> int:
 
 
 def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
-    """The same with a chat template of the operator's, where there is one."""
-    if not template:
+    """The same with the operator's chat template, where there is one; a model that has none of its
+    own goes on with what the messages say.
+    """
+    if not template and tokenizer.marks.templates:
         return tokenizer
-    marks = replace(tokenizer.marks, templates={DEFAULT: template})
+    marks = replace(tokenizer.marks, templates={DEFAULT: template or PLAIN})
     return replace(tokenizer, marks=marks)
 
 
@@ -138,6 +141,8 @@ class Life:
         names = self.server.names or (str(self.settings.model or "stories"),)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
         front = Front(self.server, self.client, asking, defaults, names, ledger)
+        if tokenizer.chat_template == PLAIN:
+            front.log.event("chat_template", model="none", used="messages as plain text")
         ledger.speaks(front.speech)
         self.client.noted = front.log.event
         return front

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.server.settings import ServerSettings
-from flyweight.text.chat import WITH_TOOLS
+from flyweight.text.chat import PLAIN, WITH_TOOLS
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
 from flyweight.text.tools.grammar import CallGrammar, Offer
@@ -18,12 +18,13 @@ from flyweight.text.tools.parser import Reading
 @dataclass(frozen=True, slots=True)
 class Speech:
     """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
-    asked for.
+    asked for.  `plain` where the model was taught no conversation.
     """
 
     calls: Format | None
     reasoning: Marks | None
     special: Mapping[str, int]
+    plain: bool = False
 
     @classmethod
     def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
@@ -36,7 +37,7 @@ class Speech:
         named += [marks.opening, marks.closing] if marks else []
         ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
         special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
-        return cls(calls, marks, special)
+        return cls(calls, marks, special, tokenizer.chat_template == PLAIN)
 
     def reading(
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None

@@ -84,7 +84,10 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     own = switches(options, {**effort, **(body.chat_template_kwargs or {})})
     tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
-    return conversation(front.tokenizer, talk, longest=longest, tools=tools, **own)
+    added = front.speech.plain  # templates write their special tokens themselves
+    return conversation(
+        front.tokenizer, talk, longest=longest, tools=tools, add_special=added, **own
+    )
 
 
 def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
