@@ -1,7 +1,7 @@
 """Fuzzes one target, guided by coverage (atheris, libFuzzer), then prints which lines of the code
 under test the corpus reaches.
 
-    python fuzz/run.py gguf|safetensors|tokenizer|template [--seconds 60] [--runs N] [--corpus DIR]
+    python fuzz/run.py TARGET [--seconds 60] [--runs N] [--corpus DIR]
 
 An input may end in a value or in one of flyweight's own errors; any other exception, a warning of
 NumPy's, a crash, MOST_SECONDS of the processor or half a GiB is a finding: exit status 1, and the
@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "build" / "findings"
-TARGETS = ("gguf", "safetensors", "tokenizer", "template")
+TARGETS = ("gguf", "safetensors", "tokenizer", "template", "answers")
 READERS = ("gguf", "safetensors")
 LEAST = 90
 MOST_INPUT, MOST_SECONDS, MOST_MEMORY = 16384, 5, 512 << 20

@@ -67,6 +67,8 @@ struct SampleJob {
   const int32_t *allowed_ids = nullptr, *allowed_starts = nullptr;  // at most `vocab` a row; an empty row allows all
   const int32_t *repeat_ids = nullptr, *repeat_starts = nullptr;
   const float* repeat_values = nullptr;
+  // [R] a row's mask, one bit an id from the lowest bit of the first word on; null where every id may be drawn
+  const uint32_t* const* masks = nullptr;
   const int32_t* given = nullptr;  // [R] the row's token where it is known, -1 where it is to be drawn
   const int32_t* logprobs = nullptr;
   int32_t *tokens = nullptr, *ranks = nullptr, *top_ids = nullptr;

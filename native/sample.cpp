@@ -112,6 +112,16 @@ void keep_only(Span allowed, float* x, int64_t vocab, Entry* list) {
   for (int64_t i = 0; i < allowed.size; ++i) x[list[i].id] = list[i].x;
 }
 
+// Bans every id whose bit is 0.  Nearly every word of a grammar's mask is all of one kind.
+void keep_marked(const uint32_t* words, float* x, int64_t vocab) {
+  for (int64_t first = 0; first < vocab; first += 32) {
+    const uint32_t word = words[first / 32];
+    if (word == ~0u) continue;
+    const int64_t size = vocab - first < 32 ? vocab - first : 32;
+    for (int64_t i = 0; i < size; ++i) x[first + i] = (word >> i & 1) != 0 ? x[first + i] : -INFINITY;
+  }
+}
+
 // Penalties on tokens there have been.
 void penalise(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* other) {
   const Span history = span(job.history, job.history_starts, r);
@@ -135,6 +145,7 @@ void adjust_row(const SampleJob& job, int64_t r, float* x, Entry* list, Entry* o
   const Span allowed = span(job.allowed_ids, job.allowed_starts, r);
   if (allowed.size > 0) keep_only(allowed, x, job.vocab, list);
   for (int64_t i = job.banned_starts[r]; i < job.banned_starts[r + 1]; ++i) x[job.banned_ids[i]] = -INFINITY;
+  if (job.masks[r] != nullptr) keep_marked(job.masks[r], x, job.vocab);
   penalise(job, r, x, list, other);
   for (int64_t i = job.repeat_starts[r]; i < job.repeat_starts[r + 1]; ++i) x[job.repeat_ids[i]] -= job.repeat_values[i];
 }
@@ -143,7 +154,7 @@ bool adjusts(const SampleJob& job, int64_t r) {
   const auto some = [r](const int32_t* starts) { return starts[r + 1] > starts[r]; };
   if (job.given[r] >= 0) return false;
   return some(job.bias_starts) || some(job.allowed_starts) || some(job.banned_starts) || some(job.history_starts) ||
-         some(job.repeat_starts);
+         some(job.repeat_starts) || job.masks[r] != nullptr;
 }
 
 // --- passes over a segment ---------------------------------------------------------------------------------------

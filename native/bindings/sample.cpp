@@ -19,6 +19,7 @@ using DrawColumns = std::tuple<Column<float>, Column<float>, Ids, Column<float>,
 using HistoryColumns = std::tuple<In<float, Mat>, Ids, Ids, Ids>;
 using ValueColumns = std::tuple<Ids, Column<float>, Ids>;
 using IdColumns = std::tuple<Ids, Ids>;
+using MaskColumns = std::tuple<Ids, In<uint32_t, Mat>>;
 // None where no row has any: to look at an array costs as much as to sample a small row.
 template <class Columns>
 using Maybe = std::optional<Columns>;
@@ -89,6 +90,21 @@ int64_t take_ids(const SampleJob& job, const Maybe<IdColumns>& c, const int32_t*
   return check_ragged(std::get<0>(*c), std::get<1>(*c), job);
 }
 
+// Where each row's mask lies; null where it has none.
+std::vector<const uint32_t*> mask_rows(const SampleJob& job, const Maybe<MaskColumns>& c) {
+  std::vector<const uint32_t*> found(static_cast<size_t>(job.rows), nullptr);
+  if (!c) return found;
+  const auto& [rows, words] = *c;
+  require(extent(words, 0) == extent(rows, 0), "sample: masks and their rows differ in number");
+  require(extent(words, 1) == (job.vocab + 31) / 32, "sample: a mask must have a bit for each id");
+  for (size_t q = 0; q < rows.shape(0); ++q) {
+    const int32_t r = rows.data()[q];
+    require(r >= 0 && r < job.rows, "sample: a mask is for a row that does not exist");
+    found[static_cast<size_t>(r)] = words.data() + q * words.shape(1);
+  }
+  return found;
+}
+
 void take_given(SampleJob& job, const Ids& given) {
   job.given = column(given, job);
   for (int64_t r = 0; r < job.rows; ++r)
@@ -97,7 +113,7 @@ void take_given(SampleJob& job, const Ids& given) {
 
 Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const Maybe<HistoryColumns>& history,
                const Maybe<ValueColumns>& bias, const Maybe<IdColumns>& allowed, const Maybe<IdColumns>& banned,
-               const Maybe<ValueColumns>& repeats, Ids given, Ids logprobs) {
+               const Maybe<ValueColumns>& repeats, const Maybe<MaskColumns>& masks, Ids given, Ids logprobs) {
   SampleJob job;
   job.rows = extent(logits, 0);
   job.vocab = extent(logits, 1);
@@ -112,6 +128,8 @@ Answers sample(Engine& e, In<float, Mat> logits, const DrawColumns& draw, const 
           "sample: more ids are allowed than there are");
   take_ids(job, banned, job.banned_ids, job.banned_starts);
   take_values(job, repeats, job.repeat_ids, job.repeat_values, job.repeat_starts);
+  const std::vector<const uint32_t*> marked = mask_rows(job, masks);
+  job.masks = marked.data();
   take_given(job, given);
   job.logprobs = column(logprobs, job);
   for (int64_t r = 0; r < job.rows; ++r) job.width = job.logprobs[r] > job.width ? job.logprobs[r] : job.width;
@@ -139,7 +157,7 @@ void bind_sample(nb::module_& m) {
   const auto arrays = [](const char* name) { return nb::arg(name).noconvert(); };
   m.def("sample", &sample, nb::arg("pool"), arrays("logits"), arrays("draw"), arrays("history").none(),
         arrays("bias").none(), arrays("allowed").none(), arrays("banned").none(), arrays("repeats").none(),
-        arrays("given"), arrays("logprobs"));
+        arrays("masks").none(), arrays("given"), arrays("logprobs"));
 }
 
 }  // namespace flyweight

@@ -21,6 +21,7 @@ struct Batch {
   Ints allowed, allowed_starts{0}, repeats, repeat_starts{0}, given, logprobs;
   Floats repeat_values;
   std::vector<uint64_t> seed;
+  std::vector<std::vector<uint32_t>> masks;  // empty where every id may be drawn
 };
 
 template <class T>
@@ -63,6 +64,9 @@ void add_row(std::mt19937& random, Batch& b) {
   add_ids(random, b.allowed, b.allowed_starts, b.vocab, static_cast<uint32_t>(std::min<int64_t>(b.vocab, 30)));
   add_ids(random, b.repeats, b.repeat_starts, b.vocab, 9);
   b.repeat_values = Floats(b.repeats.size(), 1.25f);
+  std::vector<uint32_t> mask(random() % 3 == 0 ? static_cast<size_t>((b.vocab + 31) / 32) : 0);
+  for (uint32_t& word : mask) word = one_of(random, {0u, ~0u, static_cast<uint32_t>(random())});
+  b.masks.push_back(mask);
   const auto token = static_cast<int32_t>(random() % static_cast<uint32_t>(b.vocab));
   b.given.push_back(random() % 8 == 0 ? token : -1);
   b.logprobs.push_back(one_of(random, {-1, 0, 5, static_cast<int32_t>(kWidth)}));
@@ -87,6 +91,9 @@ Answers run(const Kernels& kernels, int threads, const Batch& b) {
   job.allowed_ids = b.allowed.data(), job.allowed_starts = b.allowed_starts.data(), job.given = b.given.data();
   job.repeat_ids = b.repeats.data(), job.repeat_starts = b.repeat_starts.data();
   job.repeat_values = b.repeat_values.data();
+  std::vector<const uint32_t*> masks;
+  for (const auto& mask : b.masks) masks.push_back(mask.empty() ? nullptr : mask.data());
+  job.masks = masks.data();
   for (size_t r = 0; r < rows; ++r)
     job.longest_history = std::max<int64_t>(job.longest_history, b.history_starts[r + 1] - b.history_starts[r]);
   job.tokens = a.tokens.data(), job.ranks = a.ranks.data(), job.top_ids = a.top_ids.data();

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
+    from flyweight.structured import StructuredOutputs
     from flyweight.tasks import BeamSearchParams, PoolingParams
     from flyweight.types import SamplingParams
 
@@ -46,6 +47,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "Settings",
+    "StructuredOutputs",
     "__version__",
 ]
 __version__ = "0.1.0"
@@ -56,6 +58,7 @@ _ROOMS = {
     "KVCacheModel": "lowlevel",
     **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "tasks"),
     "SamplingParams": "types",
+    "StructuredOutputs": "structured",
     "Settings": "config",
     **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "results"),
     **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "results"),

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
+from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
@@ -27,14 +28,13 @@ from flyweight.models.linear import Parts
 from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, plan_memory
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
+from flyweight.sampling.grammar import Compiler, Vocabulary
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.gguf import read_gguf
-from flyweight.weights.hub.find import Search
-from flyweight.weights.hub.find import find as find_on_hub
 from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
 from flyweight.weights.packed.folder import Folder
@@ -83,7 +83,9 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run.  `generation` is the checkpoint's generation_config.json."""
+    """A model ready to run.  `generation` is the checkpoint's generation_config.json, `isa` the
+    instruction set that is computed with.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
@@ -92,6 +94,7 @@ class Loaded:
     limits: Limits
     stop_ids: frozenset[int]
     generation: dict[str, Any]
+    isa: str
 
 
 def find(settings: Settings, tell: Notify | None = None) -> Path:
@@ -116,6 +119,9 @@ def find(settings: Settings, tell: Notify | None = None) -> Path:
 
 def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:
     """A model of the Hub: from the cache, or its newest files."""
+    from flyweight.weights.hub.find import Search  # its client takes long to import
+    from flyweight.weights.hub.find import find as find_on_hub
+
     here = machine()
     room = _allowed(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
     search = Search(room, settings.offline, newest, family)
@@ -184,6 +190,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         block_size=settings.block_size,
         blocks=memory.blocks,
         prefix_caching=settings.enable_prefix_caching,
+        max_chunk=settings.long_prefill_token_threshold or None,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
     )
@@ -200,6 +207,7 @@ def build(settings: Settings, notify: Notify | None = None) -> Loaded:
         limits=limits,
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
+        isa=getattr(ops, "isa", "numpy"),
     )
 
 
@@ -254,21 +262,38 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
     """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
     held = resident()
     length = settings.max_model_len or asked.spec.context
-    if settings.blocks:
-        length = min(length, settings.blocks * settings.block_size)
+    kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+    blocks = settings.blocks or _bought(settings, asked.spec, kv_dtype)
+    if blocks:
+        length = min(length, blocks * settings.block_size)
     sizing = Sizing(
         max_model_len=length,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
-        kv_dtype=asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype,
+        kv_dtype=kv_dtype,
         threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
-        blocks=settings.blocks,
+        blocks=blocks,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     return plan_memory(asked, sizing, (held, _allowed(settings, here, held)), least)
+
+
+def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
+    """K/V blocks for kv_cache_memory_bytes; 0 where they have no limit of their own."""
+    if not settings.kv_cache_memory_bytes:
+        return 0
+    block = block_bytes(spec, settings.block_size, kv_dtype)
+    least = -(-(settings.max_model_len or 1) // settings.block_size)
+    blocks = settings.kv_cache_memory_bytes // block
+    if blocks < least:
+        raise ConfigError(
+            f"kv_cache_memory_bytes = {settings.kv_cache_memory_bytes} hold {blocks} blocks of "
+            f"{block} bytes, less than one sequence; nearest valid: {least * block}"
+        )
+    return blocks
 
 
 def _allowed(settings: Settings, here: Machine, held: int) -> int:
@@ -315,8 +340,29 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
     )
 
 
+def _drafter(settings: Settings) -> NgramDrafter | None:
+    if not settings.draft_tokens:
+        return None
+    return NgramDrafter(settings.prompt_lookup_max, settings.prompt_lookup_min)
+
+
 def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described) -> Engine:
     pool = BlockPool(limits.blocks, limits.block_size)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
-    drafter = NgramDrafter() if settings.draft_tokens else None
-    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters))
+    drafter = _drafter(settings)
+    grammars = Grammars(lambda: Compiler(vocabulary(found)))
+    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters), grammars)
+
+
+def vocabulary(found: Described) -> Vocabulary:
+    """A model's tokens as grammars need them."""
+    tokenizer = found.tokenizer
+    size = found.spec.vocab
+    special = frozenset(i for i in tokenizer.special_ids if i < size)
+    return Vocabulary(
+        [tokenizer.token_bytes(i, special=True) for i in range(size)],
+        special,
+        found.stop_ids,
+        size,
+        lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+    )

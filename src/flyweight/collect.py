@@ -11,11 +11,13 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from flyweight.results import (
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
+    Logprob,
     PositionLogprobs,
     PromptLogprobs,
     RequestMetrics,
@@ -23,7 +25,7 @@ from flyweight.results import (
 )
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
+from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
 def drawn(asked: SamplingParams) -> SamplingParams:
@@ -52,6 +54,19 @@ class _Scores:
         return PositionLogprobs(self.ids, self.values, self.ranks, 1 + self.best, spell)
 
 
+class Piece(NamedTuple):
+    """What is new of choice number `choice` since the last piece of it; `text` may be empty while a
+    character or a stop string is incomplete.
+    """
+
+    choice: int
+    text: str
+    tokens: list[int]
+    logprobs: Sequence[dict[int, Logprob]] | None
+    finish: str | None
+    reason: int | str | None
+
+
 @dataclass(slots=True)
 class _Choice:
     """One choice as it grows; `delta` is the text no output has shown yet, `unread` the tokens
@@ -67,6 +82,10 @@ class _Choice:
     score: float | None = None
     finish: str | None = None
     reason: int | str | None = None
+    shown: int = 0  # tokens that were in a piece
+    first: float = 0.0  # when its first token came, and its newest
+    last: float = 0.0
+    ended: bool = False  # its last piece was made
 
     def read(self) -> Detokenizer:
         """Makes the text of all tokens taken."""
@@ -93,6 +112,7 @@ class Collector:
         self.asked = asked or request.params
         self.clock = clock
         self.cached = 0
+        self.reuse: Reuse | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
         self._echo = self._prompt_text() if params.echo else ""
@@ -117,9 +137,10 @@ class Collector:
         """
         choice = self.choices[event.index]
         self.cached = max(self.cached, event.cached)
+        self.reuse = self.reuse or event.reuse
         if choice.finish:
             return False
-        self._time(event)
+        self._time(choice, event)
         for known in event.prompt_logprobs:
             self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
         if self.request.params.max_tokens == 0:  # the one drawn is not wanted
@@ -147,9 +168,26 @@ class Collector:
             outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self._best())),
             finished=self.finished,
             num_cached_tokens=self.cached,
-            metrics=self._metrics(),
+            metrics=self.metrics(),
             prompt_logprobs=self._prompt_scores(),
         )
+
+    def pieces(self) -> list[Piece]:
+        """What is new in every choice that has news, at a cost that does not grow with the text."""
+        found = []
+        for index, choice in enumerate(self.choices):
+            if choice.ended or (len(choice.tokens) == choice.shown and not choice.finish):
+                continue
+            choice.read()
+            text, choice.delta = choice.delta, ""
+            first, choice.shown = choice.shown, len(choice.tokens)
+            scores = None
+            if self.asked.logprobs is not None:
+                scores = choice.scores.listed(self._spelled)[first:]
+            choice.ended = choice.finish is not None
+            new = choice.tokens[first:]
+            found.append(Piece(index, text, new, scores, choice.finish, choice.reason))
+        return found
 
     def _best(self) -> list[_Choice]:
         """The choices to show: the likeliest first where more were drawn."""
@@ -205,13 +243,17 @@ class Collector:
         elif event.stop_token in self.request.params.stop_token_ids:
             choice.reason = event.stop_token
 
-    def _time(self, event: Event) -> None:
+    def _time(self, choice: _Choice, event: Event) -> None:
         """The first token of any choice, the newest of all."""
-        if event.timings is not None and not self._first:
+        self._last = choice.last = self.clock()
+        if event.timings is None:
+            return
+        choice.first = choice.first or event.timings.first
+        if not self._first:
             self._scheduled, self._first = event.timings.scheduled, event.timings.first
-        self._last = self.clock()
 
-    def _metrics(self) -> RequestMetrics:
+    def metrics(self) -> RequestMetrics:
+        """Timings so far; zeros before the first token."""
         if not self._first:
             return RequestMetrics()
         arrival, decoding = self.request.arrival, self._last - self._first
@@ -222,6 +264,12 @@ class Collector:
             total=self._last - arrival,
             decode_rate=later / decoding if decoding > 0 else 0.0,
         )
+
+    def gaps(self) -> tuple[float, int]:
+        """Seconds between the tokens of every choice, in all, and between how many."""
+        long = [choice for choice in self.choices if len(choice.tokens) > 1]
+        seconds = sum(choice.last - choice.first for choice in long)
+        return seconds, sum(len(choice.tokens) - 1 for choice in long)
 
     def _spelled(self, token: int) -> str:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")

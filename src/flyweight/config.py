@@ -45,6 +45,25 @@ def peer_python(given: str | None) -> str:
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
 
 
+def data_folder() -> Path | None:
+    """FLYWEIGHT_DATA: a folder of texts and traces to measure and test with, if there is one."""
+    given = os.environ.get("FLYWEIGHT_DATA")
+    return Path(given) if given else None
+
+
+def openai_key() -> str:
+    """OPENAI_API_KEY, which clients of servers send; empty where there is none."""
+    return os.environ.get("OPENAI_API_KEY") or ""
+
+
+def fault_asked_for() -> str:
+    """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
+    FLYWEIGHT_TESTING=1.
+    """
+    testing = os.environ.get("FLYWEIGHT_TESTING") == "1"
+    return os.environ.get("FLYWEIGHT_FAULT", "") if testing else ""
+
+
 def beside_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment for another process of ours, with `more` in it."""
     return {**os.environ, **more}
@@ -139,7 +158,9 @@ class Settings:
     that fits, up to the model's own.  `memory_limit` covers everything the process holds, as text
     (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `kv_cache_dtype` "auto" is the
     backend's choice.  `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above
-    0 turns prompt-lookup speculation on.
+    0 turns prompt-lookup speculation on: guesses after a match of the last `prompt_lookup_max` down
+    to `prompt_lookup_min` tokens.  `long_prefill_token_threshold` is most tokens of one prompt in a
+    step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
     forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
     requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
@@ -158,7 +179,11 @@ class Settings:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     enable_prefix_caching: bool = True
+    long_prefill_token_threshold: int = 0
+    kv_cache_memory_bytes: int = 0
     draft_tokens: int = 0
+    prompt_lookup_max: int = 5
+    prompt_lookup_min: int = 2
     prompt_logprob_rows: int = 256
     seed: int | None = None
     backend: str = "cpu"
@@ -206,7 +231,13 @@ class Settings:
         whole("max_num_seqs", self.max_num_seqs, 1, 4096)
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
+        whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0, 1 << 24)
+        whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 0, 1 << 50)
+        if self.blocks and self.kv_cache_memory_bytes:
+            raise ConfigError("blocks and kv_cache_memory_bytes say the same thing; give one")
         whole("draft_tokens", self.draft_tokens, 0, 64)
+        whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
+        whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
         if self.blocks and self.max_model_len:
             least = -(-self.max_model_len // self.block_size)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from flyweight.asking import generation_options
 from flyweight.build import (
     backend,
     kept_weights,
@@ -21,7 +22,7 @@ from flyweight.build import (
 )
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
-from flyweight.llm import LLM, generation_options
+from flyweight.llm import LLM
 from flyweight.models.registry import family
 from flyweight.plan.machine import machine
 from flyweight.plan.memory import size

@@ -7,53 +7,38 @@ or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after i
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import count
-from random import Random, SystemRandom
+from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
+from flyweight.asking import (
+    Asking,
+    Facts,
+    Message,
+    Params,
+    conversation,
+    generation_options,
+    spelled,
+)
 from flyweight.build import Loaded, Notify, build
-from flyweight.collect import Collector, VectorCollector, drawn
+from flyweight.collect import Collector, VectorCollector
 from flyweight.config import Settings
-from flyweight.errors import CheckpointError, RequestError
+from flyweight.errors import RequestError
 from flyweight.loop import Gathers, Loop
-from flyweight.prompts import Asked, Lane, Prompt, Reader, lanes_of, listed, one_each
+from flyweight.prompts import Asked, Lane, Prompt, lanes_of, listed, one_each
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
+from flyweight.sampling.grammar import Judge
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Request, SamplingParams
+from flyweight.types import SamplingParams
 from flyweight.waiting import Patience, Progress
 
-Message = Mapping[str, Any]
 Output = TypeVar("Output", covariant=True)
-UNSAMPLED = SamplingParams(temperature=0)  # of requests that draw no tokens
-DEFAULTS = {  # of generation_config.json, as vLLM reads it
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 
 
 class Answers(Gathers, Protocol[Output]):
     """A collector of one kind of output."""
 
     def output(self) -> Output: ...
-
-
-def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """A generation_config.json as `SamplingParams`' options; `CheckpointError` where one is out of
-    range.
-    """
-    given = {ours: theirs[name] for name, ours in DEFAULTS.items() if name in theirs}
-    given = {name: value for name, value in given.items() if value is not None}
-    try:
-        SamplingParams(**given)
-    except RequestError as error:
-        raise CheckpointError(f"generation_config.json: {error}") from None
-    return given
 
 
 class LLM:
@@ -80,13 +65,12 @@ class LLM:
             patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
         adapters = tuple(self.settings.adapters)
-        self._reader = Reader(
-            self.tokenizer, spec.vocab, limits.max_model_len, limits.scored, adapters
+        facts = Facts(
+            spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters
         )
-        self._ids = count()
+        judge = Judge(lambda: spelled(self.tokenizer))
+        self._asking = Asking(self.tokenizer, facts, self.settings.seed, judge)
         self._loop = Loop(self.loaded.engine, limits)
-        seed = self.settings.seed
-        self._seeds = SystemRandom() if seed is None else Random(seed)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 
     @property
@@ -127,9 +111,8 @@ class LLM:
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
         lanes = lanes_of(salt, priority, adapter, len(many))
-        read = self._reader.read
-        asked = [read(p, s, lane) for p, s, lane in zip(many, params, lanes, strict=True)]
-        return self._all(asked, self._collector, use_tqdm)
+        asked = [self._asking.ask(*one) for one in zip(many, params, lanes, strict=True)]
+        return self._all(asked, self._asking.collector, use_tqdm)
 
     def embed(
         self,
@@ -145,11 +128,8 @@ class LLM:
         many = listed(prompts)
         params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
         lanes = lanes_of(salt, priority, adapter, len(many))
-        asked = [
-            replace(self._reader.read(p, UNSAMPLED, lane, answer=0), pooling=pooling)
-            for p, pooling, lane in zip(many, params, lanes, strict=True)
-        ]
-        return self._all(asked, self._vector, use_tqdm)
+        asked = [self._asking.ask(*one) for one in zip(many, params, lanes, strict=True)]
+        return self._all(asked, self._asking.vector, use_tqdm)
 
     def beam_search(
         self,
@@ -165,8 +145,8 @@ class LLM:
         many = listed(prompts)
         searches = one_each("params", params, BeamSearchParams, len(many))
         lanes = lanes_of(salt, priority, adapter, len(many))
-        asked = [self._sought(*one) for one in zip(many, searches, lanes, strict=True)]
-        return self._all(asked, self._search, use_tqdm)
+        asked = [self._asking.ask(*one) for one in zip(many, searches, lanes, strict=True)]
+        return self._all(asked, self._asking.collector, use_tqdm)
 
     def chat(
         self,
@@ -215,18 +195,9 @@ class LLM:
         text or by name.  `variables` are documents, add_generation_prompt, continue_final_message,
         and the template's own switches.
         """
-        from flyweight.text.chat import choose, render
-        from flyweight.text.messages import declared, prepared, text_only
-
-        listed = declared("tools", tools)
-        if variables.get("documents") is not None:
-            variables["documents"] = declared("documents", variables["documents"])
-        template = choose(self.tokenizer.marks.templates, chat_template, tools=bool(listed))
-        talk = prepared(messages, template)
-        text_only(talk)
-        text = render(template, talk, self.tokenizer, tools=listed, **variables)
-        ids = self.tokenizer.encode(text, add_special=False)  # the template wrote BOS itself
-        return {"prompt": text, "prompt_token_ids": ids}
+        return conversation(
+            self.tokenizer, messages, chat_template=chat_template, tools=tools, **variables
+        )
 
     def stream(
         self,
@@ -247,34 +218,25 @@ class LLM:
                 f"ended; nearest valid: best_of = {params.n}, or generate",
                 "best_of",
             )
-        asked = self._reader.read(prompt, params, Lane(salt, priority, adapter))
-        id = f"request-{next(self._ids)}"
-        runs = self._loop.run(self._collector(asked, id, time.monotonic()) for _ in range(1))
+        asking = self._asking
+        asked = asking.ask(prompt, params, Lane(salt, priority, adapter))
+        id = asking.id()
+        runs = self._loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
 
     def collector(
         self,
         prompt: Prompt,
-        params: SamplingParams | BeamSearchParams | PoolingParams | None = None,
+        params: Params | None = None,
         lane: Lane | None = None,
     ) -> "Collector | VectorCollector":
         """A checked request with what gathers its answer, for a front that steps the engine itself.
         Raises `RequestError`.
         """
-        lane = lane or Lane()
-        id = f"request-{next(self._ids)}"
-        if isinstance(params, BeamSearchParams):
-            return self._search(self._sought(prompt, params, lane), id)
-        if isinstance(params, PoolingParams):
-            asked = self._reader.read(prompt, UNSAMPLED, lane, answer=0)
-            return self._vector(replace(asked, pooling=params), id)
-        (one,) = self._params(params, 1)
-        return self._collector(self._reader.read(prompt, one, lane), id)
-
-    def _sought(self, prompt: Prompt, beam: BeamSearchParams, lane: Lane) -> Asked:
-        ends = frozenset() if beam.ignore_eos else self.loaded.stop_ids
-        beam.check_ends(len(ends), self.loaded.spec.vocab)
-        return replace(self._reader.read(prompt, UNSAMPLED, lane), beam=beam)
+        wanted = self._params(None, 1)[0] if params is None else params
+        asked = self._asking.ask(prompt, wanted, lane or Lane())
+        make = self._asking.collector if asked.pooling is None else self._asking.vector
+        return make(asked, self._asking.id())
 
     def _all(
         self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
@@ -285,7 +247,7 @@ class LLM:
 
         def collectors() -> Iterator[Answers[Output]]:
             for one in asked:
-                places.append(f"request-{next(self._ids)}")
+                places.append(self._asking.id())
                 yield make(one, places[-1])
 
         engine = self.loaded.engine
@@ -307,54 +269,3 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         return one_each("sampling_params", given, SamplingParams, wanted)
-
-    def _collector(self, asked: Asked, id: str, arrival: float | None = None) -> Collector:
-        params, limits = asked.params, self.loaded.limits
-        room = limits.max_model_len - len(asked.tokens)
-        ends = frozenset() if params.ignore_eos else self.loaded.stop_ids
-        seed = params.seed
-        request = Request(
-            id=id,
-            tokens=tuple(asked.tokens),
-            params=drawn(params),
-            stop_ids=ends | frozenset(params.stop_token_ids),
-            max_tokens=room if params.max_tokens is None else max(1, min(room, params.max_tokens)),
-            seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
-            arrival=asked.arrival if arrival is None else arrival,
-            **asdict(asked.lane),
-            words=asked.words,
-        )
-        return Collector(request, self.tokenizer, asked.text, asked=params)
-
-    def _search(self, asked: Asked, id: str) -> Collector:
-        beam = asked.beam
-        assert beam is not None
-        room = self.loaded.limits.max_model_len - len(asked.tokens)
-        shown = replace(UNSAMPLED, include_stop_str_in_output=beam.include_stop_str_in_output)
-        request = Request(
-            id=id,
-            tokens=tuple(asked.tokens),
-            params=shown,
-            stop_ids=frozenset() if beam.ignore_eos else self.loaded.stop_ids,
-            max_tokens=room if beam.max_tokens is None else min(room, beam.max_tokens),
-            arrival=asked.arrival,
-            **asdict(asked.lane),
-            beam=beam,
-        )
-        every = replace(shown, n=beam.beam_width)
-        return Collector(request, self.tokenizer, asked.text, asked=every)
-
-    def _vector(self, asked: Asked, id: str) -> VectorCollector:
-        pooling = asked.pooling
-        # What a decoder makes of its first token does not depend on the others.
-        seen = 1 if pooling is not None and pooling.pooling == "cls" else len(asked.tokens)
-        request = Request(
-            id=id,
-            tokens=tuple(asked.tokens[:seen]),
-            params=asked.params,
-            max_tokens=0,
-            arrival=asked.arrival,
-            **asdict(asked.lane),
-            pooling=pooling,
-        )
-        return VectorCollector(request, asked.text, asked.tokens)

@@ -20,18 +20,22 @@ from flyweight.text.words import Lexicon
 from flyweight.types import Request, SamplingParams, Words
 
 T = TypeVar("T")
+PIECE = 8  # characters of a token, generously: text of so many is read in one go
+LONGEST_PIECE = 512  # characters
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
-    goes first), and the adapter it goes through, "" for none.
+    goes first), the adapter it goes through, "" for none, and whether it is told what it got from
+    the cache.
     """
 
     salt: str = ""
     priority: int = 0
     adapter: str = ""
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Reader:
             if prompt.get("prompt_token_ids") is not None:
                 return (text if isinstance(text, str) else None), _ids(prompt["prompt_token_ids"])
         if isinstance(text, str):
-            return text, tuple(self.tokenizer.encode(text, add_special=True))
+            return text, tuple(encoded(self.tokenizer, text, self.longest))
         if isinstance(prompt, Mapping):
             raise RequestError(
                 f"prompt has the keys {sorted(map(str, prompt))}; needed: prompt (text) "
@@ -128,6 +132,25 @@ class Reader:
                 raise RequestError(
                     f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
                 )
+
+
+def encoded(
+    tokenizer: Tokenizer, text: str, longest: int | None, add_special: bool = True
+) -> list[int]:
+    """Ids of a prompt.  Where its beginning alone is more than `longest` tokens, the rest is not
+    read: `RequestError`.  (A cut may fall within a word, which the words after it never undo.)
+    """
+    size = 0 if longest is None else PIECE * longest
+    while longest is not None and size < len(text):
+        begun = len(tokenizer.encode(text[:size], add_special=False)) - LONGEST_PIECE
+        if begun > longest:
+            raise RequestError(
+                f"prompt has {begun} tokens or more; allowed: 1 to {longest - 1} "
+                f"(max_model_len = {longest}, and one is left for the answer)",
+                "prompt",
+            )
+        size *= 4
+    return tokenizer.encode(text, add_special=add_special)
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

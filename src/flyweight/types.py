@@ -13,6 +13,7 @@ from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
+from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
@@ -61,6 +62,7 @@ class SamplingParams:
     With either, `max_tokens` 0 leaves it at that.  `best_of` draws so many choices and returns the
     `n` likeliest.  `logits_processors` are functions f(generated ids, row) or f(prompt ids,
     generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
+    `structured_outputs` says what the text must look like; where it is complete, it ends.
     """
 
     n: int = 1
@@ -100,6 +102,7 @@ class SamplingParams:
     echo: bool = False
     best_of: int | None = None
     logits_processors: tuple[Processor, ...] = ()
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -194,6 +197,9 @@ class SamplingParams:
                 f"nearest valid: {self.n}",
                 "best_of",
             )
+        outputs = self.structured_outputs
+        known = outputs is None or isinstance(outputs, StructuredOutputs)
+        require(known, "structured_outputs", type(outputs).__name__, "a StructuredOutputs, or none")
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(
@@ -228,7 +234,8 @@ class Request:
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
     first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0; with `beam`
-    for the answers of a search, which ends as a whole.  Raises `RequestError`.
+    for the answers of a search, which ends as a whole.  `explain` asks what became of its prompt in
+    the prefix cache.  Raises `RequestError`.
     """
 
     id: str
@@ -244,6 +251,7 @@ class Request:
     words: Words = Words()
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
+    explain: bool = False
 
     @property
     def width(self) -> int:
@@ -268,6 +276,20 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Reuse:
+    """What became of a prompt in the prefix cache: `hit` tokens were found.  `reason` is why no
+    more were: caching_off, short (of a block), rows_wanted (log-probabilities of the prompt, or its
+    hidden states), evicted, not_yet (another request is computing them), new_salt, never_seen; ""
+    where all were found that can be.  `diverged` is the first token up to which nothing known
+    agrees with the prompt, None where all of it is known.
+    """
+
+    hit: int
+    reason: str
+    diverged: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best
     few.
@@ -284,9 +306,10 @@ class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
-    one, `error` says what a function of the caller's raised; `total` and `score` are the
-    log-probability of an answer found by a search, and what ranked it.  (Not frozen: that would
-    cost 128 sequences 0.2 ms a step.)
+    one, `error` says what a function of the caller's raised, or why the option `field` cannot be
+    served; `total` and `score` are the log-probability of an answer found by a search, and what
+    ranked it; `reuse` comes with timings, where it was asked for.  (Not frozen: that would cost 128
+    sequences 0.2 ms a step.)
     """
 
     id: str
@@ -302,3 +325,5 @@ class Event:
     error: str = ""
     total: float | None = None
     score: float | None = None
+    reuse: Reuse | None = None
+    field: str = ""

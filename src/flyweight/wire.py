@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
+U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
@@ -35,10 +36,21 @@ class Cuts:
     mu: F64  # [Q] mirostat's state before the draw
 
 
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which ids may be drawn at the Q rows that a grammar holds: id i has bit i % 32 of word
+    i // 32.
+    """
+
+    rows: I32  # [Q] ascending
+    words: U32  # [Q, ceil(V/32)]
+
+
 @dataclass(slots=True)
 class SampleBatch:
     """Sampling options as columns, one row per logits row.  History, bias, allowed and banned ids,
-    repeats are CSR over rows; the rarest options are in `cuts`, none where no row has one.
+    repeats are CSR over rows; the rarest options are in `cuts`, grammars' answers in `masks`, none
+    where no row has one.
 
     The order of application is stated in docs/ops.md.  `logprobs` are raw (before all of it).  The
     draw at a row depends only on (seed, choice, position).  Nobody changes one, or a `Batch`; but
@@ -70,6 +82,7 @@ class SampleBatch:
     given: I32  # [R] the token where it is known and only its log-probability is wanted, else -1
     logprobs: I32  # [R] how many best log-probabilities to return, -1 = none wanted at all
     cuts: Cuts | None = None
+    masks: Masks | None = None
 
 
 @dataclass(slots=True)

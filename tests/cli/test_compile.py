@@ -61,7 +61,7 @@ def test_what_it_says(command, kept: Path) -> None:
 
 
 def test_the_load_must_fit(command, kept: Path) -> None:
-    got = command("compile", "stories", "--memory-limit", "300MiB", "--max-batch-size", "900")
+    got = command("compile", "stories", "--memory-limit", "1GiB", "--max-batch-size", "900")
     assert got.code == 2 and not kept.exists()
     assert "too small for 900 sequences of 2560 tokens at once" in got.err
     ways = got.err.split("nearest settings that fit: ")[1].split(" or ")
@@ -71,8 +71,8 @@ def test_the_load_must_fit(command, kept: Path) -> None:
     split = ("--max-input-len", str(total - 1), "--max-output-len", "1")
     for more in (
         ("--memory-limit", limit.removeprefix("memory_limit = "), "--max-batch-size", "900"),
-        ("--memory-limit", "304MiB", "--max-batch-size", batch),
-        ("--memory-limit", "304MiB", "--max-batch-size", "900", *split),
+        ("--memory-limit", "1028MiB", "--max-batch-size", batch),
+        ("--memory-limit", "1028MiB", "--max-batch-size", "900", *split),
     ):
         assert command("compile", "stories", *more).code == 0, more
 

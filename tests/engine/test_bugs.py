@@ -241,6 +241,6 @@ def test_text_after_a_stop_token_is_caught(monkeypatch):
         right, finish = scheduler_room_trim(seq, out)
         return (out if finish is Finish.STOP else right), finish
 
-    scheduler_room_trim = scheduler_room._trim
-    monkeypatch.setattr(scheduler_room, "_trim", untrimmed)
+    scheduler_room_trim = scheduler_room.trim
+    monkeypatch.setattr(scheduler_room, "trim", untrimmed)
     assert caught()

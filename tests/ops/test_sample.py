@@ -76,7 +76,13 @@ def row_of(rng: np.random.Generator, vocab: int) -> Row:
     words = Words(bad if rng.random() < 0.3 else (), frozenset(rng.integers(0, vocab, 3).tolist()))
     options = Options(options_of(rng, vocab), seed, choice, prompt, stops, words)
     given = int(rng.integers(0, vocab)) if rng.random() < 0.1 and not options.cut else -1
-    return Row(options, length, tokens, float(rng.uniform(0, 12)), given)
+    mask = None
+    if rng.random() < 0.3:
+        words = rng.integers(0, 2**32, -(-vocab // 32), dtype=np.uint32)
+        mask = np.where(rng.random(words.shape) < 0.7, rng.choice([0, 2**32 - 1]), words)
+        mask = mask.astype(np.uint32)
+    options.plain = options.plain and mask is None
+    return Row(options, length, tokens, float(rng.uniform(0, 12)), given, mask)
 
 
 def same(got: Sampled, want: Sampled) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, compile, hub, inspect, run, tokenize
+from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -37,6 +37,8 @@ app.command("compile")(compile.compile_model)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)
+app.command("serve", context_settings=serve.WORDS)(serve.serve)
+app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
 
 
@@ -111,7 +113,8 @@ def unwritable(stream: TextIO) -> bool:
 
 def dashed(words: Sequence[str], group: Any) -> list[str]:
     """`--max_model_len=5` is `--max-model-len=5`: both spellings of the command's options are
-    taken.  Prompts and values stay as they are.
+    taken; an option of a list is said once more before each of its words.  Prompts and values stay
+    as they are.
     """
     params = chosen(words, group).params
     takes = {
@@ -119,22 +122,37 @@ def dashed(words: Sequence[str], group: Any) -> list[str]:
         for param in params
         for name in (*param.opts, *param.secondary_opts)
     }
+    several = lists(params)
     done: list[str] = []
     value = False  # whether this word is the one before's
+    listed = ""  # the option of a list whose words these are
     for i, word in enumerate(words):
         name, equals, rest = word.partition("=")
         name = name.replace("_", "-")
+        if not value and listed and not word.startswith("-"):
+            done.append(listed)
+            value = True
         if value:
             value = False
         elif word == "--":
             return [*done, *words[i:]]
         elif word.startswith("--"):
+            listed = name if name in several else ""
             if name in takes:
                 word, value = name + equals + rest, takes[name] and not equals
         elif word.startswith("-"):
             value = wants_value(word, takes)
         done.append(word)
     return done
+
+
+def lists(params: Sequence[Any]) -> set[str]:
+    """Options that take several words, `--goodput ttft:500 tpot:50`, where no word can be anything
+    else.
+    """
+    if any(param.param_type_name == "argument" for param in params):
+        return set()
+    return {name for param in params if getattr(param, "multiple", False) for name in param.opts}
 
 
 def wants_value(letters: str, takes: Mapping[str, bool]) -> bool:

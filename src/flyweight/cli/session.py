@@ -12,9 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flyweight.asking import Message
 from flyweight.cli.show import figures, stats_table
 from flyweight.errors import FlyweightError, RequestError, nearest
-from flyweight.llm import LLM, Message
+from flyweight.llm import LLM
 from flyweight.prompts import Prompt
 from flyweight.results import RequestOutput
 from flyweight.types import SamplingParams

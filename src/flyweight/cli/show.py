@@ -25,7 +25,7 @@ from rich.table import Table
 
 from flyweight.build import Described
 from flyweight.llm import LLM
-from flyweight.plan.memory import MemoryPlan, size
+from flyweight.plan.memory import MemoryPlan, size, summary
 from flyweight.results import RequestOutput
 from flyweight.untrusted import printable
 
@@ -107,14 +107,6 @@ def loading(*, verbose: bool = False, planned: bool = True) -> Iterator[Loading]
         yield tell
     finally:
         tell.stop()
-
-
-def summary(plan: MemoryPlan) -> str:
-    """One line: what this run may take."""
-    return (
-        f"{size(plan.need)} of {size(plan.limit)} allowed (weights {size(plan.weights)}, "
-        f"K/V {size(plan.kv)}); context {plan.sizing.max_model_len}"
-    )
 
 
 def plain_table(title: str, *columns: str) -> Table:

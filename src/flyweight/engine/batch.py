@@ -13,7 +13,7 @@ import numpy as np
 
 from flyweight.engine.sequence import Chunk, Plan
 from flyweight.sampling.arrays import Row, columns
-from flyweight.wire import I32, Batch, SampleBatch
+from flyweight.wire import I32, U32, Batch, SampleBatch
 
 
 def build(
@@ -21,9 +21,11 @@ def build(
     block_size: int,
     adapters: Mapping[str, int] | None = None,
     lay: Callable[[Sequence[Row]], SampleBatch] = columns,
+    masks: Mapping[int, U32] | None = None,
 ) -> Batch:
     """The batch of a plan's chunks, in their order; `adapters` are the numbers of those there
-    are, by name.  Many arrays for few numbers: lists of C integers are quicker than NumPy here.
+    are, by name, `masks` what grammars allow, by row.  Many arrays for few numbers: lists
+    of C integers are quicker than NumPy here.
     """
     tokens, positions, slots = array("i"), array("i"), array("i")  # [T]
     starts, contexts = array("i", (0,)), array("i")  # [S+1], [S]
@@ -50,7 +52,7 @@ def build(
         contexts=_ints(contexts),
         tables=_tables(plan.chunks, contexts, block_size),
         rows=_ints(rows),
-        sampling=lay(_sampling(plan.chunks)),
+        sampling=lay(_sampling(plan.chunks, masks or {})),
         adapters=_owners(plan.chunks, adapters) if adapters else None,
         hidden=_ints(hidden) if plan.hidden else None,
     )
@@ -91,7 +93,7 @@ def _tables(chunks: list[Chunk], contexts: "array[int]", block_size: int) -> I32
     return _ints(blocks).reshape(len(chunks), width)
 
 
-def _sampling(chunks: list[Chunk]) -> list[Row]:
+def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[Row]:
     """For each chunk that wants logits one row for the next token, and one after each guess, as if
     the guesses before it had been accepted; before these, the rows whose next token is given.
     """
@@ -106,5 +108,5 @@ def _sampling(chunks: list[Chunk]) -> list[Row]:
                 rows.append(Row(seq.scorer, i, (), given=seq.tokens[i]))
         for i in range(held, held + chunk.rows - chunk.scored):
             tokens = seq.known(0, i) if i > held else seq.tokens
-            rows.append(Row(seq.options, i, tokens, seq.mu))
+            rows.append(Row(seq.options, i, tokens, seq.mu, mask=masks.get(len(rows))))
     return rows

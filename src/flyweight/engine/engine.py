@@ -5,7 +5,7 @@ never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text
 protocol, never a concrete one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
@@ -13,6 +13,7 @@ from typing import Protocol
 from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.beams import Beams
+from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.pooling import Pooling
 from flyweight.engine.processors import Edit, edits
@@ -23,6 +24,7 @@ from flyweight.errors import RequestError
 from flyweight.ranges import loaded
 from flyweight.sampling.arrays import Columns
 from flyweight.sampling.verify import accept
+from flyweight.structured import NAME
 from flyweight.types import Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
 
@@ -46,25 +48,42 @@ class Engine:
         drafter: Drafter | None,
         metrics: Metrics,
         adapters: Seq[str] = (),
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
         self.pooling, self.beams = Pooling(), Beams(scheduler)
+        self.grammars = grammars or Grammars()
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
+        self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
+        self.events: list[Event] = []  # of a step under way, or one that was interrupted
+        self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
-        scheduler.pool.on_evict = metrics.evict
+        scheduler.pool.on_evict = self._evicted
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.busy or not self._sound
+        return self.scheduler.busy or self.grammars.busy or not self._sound
 
     def add(self, request: Request) -> None:
-        """Queues a request.  Raises `RequestError` for what could never be finished."""
-        self._mend()
+        """Queues a request, once its grammar, where it has one, is compiled.  Raises `RequestError`
+        for what could never be finished.
+        """
+        self.mend()
         loaded(request.adapter, self.adapters)
+        if request.params.structured_outputs is None:
+            self._queue(request)
+        else:
+            self.scheduler.judge(request)
+            self.grammars.begin(request)
+        self.metrics.requests += 1
+        self.metrics.adapted += bool(request.adapter)
+        self.metrics.constrained += request.params.structured_outputs is not None
+
+    def _queue(self, request: Request) -> None:
         self._sound = False
         try:
             self.scheduler.add(request)
@@ -72,11 +91,10 @@ class Engine:
             self._sound = True
             raise
         self._sound = True
-        self.metrics.requests += 1
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
-        events = self._end(id, index)
+        events = self.grammars.abort(id, index) or self._end(id, index)
         self.metrics.aborted += len(events)
         return events
 
@@ -88,7 +106,7 @@ class Engine:
         """Lets a choice go two ways: a new one goes on from where it is, on the same blocks and
         with draws of its own.  Returns the new choice's index.
         """
-        self._mend()
+        self.mend()
         live = self.scheduler.by_id.get(id, [])
         found = next((seq for seq in live if seq.index == index), None)
         if found is None or found.request.beam or found.request.pooling:
@@ -105,30 +123,38 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Computes one plan and returns what it produced.  Where that is interrupted, every
-        sequence is computed again by later steps.
+        sequence is computed again by later steps, and `events` are those nobody was told.
         """
-        self._mend()
+        self.mend()
+        self.events += self._compiled()
         self._sound = False
-        plan = self.scheduler.schedule()
-        batch, events = None, []
+        plan = self._plan = self.scheduler.schedule()
         if plan.chunks:
-            batch = build(plan, self.scheduler.limits.block_size, self.adapters, self._columns)
-            own = edits(plan)
-            sampled = self._run(plan, batch, own)
-            errors = {edit.row: edit.error for edit in own if edit.error}
-            produced = self._verify(plan, sampled, errors)
-            events = self.scheduler.commit(plan, produced)
-            events += self._pool(plan, sampled) + self.beams.take(plan, produced)
+            self._compute(plan)
         self._sound = True
-        if batch is None:
-            return []
-        self._count(plan, events)
-        ended = [(event.id, event.index) for event in events if event.finish]
+        events, self.events = self.events, []
+        return events
+
+    def _compute(self, plan: Plan) -> None:
+        """One step's work, from its plan to the guesses for the next."""
+        self.planned(plan)
+        marks = self.grammars.marks(plan)
+        block = self.scheduler.limits.block_size
+        batch = build(plan, block, self.adapters, self._columns, marks.masks)
+        own = edits(plan)
+        sampled = self._run(plan, batch, own)
+        errors = marks.errors | {edit.row: edit.error for edit in own if edit.error}
+        produced = self._verify(plan, sampled, errors)
+        events = self.scheduler.commit(plan, produced)
+        self.events += events
+        more = self._pool(plan, sampled) + self.beams.take(plan, produced)
+        self.events += more
+        self._count(plan, events + more)
+        ended = [(event.id, event.index) for event in events + more if event.finish]
         self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
         if self.drafter is not None:
             self.drafter.observe(batch, {})
             self._draft(self.drafter)
-        return events
 
     def stats(self) -> Stats:
         pool = self.scheduler.pool
@@ -142,7 +168,7 @@ class Engine:
         )
 
     def _end(self, id: str, index: int | None) -> list[Event]:
-        self._mend()
+        self.mend()
         width = max((seq.request.width for seq in self.scheduler.by_id.get(id, ())), default=1)
         self._sound = False
         self.beams.abort(id)
@@ -154,14 +180,39 @@ class Engine:
             events = [replace(events[0], index=i) for i in range(width)]
         return events
 
-    def _mend(self) -> None:
+    def _evicted(self, block: int, key: bytes) -> None:
+        self.metrics.evicted += 1
+        self.scheduler.known.lose(key)
+
+    def _compiled(self) -> list[Event]:
+        """Queues the requests whose grammar is compiled; the end of those whose cannot be."""
+        if not self.grammars.busy:
+            return []
+        if not self.scheduler.busy:
+            self.grammars.wait()
+        events: list[Event] = []
+        for request, error in self.grammars.ready():
+            try:
+                if not error:
+                    self._queue(request)
+                    continue
+            except RequestError as refusal:
+                error = str(refusal)
+            events += [
+                Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
+                for i in range(request.params.n)
+            ]
+        return events
+
+    def mend(self) -> None:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""
         if self._sound:
             return
         self.beams.recover()
         self.scheduler.recover()
         self._sound = True
-        self._forget([(seq.request.id, seq.index) for seq in self.scheduler.waiting])
+        left = [*self.scheduler.waiting, *(chunk.seq for chunk in self._plan.chunks)]
+        self._forget([(seq.request.id, seq.index) for seq in left])
 
     def _run(self, plan: Plan, batch: Batch, own: Seq[Edit]) -> Sampled:
         self.computing = True
@@ -195,10 +246,17 @@ class Engine:
                 own = accept(chunk.seq.draft[:guesses], own)
                 self.metrics.proposed += guesses
                 self.metrics.accepted += len(own) - 1
+            error, over = "", False
+            if own and chunk.seq.options.constrained:
+                error, over = self.grammars.take(chunk.seq, own)
+            if error:
+                produced.append(Produced((), scores=scores, error=error))
+                continue
             best = chunk.seq.options.best
             logprobs = _logprobs(best, sampled, range(first, first + len(own)))
             own = own if chunk.seq.request.beam is None else []  # the search decides
-            produced.append(Produced(own, logprobs, _state(chunk, sampled, first), scores))
+            mu = _state(chunk, sampled, first)
+            produced.append(Produced(own, logprobs, mu, scores, over=over))
         return produced
 
     def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
@@ -230,11 +288,14 @@ class Engine:
         for seq, ask, draft in zip(seqs, asks, drafter.propose(asks), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = list(draft.tokens[: ask.limit])
+            if seq.draft and seq.options.constrained:
+                seq.draft = self.grammars.cut(seq, seq.draft)
 
     def _forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Tells pooling and drafter of sequences that ended or lost their blocks."""
-        for name, _ in ids:
+        for name, index in ids:
             self.pooling.forget(name)
+            self.grammars.forget(name, index, ended=name not in self.scheduler.by_id)
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)
@@ -244,12 +305,18 @@ class Engine:
         m.steps += 1
         m.preempted += len(plan.preempted)
         m.cached += plan.cached
+        m.shared += len(plan.chunks) > 1
         for chunk in plan.chunks:
+            begins = chunk.start == chunk.seq.cached
+            m.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt
             m.computed += chunk.count
             m.copied += chunk.copy is not None
         for event in events:
             m.produced += len(event.tokens)
             m.finished += event.finish is not None
+
+
+def _unwatched(plan: Plan) -> None: ...
 
 
 def _state(chunk: Chunk, sampled: Sampled, row: int) -> float | None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 class Metrics:
     """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
-    were found; `accepted` + `rejected` = `proposed` guesses.
+    were found; `accepted` + `rejected` = `proposed` guesses.  `chunked` prompts took several
+    steps, `shared` steps had several sequences, `adapted` requests were for an adapter,
+    `constrained` ones had a grammar.
     """
 
     steps: int = 0
@@ -25,14 +27,14 @@ class Metrics:
     copied: int = 0
     proposed: int = 0
     accepted: int = 0
+    chunked: int = 0
+    shared: int = 0
+    adapted: int = 0
+    constrained: int = 0
 
     @property
     def rejected(self) -> int:
         return self.proposed - self.accepted
-
-    def evict(self, block: int, key: bytes) -> None:
-        """A `BlockPool.on_evict` that counts."""
-        self.evicted += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from itertools import count
 
 from flyweight.config import Limits
 from flyweight.engine.capacity import check
+from flyweight.engine.outcome import event_of, trim
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Copy, Table, root_key
-from flyweight.types import Event, Finish, Request
+from flyweight.kv.known import Known
+from flyweight.types import Event, Finish, Request, Reuse
 
 
 def _rank(seq: Sequence) -> tuple[int, int, int]:
@@ -39,9 +41,11 @@ class Scheduler:
     ) -> None:
         self.limits, self.pool = limits, pool
         self.fingerprint, self.clock = fingerprint, clock
+        self.known = Known(pool)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}
+        self.budget = limits.max_num_batched_tokens  # tokens of the next step, up to that many
         self._arrivals = count()
 
     @property
@@ -50,9 +54,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
-        if request.id in self.by_id:
-            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        check(request, self.limits)
+        self.judge(request)
         order = next(self._arrivals)
         root = root_key(request.salt, request.adapter, self.fingerprint)
         choices: list[Sequence] = []
@@ -65,6 +67,12 @@ class Scheduler:
             insort(self.waiting, seq, key=_rank)
         self.by_id[request.id] = choices
 
+    def judge(self, request: Request) -> None:
+        """Raises `RequestError` for what could never be finished."""
+        if request.id in self.by_id:
+            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        check(request, self.limits)
+
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request's unfinished choices, or one of them, in whatever state; their blocks are
         free at once.  A search ends as a whole.
@@ -73,7 +81,7 @@ class Scheduler:
         ended = [s for s in live if index is None or s.index == index or s.request.beam]
         for seq in ended:
             self._finish(seq)
-        return [_event(seq, Produced(()), Finish.ABORT) for seq in ended]
+        return [event_of(seq, Produced(()), Finish.ABORT) for seq in ended]
 
     def schedule(self) -> Plan:
         """Running sequences oldest first, decodes before prefill chunks, then admissions; one plan
@@ -82,7 +90,7 @@ class Scheduler:
         plan = Plan()
         ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
         decodes = [seq for seq in ready if seq.decoding]
-        budget = self.limits.max_num_batched_tokens
+        budget = min(max(self.budget, len(ready)), self.limits.max_num_batched_tokens)
         spare = budget - len(ready)  # for drafts: what is left with one token for every sequence
         for seq in decodes:
             if seq.state is State.RUNNING:
@@ -155,17 +163,17 @@ class Scheduler:
             finish = None
             seq.scored += chunk.scored
             if out.tokens:
-                out, finish = _trim(seq, out)
+                out, finish = trim(seq, out)
                 seq.mu = seq.mu if out.mu is None else out.mu
                 seq.tokens.extend(out.tokens)
                 seq.computed = len(seq.tokens) - 1
                 seq.first, seq.last = seq.first or now, now
-                events.append(_event(seq, out, finish))
+                events.append(event_of(seq, out, finish))
             else:
                 seq.computed = chunk.start + chunk.count
                 finish = Finish.ERROR if out.error else None
                 if chunk.scored or finish:
-                    events.append(_event(seq, out, finish))
+                    events.append(event_of(seq, out, finish))
             if self.limits.prefix_caching:
                 self.pool.publish(seq.table, seq.tokens, seq.computed)
             if finish:
@@ -175,7 +183,7 @@ class Scheduler:
     def end(self, seq: Sequence, finish: Finish) -> Event:
         """Ends a held sequence; its blocks are free at once."""
         self._finish(seq)
-        return _event(seq, Produced(()), finish)
+        return event_of(seq, Produced(()), finish)
 
     def recover(self) -> None:
         """Starts every sequence over after a step that was interrupted anywhere: who knows what was
@@ -308,11 +316,24 @@ class Scheduler:
         return need + len(self.running) <= len(self.pool.free) - self.pool.unheld(shared)
 
     def _start(self, seq: Sequence, shared: list[int], valid: int) -> Copy | None:
+        if seq.request.explain and not seq.scheduled:
+            seq.reuse = self._explain(seq)
         self.pool.share(seq.table, shared)
         seq.computed, seq.state = valid, State.RUNNING
         seq.scheduled = seq.scheduled or self.clock()
         insort(self.running, seq, key=_rank)
         return self.pool.grow(seq.table, valid, len(seq.tokens))
+
+    def _explain(self, seq: Sequence) -> Reuse:
+        """What becomes of its prompt in the prefix cache, before its blocks are taken."""
+        if not self.limits.prefix_caching:
+            return Reuse(0, "caching_off", None)
+        if seq.leader is not None and seq.leader.reuse is not None:
+            return seq.leader.reuse  # they share one prompt
+        groups = [group for id, group in self.by_id.items() if id != seq.request.id]
+        live = [s.tokens for group in groups for s in group if s.table.root == seq.table.root]
+        salted = bool(seq.request.salt)
+        return self.known.explain(seq.table, seq.tokens, seq.first_row, salted, live)
 
     def _preempt(self, seq: Sequence, plan: Plan) -> None:
         """Back to waiting, to be computed again; what was published may still be found."""
@@ -324,6 +345,8 @@ class Scheduler:
 
     def _finish(self, seq: Sequence) -> None:
         (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        if self.limits.prefix_caching and not seq.index:
+            self.known.end(seq.table.root, seq.tokens[: seq.computed])
         self.pool.release(seq.table)
         seq.state, seq.in_flight, seq.draft = State.FINISHED, False, []
         left = [s for s in self.by_id[seq.request.id] if s is not seq]
@@ -343,38 +366,4 @@ def _ready(seq: Sequence) -> bool:
         or leader.state is State.FINISHED
         or leader.computed >= seq.prompt - 1
         or leader.generated > 0
-    )
-
-
-def _trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
-    """Cuts what was accepted after a stop id or the last token allowed."""
-    request, generated = seq.request, seq.generated
-    room, least = request.max_tokens - generated, request.params.min_tokens - generated
-    kept = min(len(out.tokens), room)
-    finish = Finish.LENGTH if kept == room else None
-    if request.stop_ids:
-        for i in range(max(0, least), kept):
-            if out.tokens[i] in request.stop_ids:
-                kept, finish = i + 1, Finish.STOP
-                break
-    if kept < len(out.tokens):
-        out = out._replace(tokens=out.tokens[:kept], logprobs=out.logprobs[:kept])
-    return out, finish
-
-
-def _event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
-    """Timings travel with the first token and with the end."""
-    generated = seq.generated
-    timed = generated and (finish or generated == len(out.tokens))
-    return Event(
-        id=seq.request.id,
-        index=seq.index,
-        tokens=tuple(out.tokens),
-        logprobs=tuple(out.logprobs),
-        finish=finish,
-        stop_token=out.tokens[-1] if finish is Finish.STOP and out.tokens else None,
-        cached=seq.cached,
-        prompt_logprobs=tuple(out.scores),
-        error=out.error,
-        timings=seq.timings() if timed else None,
     )

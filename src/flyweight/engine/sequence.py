@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from flyweight.kv.blocks import Copy, Table
 from flyweight.sampling.beam import rules
 from flyweight.sampling.options import Options
-from flyweight.types import Request, SamplingParams, Timings, TokenLogprobs
+from flyweight.types import Request, Reuse, SamplingParams, Timings, TokenLogprobs
 
 
 class State(Enum):
@@ -48,6 +48,7 @@ class Sequence:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    reuse: Reuse | None = None
     mu: float = field(init=False)  # mirostat's state, which every token it draws moves
     options: Options = field(init=False)
     scorer: Options | None = None
@@ -159,7 +160,8 @@ class Plan:
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
-    used; the scored rows' log-probabilities; what ends it, if something of the caller's went wrong.
+    used; the scored rows' log-probabilities; what ends it, if something of the caller's
+    went wrong; whether its grammar lets nothing follow.
     """
 
     tokens: Seq[int]
@@ -167,3 +169,4 @@ class Produced(NamedTuple):
     mu: float | None = None
     scores: Seq[TokenLogprobs] = ()
     error: str = ""
+    over: bool = False

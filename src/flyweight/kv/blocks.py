@@ -153,6 +153,13 @@ class BlockPool:
         )
         self.free = OrderedDict.fromkeys(unkeyed_first)
 
+    def forget(self) -> int:
+        """Drops every key: what was computed before is found by nobody.  Returns how many."""
+        lost = len(self.by_hash)
+        self.by_hash.clear()
+        self.hash_of = [None] * self.blocks
+        return lost
+
     def integrity(self, tables: Iterable[Table]) -> None:
         """Asserts that held + free is the whole pool and that the index is exact; `tables` are all
         live ones.

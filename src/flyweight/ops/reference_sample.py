@@ -5,10 +5,11 @@ Invariant: a row's token and log-probabilities depend on that row alone; the ran
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flyweight.ops import truncate
 from flyweight.ops.truncate import OFF, Cut
-from flyweight.wire import F32, F64, I64, SampleBatch, Sampled
+from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
 
 WORD = 2**64 - 1
 XTC = 0x9FB21C651E98DF25  # its chance is a number of its own
@@ -75,10 +76,19 @@ def adjust(logits: F32, s: SampleBatch, r: int) -> F32:
         others[allowed] = False
         out[others] = -np.inf
     out[s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]]] = -np.inf
+    if s.masks is not None:
+        for words in s.masks.words[s.masks.rows == r]:
+            out[~marked(words, len(out))] = -np.inf
     _penalise(out, s, r)
     own = slice(s.repeat_starts[r], s.repeat_starts[r + 1])
     np.subtract.at(out, s.repeat_ids[own], s.repeat_values[own])
     return out
+
+
+def marked(words: U32, vocab: int) -> NDArray[np.bool_]:
+    """The ids whose bit is set: [V]."""
+    bits = words[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    return bits.ravel()[:vocab].astype(bool)
 
 
 def _penalise(out: F32, s: SampleBatch, r: int) -> None:

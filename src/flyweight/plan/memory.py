@@ -190,6 +190,14 @@ def size(n: int) -> str:
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{n / MIB:.1f} MiB"
 
 
+def summary(plan: MemoryPlan) -> str:
+    """One line: what this run may take."""
+    return (
+        f"{size(plan.need)} of {size(plan.limit)} allowed (weights {size(plan.weights)}, "
+        f"K/V {size(plan.kv)}); context {plan.sizing.max_model_len}"
+    )
+
+
 def _blocks_for(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) + 1  # one to spare: copy-on-write needs a target
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.sampling.options import Options
 from flyweight.sampling.repeats import completions, repeats
-from flyweight.wire import F32, I32, Cuts, SampleBatch
+from flyweight.wire import F32, I32, U32, Cuts, Masks, SampleBatch
 
 # `options.RECORD`, field by field
 RECORD = np.dtype(
@@ -34,7 +34,8 @@ NONE: I32 = np.zeros(0, np.int32)
 class Row(NamedTuple):
     """One logits row.  `position` is the index in the sequence of the token to be drawn, `tokens`
     those before it (drafts among them count; read only where an option asks for them).  `mu` is
-    mirostat's state, `given` the token where it is known, -1 where it is to be drawn.
+    mirostat's state, `given` the token where it is known, -1 where it is to be drawn, `mask` the
+    ids a grammar allows.
     """
 
     options: Options
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     tokens: Sequence[int]
     mu: float = 0.0
     given: int = -1
+    mask: U32 | None = None
 
 
 def columns(rows: Sequence[Row]) -> SampleBatch:
@@ -105,6 +107,7 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
         "repeat_values": repeat_values,
         "repeat_starts": repeat_starts,
         "cuts": _cuts([(i, row) for i, row in special if row.options.cut]),
+        "masks": _masks(special),
     }
 
 
@@ -145,6 +148,13 @@ def _cuts(rows: Sequence[tuple[int, Row]]) -> Cuts | None:
         mirostat_eta=np.array([p.mirostat_eta for p in params]),
         mu=np.array([row.mu for _, row in rows]),
     )
+
+
+def _masks(rows: Sequence[tuple[int, Row]]) -> Masks | None:
+    found = [(i, row.mask) for i, row in rows if row.mask is not None]
+    if not found:
+        return None
+    return Masks(np.array([i for i, _ in found], np.int32), np.stack([mask for _, mask in found]))
 
 
 def _ragged(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:

@@ -22,6 +22,7 @@ class Options:
     """How the tokens of choice `choice` of a request are chosen.  `prompt` is how many of its
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
     options need nothing but their record; `edited` rows go through functions of the caller's;
+    `constrained` ones to a grammar;
     `drafts` says whether guesses can be judged, which takes options without a state that a draw
     changes and without such functions.  `best` is how many best log-probabilities are wanted of
     each row; where a search wants more than the params ask for, it decides what follows.
@@ -40,6 +41,7 @@ class Options:
     plain: bool = field(init=False)
     edited: bool = field(init=False)
     drafts: bool = field(init=False)
+    constrained: bool = field(init=False)
     record: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +51,9 @@ class Options:
         self.dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
         self.cut = bool(p.mirostat) or any(getattr(p, name) != CUTS[name] for name in RARE)
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad
-        self.plain = not (self.penalised or self.dry or self.cut or lists or p.min_tokens)
+        self.constrained = p.structured_outputs is not None
+        special = self.penalised or self.dry or self.cut or self.constrained
+        self.plain = not (special or lists or p.min_tokens)
         self.edited = bool(p.logits_processors)
         self.drafts = not (p.mirostat or self.edited) and self.best is None
         if self.best is None:

@@ -19,6 +19,10 @@ from flyweight.untrusted import one_line, shown
 
 MOST_TEMPLATE = 1 << 18  # characters; compiling one cannot be interrupted
 FAILS = "messages: the model's chat template"
+# Of a model that was taught no conversation: what is said, line by line, is the text to go on with.
+PLAIN = (
+    '{% for message in messages %}{{ message.content }}{{ "" if loop.last else "\\n" }}{% endfor %}'
+)
 WITH_TOOLS = "tool_use"  # the template some models name for it
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # where the last message is cut, until it is found again
 

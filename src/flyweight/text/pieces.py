@@ -7,12 +7,14 @@ in the function and the bytes they bring.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from flyweight.text.codec import TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType
 from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
+
+REMEMBERED = 4096  # tokens whose bytes are at hand: a text comes back to the same few
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class PieceCodec:
         self._special = vocabulary.marks.special_ids
         self._around = vocabulary.around
         self._kind = kind
+        self._spelled = lru_cache(REMEMBERED)(kind.spelled)
         self._splitter = SpecialSplitter(
             vocabulary.of_type(TokenType.USER_DEFINED), vocabulary.control()
         )
@@ -63,7 +66,7 @@ class PieceCodec:
     def token_bytes(self, token: int, special: bool) -> bytes:
         if not 0 <= token < len(self._pieces) or (token in self._special and not special):
             return b""
-        return self._kind.spelled(token)
+        return self._spelled(token)
 
     def piece(self, token: int) -> str:
         return self._pieces[token] if 0 <= token < len(self._pieces) else ""

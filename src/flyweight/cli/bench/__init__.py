@@ -2,7 +2,7 @@
 
 import typer
 
-from flyweight.cli.bench import kernels, serving, startup
+from flyweight.cli.bench import kernels, offline, serve, startup
 
 app = typer.Typer(
     help="Measure speed, beside the machine's limits and beside peers.",
@@ -10,9 +10,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("kernels")(kernels.kernels)
-app.command("throughput")(serving.throughput)
-app.command("latency")(serving.latency)
+app.command("throughput")(offline.throughput)
+app.command("latency")(offline.latency)
 app.command("startup")(startup.startup)
+app.command("serve")(serve.serve)
 
 
 @app.callback()

@@ -24,6 +24,7 @@ def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
         (s.allowed_ids, s.allowed_starts) if s.allowed_ids.size else None,
         (s.banned_ids, s.banned_starts) if s.banned_ids.size else None,
         (s.repeat_ids, s.repeat_values, s.repeat_starts) if s.repeat_ids.size else None,
+        (s.masks.rows, s.masks.words) if s.masks is not None else None,
         given,
         s.logprobs,
     )

@@ -7,12 +7,12 @@ import pytest
 from test_kernels_bench import Heard, stand_in
 
 from flyweight.bench.kernels import Listener
+from flyweight.bench.offline import Outcome, Requests, Served, Serving, serve
 from flyweight.bench.peers import Means, Named
 from flyweight.bench.rows import Spread
-from flyweight.bench.serve import Outcome, Requests, Served, Serving, serve
 from flyweight.bench.startup import Start, Starts, startup
 from flyweight.bench.workloads import Workload
-from flyweight.cli.bench.serving import _tell
+from flyweight.cli.bench.offline import _tell
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 

@@ -13,7 +13,7 @@ from flyweight.cli.bench import options as by
 from flyweight.config import peer_python, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.serve import Outcome, Requests
+    from flyweight.bench.offline import Outcome, Requests
 
 MOST, MOST_SEQS = 1 << 20, 4096
 InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a prompt.")]
@@ -43,7 +43,7 @@ def latency(
     output_json: OutputJson = None,
 ) -> None:
     """Time one batch of requests from the first token of its prompts to the last of its answers."""
-    from flyweight.bench.serve import Requests
+    from flyweight.bench.offline import Requests
 
     whole("num_iters", num_iters, 1, 10_000)
     whole("num_iters_warmup", num_iters_warmup, 0, 10_000)
@@ -78,7 +78,7 @@ def throughput(
     output_json: OutputJson = None,
 ) -> None:
     """Time many requests of random tokens, all there from the start."""
-    from flyweight.bench.serve import Requests
+    from flyweight.bench.offline import Requests
 
     _judge(input_len, output_len)
     whole("num_prompts", num_prompts, 1, MOST)
@@ -122,8 +122,8 @@ def _measured(
     peers: tuple[list[str] | None, str | None, str | None],
 ) -> Outcome:
     """Rounds that count and rounds before them; peers as they were given."""
+    from flyweight.bench.offline import Serving, serve
     from flyweight.bench.peers import Means, Named
-    from flyweight.bench.serve import Serving, serve
     from flyweight.cli.bench.progress import measuring
 
     vs, python, binary = peers

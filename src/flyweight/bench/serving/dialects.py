@@ -1,0 +1,215 @@
+"""The dialects a load is spoken in: the body of a request, and what an event of its answer holds.
+
+Invariant: reading an event costs about as much as parsing it: its shape is known beforehand, and
+what nobody asks for is passed over.  A chunk counts when it has a part of the answer: text, or a
+token that shows none yet; one that only opens or closes an answer does not.
+"""
+
+from abc import abstractmethod
+from typing import Any, Protocol
+
+import msgspec
+
+from flyweight.bench.serving.answer import Answer
+from flyweight.bench.serving.asks import Ask, Manner
+from flyweight.errors import ConfigError, nearest
+from flyweight.untrusted import one_line, shown
+
+DONE = b"[DONE]"
+
+
+class Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+
+class TextChoice(msgspec.Struct, gc=False):
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class ChatChoice(msgspec.Struct, gc=False):
+    delta: Delta = msgspec.field(default_factory=Delta)
+    finish_reason: str | None = None
+
+
+class TextEvent(msgspec.Struct):
+    choices: list[TextChoice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+class ChatEvent(msgspec.Struct):
+    choices: list[ChatChoice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+class LlamaEvent(msgspec.Struct):
+    content: str = ""
+    stop: bool = False
+    tokens_predicted: int | None = None
+    tokens_evaluated: int | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+class Dialect(Protocol):
+    """How one kind of server is asked, and how its events are read."""
+
+    path: str
+    takes_ids: bool
+
+    @abstractmethod
+    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+        """Notes an event of a stream.  Raises `msgspec.DecodeError`."""
+
+
+class Completions:
+    """OpenAI's /v1/completions, vLLM's too."""
+
+    path, takes_ids = "/v1/completions", True
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(TextEvent).decode
+
+    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+        found: dict[str, Any] = {**_openai(manner, turn), "prompt": ask.prompt}
+        found["max_tokens"] = ask.output
+        if manner.logprobs is not None:
+            found["logprobs"] = manner.logprobs
+        return {**found, **manner.extra}
+
+    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+        if payload == DONE:
+            answer.complete = True
+            return
+        event = self._decode(payload)
+        for choice in event.choices:
+            if choice.text or choice.finish_reason is None:
+                answer.times.append(now)
+                answer.texts.append(choice.text or "")
+        if event.usage is not None:
+            _counted(event.usage, answer)
+        if event.error:
+            answer.fail(reason(bytes(event.error)))
+
+
+class Chat:
+    """OpenAI's /v1/chat/completions: the prompt is one message of a user."""
+
+    path, takes_ids = "/v1/chat/completions", False
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(ChatEvent).decode
+
+    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+        found: dict[str, Any] = _openai(manner, turn)
+        found["messages"] = [{"role": "user", "content": ask.prompt}]
+        found["max_completion_tokens"] = ask.output
+        if manner.logprobs is not None:
+            found |= {"logprobs": True, "top_logprobs": manner.logprobs}
+        return {**found, **manner.extra}
+
+    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+        if payload == DONE:
+            answer.complete = True
+            return
+        event = self._decode(payload)
+        for choice in event.choices:
+            delta = choice.delta
+            text = delta.content or delta.reasoning or delta.reasoning_content or ""
+            silent = choice.finish_reason is None and delta.role is None
+            if text or delta.tool_calls or silent:
+                answer.times.append(now)
+                answer.texts.append(text)
+        if event.usage is not None:
+            _counted(event.usage, answer)
+        if event.error:
+            answer.fail(reason(bytes(event.error)))
+
+
+class Llama:
+    """llama.cpp's own /completion."""
+
+    path, takes_ids = "/completion", True
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(LlamaEvent).decode
+
+    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+        found = {"prompt": ask.prompt, "n_predict": ask.output, "stream": True}
+        sampling = dict(manner.sampling)
+        if "repetition_penalty" in sampling:
+            sampling["repeat_penalty"] = sampling.pop("repetition_penalty")
+        if manner.ignore_eos:
+            found["ignore_eos"] = True
+        if manner.logprobs is not None:
+            found["n_probs"] = manner.logprobs
+        return {**found, **sampling, **manner.extra}
+
+    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+        if payload == DONE:
+            return
+        event = self._decode(payload)
+        if event.error:
+            answer.fail(reason(bytes(event.error)))
+            return
+        if event.content or not event.stop:
+            answer.times.append(now)
+            answer.texts.append(event.content)
+        if event.stop:
+            answer.complete = True
+            answer.counted = event.tokens_predicted
+            answer.prompt_counted = event.tokens_evaluated
+
+
+BACKENDS: dict[str, type[Completions] | type[Chat] | type[Llama]] = {
+    "openai": Completions,
+    "vllm": Completions,
+    "openai-chat": Chat,
+    "llama.cpp": Llama,
+}
+
+
+def dialect(backend: str) -> Dialect:
+    """Raises `ConfigError` for a name that is not known."""
+    if backend not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise ConfigError(f"backend = {backend!r}; allowed: {known}{nearest(backend, BACKENDS)}")
+    return BACKENDS[backend]()
+
+
+def reason(body: bytes) -> str:
+    """The message in an error's body, of whichever shape, fit for one line."""
+    try:
+        found: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return one_line(body.decode("utf-8", "replace"))
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return one_line(found) if isinstance(found, str) else shown(found, 200)
+
+
+def _openai(manner: Manner, turn: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"model": manner.models[turn % len(manner.models)], "stream": True}
+    found["stream_options"] = {"include_usage": True}
+    if manner.ignore_eos:
+        found["ignore_eos"] = True
+    return {**found, **manner.sampling}
+
+
+def _counted(usage: Usage, answer: Answer) -> None:
+    answer.counted = usage.completion_tokens
+    answer.prompt_counted = usage.prompt_tokens

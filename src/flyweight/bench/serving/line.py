@@ -1,0 +1,237 @@
+"""A connection to a server: one request at a time, its answer read as it arrives.
+
+Invariant: the moment of a chunk is when its bytes came in, before anything is read of them; an
+answer that ends before its end is a failure.  httptools reads HTTP, a bare asyncio protocol feeds
+it: a client of many layers costs more a token than the server (docs/serving-benchmarks.md).
+"""
+
+import asyncio
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from flyweight.bench.serving.answer import Answer
+from flyweight.bench.serving.dialects import Dialect, reason
+from flyweight.errors import ConfigError
+from flyweight.untrusted import one_line, shown
+
+MOST_ERROR = 64 << 10  # bytes kept of a body that tells what is wrong
+MOST_EVENT = 16 << 20  # bytes of an event whose end has not come, and of any other body
+SSE = "event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server is: http or https, host, port, and what comes before every path."""
+
+    secure: bool
+    host: str
+    port: int
+    before: str
+
+    @classmethod
+    def of(cls, url: str) -> "Place":
+        """Raises `ConfigError`."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"base_url = {shown(url)}: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"base_url = {shown(url)} is not a server's; write http://127.0.0.1:8000"
+            )
+        secure = parts.scheme == "https"
+        before = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(secure, parts.hostname, port or (443 if secure else 80), before)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.before}"
+
+
+class Reading:
+    """One answer while it is read: its status, and its events or its whole body."""
+
+    def __init__(self, dialect: Dialect | None, answer: Answer) -> None:
+        self.dialect, self.answer = dialect, answer
+        self.status, self.events = 0, False
+        self.body = bytearray()
+
+    def take(self, part: bytes, now: float) -> None:
+        if not self.events:
+            self.body += part[: (MOST_ERROR if self.dialect else MOST_EVENT) - len(self.body)]
+            return
+        if self.body:
+            part = bytes(self.body) + part
+            self.body.clear()
+        lines = part.split(b"\n")
+        rest = lines.pop()
+        if rest:
+            self.body += rest
+            if len(rest) > MOST_EVENT:
+                self.answer.fail(f"an event of more than {MOST_EVENT} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), now)
+            elif line.startswith(b"error:"):
+                self.answer.fail(reason(line[6:].strip()))
+
+    def _event(self, payload: bytes, now: float) -> None:
+        assert self.dialect is not None
+        try:
+            self.dialect.read(payload, now, self.answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self.answer.fail(f"an event that is not of this dialect: {one_line(str(error))}")
+
+    def finish(self) -> None:
+        """The body has come to its end."""
+        if self.dialect is None:
+            return
+        if self.status != 200:
+            self.answer.fail(f"HTTP {self.status}: {reason(bytes(self.body))}")
+        elif not self.events:
+            self.answer.fail("the server answered 200 with something that is no event stream")
+        elif not self.answer.complete:
+            self.answer.fail("the stream ended before its last event")
+        elif not self.answer.times:
+            self.answer.fail("the stream had no part of an answer")
+
+
+class Line(asyncio.Protocol):
+    """One connection, kept open between requests where the server agrees."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.reading: Reading | None = None
+        self.done: asyncio.Future[None] | None = None
+        self.parser: Any = None
+        self.open, self.usable, self.now = False, False, 0.0
+        self.fresh, self.heard = True, False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.open = self.usable = True
+
+    async def ask(self, raw: bytes, reading: Reading) -> None:
+        """Sends a request and reads its answer to the end.  `stale` says afterwards whether it has
+        to be asked again.
+        """
+        self.reading, self.heard = reading, False
+        self.parser = httptools.HttpResponseParser(self)
+        self.done = asyncio.get_running_loop().create_future()
+        if self.open:
+            self.transport.write(raw)
+        else:
+            self._lost()
+        try:
+            await self.done
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self.reading = self.done = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether a connection that was kept turned out to be closed already: servers may do that
+        at any time, and the request has not been seen.
+        """
+        return not self.fresh and not self.heard
+
+    def data_received(self, data: bytes) -> None:
+        self.now = time.perf_counter()
+        self.heard = True
+        if self.reading is None:
+            self.close()  # nobody asked
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.reading.answer.fail(f"no HTTP: {one_line(str(error))}")
+            self._finish(usable=False)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open = self.usable = False
+        if self.done is not None and not self.done.done():
+            self._lost()
+
+    def close(self) -> None:
+        self.usable = False
+        if self.open:
+            self.transport.abort()
+
+    # what httptools calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-type":
+            assert self.reading is not None
+            self.reading.events = SSE in value.decode("latin-1").lower()
+
+    def on_headers_complete(self) -> None:
+        assert self.reading is not None
+        self.reading.status = self.parser.get_status_code()
+        self.reading.events = self.reading.events and self.reading.status == 200
+
+    def on_body(self, body: bytes) -> None:
+        if self.reading is not None:
+            self.reading.take(body, self.now)
+
+    def on_message_complete(self) -> None:
+        assert self.reading is not None
+        self.reading.finish()
+        self._finish(usable=self.parser.should_keep_alive())
+
+    def _lost(self) -> None:
+        """The connection is gone; an answer that was complete has its end all the same."""
+        assert self.reading is not None
+        answer = self.reading.answer
+        if not answer.complete:
+            count = len(answer.times)
+            answer.fail(f"the connection was closed after {'some' if count else 'no'} chunks")
+        self._finish(usable=False)
+
+    def _finish(self, usable: bool) -> None:
+        assert self.reading is not None and self.done is not None
+        self.reading.answer.end = time.perf_counter()
+        self.usable = usable and self.open
+        if not self.done.done():
+            self.done.set_result(None)
+        if not self.usable and self.open:
+            self.transport.abort()
+
+
+class Lines:
+    """Connections to one server: an idle one is taken again, else one is opened."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.idle: list[Line] = []
+        self._tls = ssl.create_default_context() if place.secure else None
+
+    async def take(self) -> Line:
+        """Raises `OSError`."""
+        while self.idle:
+            line = self.idle.pop()
+            if line.usable:
+                return line
+        loop = asyncio.get_running_loop()
+        place = self.place
+        _, line = await loop.create_connection(Line, place.host, place.port, ssl=self._tls)
+        return line
+
+    def give(self, line: Line) -> None:
+        if line.usable:
+            line.fresh = False
+            self.idle.append(line)
+
+    def close(self) -> None:
+        for line in self.idle:
+            line.close()
+        self.idle.clear()

@@ -1,0 +1,178 @@
+"""Sends a load and waits for its answers: open loop by the times of a pace or a trace, closed loop
+by how many may be asked at once.
+
+Invariant: a body is made before its clock starts; an answer's clock starts before its connection is
+taken.  Nothing is done per chunk but reading it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from flyweight import __version__
+from flyweight.bench.serving.answer import Answer
+from flyweight.bench.serving.asks import Ask, Manner
+from flyweight.bench.serving.dialects import Dialect, reason
+from flyweight.bench.serving.line import Lines, Place, Reading
+from flyweight.errors import ConfigError
+
+RETRY = 0.25  # seconds between looks for a server
+PATIENCE = 10  # seconds for a page
+LOADING = 503
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, how it is spoken to, and headers every request has."""
+
+    place: Place
+    dialect: Dialect
+    manner: Manner
+    path: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def request(self, ask: Ask, turn: int, name: str) -> bytes:
+        """A whole request, as bytes."""
+        body = msgspec.json.encode(self.dialect.body(ask, self.manner, turn))
+        more = {"content-type": "application/json", "x-request-id": name}
+        path = self.path or self.dialect.path
+        return head(self.place, "POST", path, {**more, **self.headers}, len(body)) + body
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Asks and when they are sent, at most `most` at once; requests' names begin with `prefix`."""
+
+    asks: Sequence[Ask]
+    times: Sequence[float]
+    most: int | None = None
+    prefix: str = "bench-"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a load came to: its answers in the order of the asks, the seconds it took, and the
+    processor time this process used meanwhile.
+    """
+
+    load: Load
+    answers: Sequence[Answer]
+    seconds: float
+    processor: float
+
+
+def head(
+    place: Place, method: str, path: str, headers: Mapping[str, str], length: int = 0
+) -> bytes:
+    lines = [
+        f"{method} {place.before}{path} HTTP/1.1",
+        f"host: {str(place).split('/')[2]}",
+        f"user-agent: flyweight-bench/{__version__}",
+        f"content-length: {length}",
+    ]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+
+
+async def play(target: Target, load: Load, tell: Tell) -> Played:
+    """Sends all of it; `tell` hears how many are answered."""
+    lines = Lines(target.place)
+    gate = asyncio.Semaphore(load.most or max(1, len(load.asks)))
+    answers = [Answer() for _ in load.asks]
+    done = 0
+
+    async def one(i: int) -> None:
+        nonlocal done
+        async with gate:
+            raw = target.request(load.asks[i], i, f"{load.prefix}{i}")
+            await exchange(lines, raw, Reading(target.dialect, answers[i]))
+        done += 1
+        tell(done, len(load.asks))
+
+    start, processor = time.perf_counter(), time.process_time()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for i, at in enumerate(load.times):
+                wait = start + at - time.perf_counter()
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                group.create_task(one(i))
+        seconds = time.perf_counter() - start
+        return Played(load, answers, seconds, time.process_time() - processor)
+    finally:
+        lines.close()
+
+
+async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
+    """One request on one connection; what goes wrong is in the answer."""
+    answer = reading.answer
+    answer.start = time.perf_counter()
+    try:
+        line = await lines.take()
+    except OSError as error:
+        answer.end = time.perf_counter()
+        answer.fail(f"no connection to {lines.place}: {told(error)}")
+        return
+    await line.ask(raw, reading)
+    lines.give(line)
+    if line.stale:
+        begun, answer.error = answer.start, ""
+        await exchange(lines, raw, reading)
+        answer.start = begun
+
+
+async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
+    """Status and JSON of a page, None where that is none.  Raises `OSError`."""
+    lines = Lines(place)
+    reading = Reading(None, Answer())
+    line = await lines.take()
+    try:
+        await line.ask(head(place, "GET", path, headers), reading)
+    finally:
+        line.close()
+    if reading.answer.error:
+        raise OSError(reading.answer.error)
+    try:
+        return reading.status, msgspec.json.decode(bytes(reading.body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return reading.status, None
+
+
+async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> list[dict[str, Any]]:
+    """The models a server lists, once it is there and has loaded.  Raises `ConfigError` where it is
+    not within so many seconds.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            # some list their models while they still load them
+            status, page = await asyncio.wait_for(get(place, "/health", headers), PATIENCE)
+            if status != LOADING:
+                status, page = await asyncio.wait_for(get(place, "/v1/models", headers), PATIENCE)
+            why = f"HTTP {status}: {reason(msgspec.json.encode(page))}"
+            if status in (401, 403):
+                raise ConfigError(f"{place} refuses us: {why}; a key: --header, or OPENAI_API_KEY")
+            if status != LOADING:
+                data = page.get("data") if isinstance(page, dict) else None
+                found = data if status == 200 and isinstance(data, list) else []
+                return [card for card in found if isinstance(card, dict)]
+        except TimeoutError:
+            why = "it takes the connection and does not answer"
+        except OSError as error:
+            why = told(error)
+        if time.monotonic() + RETRY > until:
+            waited = f" after {seconds:g} s" if seconds else "; --ready-check-timeout-sec waits"
+            raise ConfigError(f"no server at {place}: {why}{waited}")
+        await asyncio.sleep(RETRY)
+
+
+def told(error: OSError) -> str:
+    """What the system says, without the address it repeats."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return (error.strerror or str(error)).lower()

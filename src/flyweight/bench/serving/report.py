@@ -1,0 +1,217 @@
+"""What is said of a load: vLLM's block, its JSON, its file's name; ratios beside another server.
+
+Invariant: labels, order and keys are vLLM's; what is ours comes after what is theirs.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flyweight.bench.serving.arrivals import Pace
+from flyweight.bench.serving.load import Played
+from flyweight.bench.serving.summary import Summary, Times
+
+TITLES = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+WIDTH, LABEL = 50, 40
+DETAILS = (
+    "input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors",
+)  # fmt: skip
+BETTER = {  # figures beside each other, and whether more of it is better
+    "Output token throughput (tok/s)": True,
+    "Total token throughput (tok/s)": True,
+    "Request throughput (req/s)": True,
+    "Median TTFT (ms)": False,
+    "P99 TTFT (ms)": False,
+    "Median TPOT (ms)": False,
+    "Median ITL (ms)": False,
+    "P99 ITL (ms)": False,
+    "Median E2EL (ms)": False,
+}
+REASONS = 5  # of failures that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a result says of the run that made it."""
+
+    backend: str
+    model: str
+    tokenizer: str
+    count: int
+    pace: Pace
+    most: int | None
+    label: str | None = None
+
+
+def block(summary: Summary, header: Header, metrics: Sequence[str]) -> Iterator[str]:
+    """The lines of the printed result."""
+    yield f"{' Serving Benchmark Result ':=^{WIDTH}}"
+    yield row("Successful requests", summary.completed)
+    yield row("Failed requests", summary.failed)
+    if header.most is not None:
+        yield row("Maximum request concurrency", header.most)
+    if not math.isinf(header.pace.rate):
+        yield row("Request rate configured (RPS)", header.pace.rate)
+    yield row("Benchmark duration (s)", summary.seconds)
+    yield row("Total input tokens", summary.input_tokens)
+    yield row("Total generated tokens", summary.output_tokens)
+    yield row("Request throughput (req/s)", summary.requests)
+    if summary.good is not None:
+        yield row("Request goodput (req/s)", summary.good)
+    yield row("Output token throughput (tok/s)", summary.output)
+    yield row("Peak output token throughput (tok/s)", summary.peak_output)
+    yield row("Peak concurrent requests", float(summary.peak_requests))
+    yield row("Total token throughput (tok/s)", summary.total)
+    yield row("Concurrency", summary.concurrency)
+    yield row("Client processor time (us/chunk)", summary.processor_us)
+    for name in metrics:
+        yield f"{TITLES[name]:-^{WIDTH}}"
+        for label, value in figures(summary.times[name]).items():
+            yield row(f"{label} {name.upper()} (ms)", value)
+    yield "=" * WIDTH
+
+
+def figures(times: Times) -> dict[str, float]:
+    named = {f"P{percent:g}": value for percent, value in times.percentiles.items()}
+    return {"Mean": times.mean, "Median": times.median, **named}
+
+
+def row(label: str, value: float) -> str:
+    shown = str(value) if isinstance(value, int) else f"{value:.2f}"
+    return f"{label + ':':<{LABEL}} {shown:<10}"
+
+
+def reasons(summary: Summary) -> Iterator[str]:
+    """Why requests failed, the commonest first."""
+    for why, count in [*summary.reasons.items()][:REASONS]:
+        yield f"{count} failed: {why}"
+    rest = len(summary.reasons) - REASONS
+    if rest > 0:
+        yield f"... and {rest} other reasons"
+
+
+def miscounted(played: Played) -> Iterator[str]:
+    """What to say where the server read prompts as other numbers of tokens than they were made of,
+    which a chat's template does of itself.
+    """
+    pairs = zip(played.load.asks, played.answers, strict=True)
+    odd = [(ask.length, a.prompt_counted) for ask, a in pairs if a.ok and a.prompt_counted]
+    odd = [(made, counted) for made, counted in odd if made != counted]
+    if odd:
+        made, counted = odd[0]
+        yield (
+            f"the server counts {len(odd)} prompts differently ({counted} tokens for {made}): "
+            "is --tokenizer its own?"
+        )
+
+
+def document(
+    summary: Summary, header: Header, metrics: Sequence[str], played: Played | None = None
+) -> dict[str, Any]:
+    """vLLM's keys; those of every request where the load is given."""
+    rate, ramp = header.pace.rate, header.pace
+    found: dict[str, Any] = {
+        "date": time.strftime("%Y%m%d-%H%M%S"),
+        "backend": header.backend,
+        "endpoint_type": header.backend,
+        "label": header.label,
+        "model_id": header.model,
+        "tokenizer_id": header.tokenizer,
+        "num_prompts": header.count,
+        "request_rate": "inf" if math.isinf(rate) else rate,
+        "burstiness": "inf" if math.isinf(ramp.burstiness) else ramp.burstiness,
+        "max_concurrency": header.most,
+    }
+    if ramp.ramp is not None:
+        found["ramp_up_strategy"] = ramp.ramp
+        found["ramp_up_start_rps"] = ramp.ramp_start
+        found["ramp_up_end_rps"] = ramp.ramp_end
+    found |= {
+        "duration": summary.seconds,
+        "completed": summary.completed,
+        "failed": summary.failed,
+        "total_input_tokens": summary.input_tokens,
+        "total_output_tokens": summary.output_tokens,
+        "request_throughput": summary.requests,
+        "request_goodput": summary.good,
+        "output_throughput": summary.output,
+        "total_token_throughput": summary.total,
+        "max_output_tokens_per_s": summary.peak_output,
+        "max_concurrent_requests": summary.peak_requests,
+        "concurrency": summary.concurrency,
+        "client_us_per_chunk": summary.processor_us,
+        "failures": dict(summary.reasons),
+    }
+    for name in metrics:
+        found |= _named(name, summary.times[name])
+    return found | (details(played) if played else {})
+
+
+def details(played: Played) -> dict[str, list[Any]]:
+    """Request by request, in the order they were sent."""
+    answers = played.answers
+    columns: tuple[list[Any], ...] = (
+        [ask.length for ask in played.load.asks],
+        [a.tokens if a.ok else 0 for a in answers],
+        [a.start for a in answers],
+        [a.ttft for a in answers],
+        [a.itls for a in answers],
+        [a.text for a in answers],
+        [a.error for a in answers],
+    )
+    return dict(zip(DETAILS, columns, strict=True))
+
+
+def file_name(header: Header) -> str:
+    """As vLLM names results: backend, rate, concurrency, model, date."""
+    most = f"-concurrency{header.most}" if header.most is not None else ""
+    model = header.model.rstrip("/").split("/")[-1]
+    now = time.strftime("%Y%m%d-%H%M%S")
+    label = header.label or header.backend
+    return f"{label}-{header.pace.rate}qps{most}-{model}-{now}.json"
+
+
+def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, float]]:
+    """This server's figures, the other's, and how many times better ours are; none where one of
+    them answered nothing.
+    """
+    found: dict[str, tuple[float, float, float]] = {}
+    if not (ours.completed and other.completed):
+        return found
+    for label, more in BETTER.items():
+        a, b = _figure(ours, label), _figure(other, label)
+        above, below = (a, b) if more else (b, a)
+        if below > 0:  # else a percentile nobody asked for, or answers of one chunk
+            found[label] = (a, b, above / below)
+    return found
+
+
+def beside(ours: Summary, other: Summary, url: str) -> Iterator[str]:
+    """The lines of the comparison; above 1 is better than the other, whatever is measured."""
+    yield f"{f' Beside {url} ':-^{WIDTH + 20}}"
+    yield f"{'':<{LABEL - 6}} {'this':>10} {'other':>10} {'better':>10}"
+    for label, (a, b, ratio) in compared(ours, other).items():
+        yield f"{label + ':':<{LABEL - 6}} {a:>10.2f} {b:>10.2f} {f'x{ratio:.2f}':>10}"
+    yield "=" * (WIDTH + 20)
+
+
+def _figure(summary: Summary, label: str) -> float:
+    rates = {"Output": summary.output, "Total": summary.total, "Request": summary.requests}
+    kind, name = label.split()[:2]
+    if kind in rates:
+        return rates[kind]
+    times = summary.times[name.lower()]
+    return times.median if kind == "Median" else times.percentiles.get(99.0, math.nan)
+
+
+def _named(name: str, times: Times) -> dict[str, float]:
+    found = {"mean": times.mean, "median": times.median, "std": times.std}
+    found |= {f"p{percent:g}": value for percent, value in times.percentiles.items()}
+    return {f"{key}_{name}_ms": value for key, value in found.items()}

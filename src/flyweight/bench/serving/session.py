@@ -1,0 +1,200 @@
+"""One run of `bench serve`: look for the server, make the asks, warm up, play, sum up; then the
+same on another.
+
+Invariant: all servers of a run get the same asks at the same times.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from flyweight.bench.serving.arrivals import Pace
+from flyweight.bench.serving.asks import Ask, Manner
+from flyweight.bench.serving.dialects import dialect
+from flyweight.bench.serving.line import Place
+from flyweight.bench.serving.load import Load, Played, Target, Tell, get, play, ready
+from flyweight.bench.serving.traces import Trace
+from flyweight.bench.serving.vocabulary import UNKNOWN, Ids, Texts, Vocabulary
+from flyweight.build import DEFAULT_MODEL, find, open_tokenizer
+from flyweight.config import Settings
+from flyweight.errors import ConfigError, nearest
+from flyweight.text.tokenizer import Tokenizer
+
+FORMS = ("auto", "text", "ids")
+
+
+class Dataset(Protocol):
+    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server as it was named: its address, its dialect, the model asked for ("" is its first)."""
+
+    place: Place
+    backend: str
+    name: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What every request asks for, and headers it has."""
+
+    sampling: Mapping[str, Any]
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked, how much of it, and when."""
+
+    data: Dataset
+    count: int
+    pace: Pace
+    most: int | None = None
+    warmups: int = 0
+    seed: int = 0
+    form: str = "auto"
+    tokenizer: str = ""
+    prefix: str = "bench-"
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            known = ", ".join(FORMS)
+            raise ConfigError(
+                f"prompt_form = {self.form!r}; allowed: {known}{nearest(self.form, FORMS)}"
+            )
+        if isinstance(self.data, Trace) and self.pace != Pace():
+            raise ConfigError("a trace has times of its own; leave rate, burstiness and ramp out")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A server that is there: what it is asked through, its models, the size of its vocabulary."""
+
+    server: Server
+    target: Target
+    cards: Sequence[Mapping[str, Any]]
+    vocab: int | None
+
+    @property
+    def model(self) -> str:
+        return self.target.manner.models[0]
+
+    @property
+    def longest(self) -> int | None:
+        lengths = [card.get("max_model_len") for card in self.cards]
+        found = [length for length in lengths if isinstance(length, int)]
+        return min(found, default=None)
+
+
+class Session:
+    """Servers that are there and the load for them; `note` is told what a person should know."""
+
+    def __init__(self, wanted: Wanted, body: Body, note: Callable[[str], None]) -> None:
+        self.wanted, self.body, self.note = wanted, body, note
+        self.runner = asyncio.Runner(loop_factory=_loop())
+        self.servers: list[Found] = []
+        self.tokenizer_name = ""
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runner.close()
+
+    def look(self, server: Server, seconds: float) -> None:
+        """Waits for a server.  Raises `ConfigError`."""
+        self.servers.append(self.runner.run(looked(server, self.body, seconds)))
+
+    def load(self) -> Load:
+        """The asks, which all servers found so far can take."""
+        wanted = self.wanted
+        rng = random.Random(wanted.seed)
+        data, traced = wanted.data, isinstance(wanted.data, Trace)
+        if isinstance(data, Trace) and data.longest is None:
+            lengths = [one.longest for one in self.servers if one.longest is not None]
+            data = replace(data, longest=min(lengths, default=None))
+        asks = data.asks(self._words(), wanted.count, rng)
+        times = [ask.at for ask in asks] if traced else wanted.pace.times(len(asks), rng)
+        return Load(asks, times, wanted.most, wanted.prefix)
+
+    def play(self, server: Found, load: Load, tell: Tell) -> Played:
+        """Warms up, then the load."""
+        if self.wanted.warmups:
+            asks = [load.asks[i % len(load.asks)] for i in range(self.wanted.warmups)]
+            warm = Load(asks, [0.0] * len(asks), load.most or 1, f"{load.prefix}warm-")
+            self.runner.run(play(server.target, warm, lambda done, total: None))
+        return self.runner.run(play(server.target, load, tell))
+
+    def _words(self) -> Vocabulary:
+        takes_ids = all(one.target.dialect.takes_ids for one in self.servers)
+        form = self.wanted.form
+        if form == "ids" and not takes_ids:
+            raise ConfigError("prompt_form = 'ids': chat takes text")
+        tokenizer = self._tokenizer()
+        if tokenizer is not None:
+            if form == "ids":
+                return Ids(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
+            return Texts(tokenizer)
+        if form == "text" or not takes_ids:
+            raise ConfigError("texts are counted with a tokenizer; give --tokenizer PATH")
+        sizes = [one.vocab for one in self.servers if one.vocab]
+        if len(sizes) < len(self.servers):
+            self.note(f"the vocabulary's size is not known; prompts are of ids below {UNKNOWN}")
+            sizes.append(UNKNOWN)
+        return Ids(min(sizes))
+
+    def _tokenizer(self) -> Tokenizer | None:
+        """The one that was named, else the model's where the server names a file that is here."""
+        named = self.wanted.tokenizer or self._own_model()
+        self.tokenizer_name = named
+        return open_tokenizer(find(Settings.of(model=named))) if named else None
+
+    def _own_model(self) -> str:
+        first = self.servers[0]
+        names = [first.model, *(str(card.get("root") or "") for card in first.cards[:1])]
+        here = (n for n in names if n == DEFAULT_MODEL or (n and os.path.exists(n)))
+        return next(here, "")
+
+
+async def looked(server: Server, body: Body, seconds: float) -> Found:
+    cards = await ready(server.place, body.headers, seconds)
+    names = [str(card["id"]) for card in cards if card.get("id")]
+    first = server.name or (names[0] if names else "")
+    if not first:
+        raise ConfigError(f"{server.place} lists no models; give --model NAME")
+    manner = Manner(
+        body.adapters or (first,), body.sampling, body.ignore_eos, body.logprobs, body.extra
+    )
+    target = Target(server.place, dialect(server.backend), manner, server.path, body.headers)
+    return Found(server, target, cards, await vocabulary(server.place, cards, body.headers))
+
+
+async def vocabulary(
+    place: Place, cards: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
+) -> int | None:
+    """The size a server tells: llama-server among its models, ours beside them."""
+    meta = cards[0].get("meta") if cards else None
+    found = meta.get("n_vocab") if isinstance(meta, dict) else None
+    if found is None:
+        _, page = await get(place, "/server_info", headers)
+        engine = page.get("engine") if isinstance(page, dict) else None
+        found = engine.get("vocab") if isinstance(engine, dict) else None
+    return found if isinstance(found, int) and found > 1 else None
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for every system
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,119 @@
+"""Traces of real servers: when requests came and how long they were, asked again with random words.
+
+Invariant: requests keep their order and their distances, scaled by `speed`; equal block hashes
+become equal tokens, so that prefixes are shared where they were.  Reads Azure's CSV and Mooncake's
+lines of JSON.
+"""
+
+import csv
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+from flyweight.bench.serving.asks import Ask
+from flyweight.bench.serving.datasets import json_lines
+from flyweight.bench.serving.vocabulary import Vocabulary
+from flyweight.errors import ConfigError
+from flyweight.untrusted import shown
+
+BLOCK = 512  # tokens of a hash in Mooncake's traces
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request of a trace: seconds since its first, lengths, hashes of its blocks."""
+
+    at: float
+    input: int
+    output: int
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What is left of a trace where requests above `longest` tokens in all are left out."""
+
+    path: Path
+    speed: float = 1.0
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= 1e6:
+            raise ConfigError(
+                f"speed = {self.speed:g} is out of range; allowed: above 0 to 1e6; nearest valid: 1"
+            )
+
+    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+        fits = (
+            one for one in seen(self.path)
+            if self.longest is None or one.input + one.output <= self.longest
+        )  # fmt: skip
+        chosen = [*islice(fits, count)]
+        if not chosen:
+            raise ConfigError(
+                f"{self.path}: no request of at most {self.longest} tokens; give --trace-max-len"
+            )
+        seed, first = rng.getrandbits(32), chosen[0].at
+        found = []
+        for number, one in enumerate(chosen):
+            ids = tokens(one, words, seed, number)
+            at = (one.at - first) / self.speed
+            found.append(Ask(words.prompt(ids), one.input, one.output, at))
+        return found
+
+
+def tokens(one: Seen, words: Vocabulary, seed: int, number: int) -> list[int]:
+    """Each block's from its hash; without hashes, the request's own."""
+    if not one.blocks:
+        return words.draw(random.Random(f"{seed} own {number}"), one.input)
+    ids: list[int] = []
+    for block in one.blocks:
+        ids += words.draw(random.Random(f"{seed} block {block}"), BLOCK)
+    ids += words.draw(random.Random(f"{seed} own {number}"), max(0, one.input - len(ids)))
+    return ids[: one.input]
+
+
+def seen(path: Path) -> Iterator[Seen]:
+    """The requests of a file, by its kind.  Raises `ConfigError`."""
+    kinds = {".csv": azure, ".jsonl": mooncake}
+    if path.suffix not in kinds:
+        raise ConfigError(f"dataset_path = {str(path)!r}: a trace is a .csv (Azure's) or a .jsonl")
+    return kinds[path.suffix](path)
+
+
+def azure(path: Path) -> Iterator[Seen]:
+    with path.open(encoding="utf-8", newline="") as file:
+        first: datetime | None = None
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                # seven digits after the point are one more than Python reads
+                when = datetime.fromisoformat(row["TIMESTAMP"][:26])
+                lengths = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            except (KeyError, TypeError, ValueError):
+                raise _strange(path, number, [*row.values()]) from None
+            first = first or when
+            yield _judged(path, number, Seen((when - first).total_seconds(), *lengths))
+
+
+def mooncake(path: Path) -> Iterator[Seen]:
+    for number, row in enumerate(json_lines(path), 1):
+        try:
+            at = float(row["timestamp"]) / 1000
+            lengths = int(row["input_length"]), int(row["output_length"])
+            blocks = tuple(int(block) for block in row.get("hash_ids", ()))
+        except (KeyError, TypeError, ValueError):
+            raise _strange(path, number, [*row.values()]) from None
+        yield _judged(path, number, Seen(at, *lengths, blocks))
+
+
+def _judged(path: Path, number: int, one: Seen) -> Seen:
+    if one.input < 1 or one.output < 1:
+        raise _strange(path, number, [one.input, one.output])
+    return one
+
+
+def _strange(path: Path, number: int, row: Sequence[object]) -> ConfigError:
+    return ConfigError(f"{path}, line {number}: this is no request of a trace: {shown(row)}")

@@ -1,0 +1,149 @@
+"""What a person sees while a server starts, and once it is ready.
+
+Invariant: on stderr; the last line of the banner holds the address, so that scripts can wait for
+it.  `--json` puts the same on stdout, as one object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from flyweight.cli.serve.choices import Choice
+from flyweight.errors import ConfigError
+from flyweight.server.processes import age
+from flyweight.server.records import address
+from flyweight.untrusted import printable
+
+if TYPE_CHECKING:  # what is heavy is imported beside the engine
+    from flyweight.build import Described
+    from flyweight.plan.memory import MemoryPlan
+    from flyweight.server import pipe
+    from flyweight.server.front import Front
+
+PATIENT = 2.0  # seconds of loading before its progress is worth a line
+EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
+ALWAYS_SHOWN = ("prefix caching", "chunked prefill", "speculation", "LoRA")
+
+
+class Banner:
+    """A `Shows` for people."""
+
+    def __init__(self, choice: Choice, out: TextIO | None = None) -> None:
+        self.choice = choice
+        self.out = out or sys.stderr
+        self.began = time.monotonic()
+        self.shown = 0.0  # when progress was last told of
+        self.model = ""
+        self.drawn = False  # whether the last line at the terminal is to be written over
+
+    # --- while it loads ---
+
+    def found(self, path: Path) -> None:
+        """Refuses files that are not of the kind that was asked for."""
+        self.model = printable(os.path.basename(os.path.abspath(path)))
+        kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+        if self.choice.format and self.choice.format != kind:
+            asked = self.choice.format
+            raise ConfigError(
+                f"{self.model} holds {kind}, and {asked} was asked for (--quantization, "
+                f"--load-format); leave that out, or give a model whose files are {asked}"
+            )
+
+    def planned(self, plan: MemoryPlan, found: Described) -> None:
+        from flyweight.plan.memory import summary
+
+        self.say(f"{self.model}: {summary(plan)}")
+
+    def progress(self, done: int, total: int) -> None:
+        self._bar("loading", done, total)
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        self._bar(f"fetching {printable(file)[-40:]}", done, total)
+
+    def warn(self, message: str) -> None:
+        self.say(f"warning: {printable(message)}")
+
+    def note(self, message: str) -> None:
+        self.say(printable(message))
+
+    def told(self, message: pipe.Loading) -> None:
+        """What the engine's process says."""
+        if message.what == "progress":
+            self.progress(message.done, message.total)
+        elif message.what == "plan":
+            self.say(f"{self.model}: {message.text}")
+        elif message.what == "warning":
+            self.warn(message.text)
+        else:
+            self.note(message.text)
+
+    def _bar(self, what: str, done: int, total: int) -> None:
+        from flyweight.plan.memory import size
+
+        now = time.monotonic()
+        if now - self.began < PATIENT or now - self.shown < EVERY[self.out.isatty()]:
+            return
+        self.shown = now
+        line = f"{what}: {size(done)} of {size(total)}"
+        if self.out.isatty():
+            self._write(f"\r{line}\x1b[K")
+            self.drawn = True
+        else:
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        begin = "\r\x1b[K" if self.drawn else ""
+        self.drawn = False
+        self._write(f"{begin}{line}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.out.write(text)
+            self.out.flush()
+        except (OSError, ValueError):  # nobody reads any more; the server goes on
+            self.out = open(os.devnull, "w")  # noqa: SIM115
+
+    # --- once it is ready ---
+
+    def ready(self, front: Front, port: int) -> None:
+        ledger = front.ledger
+        portrait, facts = ledger.portrait, ledger.facts
+        features = {feature.name: feature for feature in ledger.features}
+        told = {
+            "model": f"{', '.join(front.names)}: {portrait.family}, {portrait.size} parameters, "
+            f"{portrait.quantisation}",
+            **{name: features[name].active for name in ("context", "K/V cache", "memory")},
+            "compute": f"{facts['threads']} threads, {facts['isa']}, "
+            f"{features['activations'].active} activations",
+            "features": ", ".join(f"{n} {features[n].active}" for n in ALWAYS_SHOWN),
+        }
+        told |= {f.name: f"{f.active}: {f.why}" for f in ledger.noted}
+        key = features["API key"]
+        told["API key"] = f"{key.active} ({key.why})"
+        width = max(map(len, told))
+        for name, value in told.items():
+            self.say(f"{name:<{width}}  {printable(value)}")
+        url = address(self.choice.server.host, port)
+        seconds = age(os.getpid())
+        self.say(f"ready after {seconds:.2f} s on {url}")
+        if self.choice.as_json:
+            gauges = front.client.gauges
+            print(json.dumps(self._document(url, port, seconds, ledger.document(gauges), facts)))
+            sys.stdout.flush()
+
+    def _document(
+        self, url: str, port: int, seconds: float, effective: dict[str, Any], facts: Any
+    ) -> dict[str, Any]:
+        return {
+            "url": url,
+            "port": port,
+            "pid": os.getpid(),
+            "ready_seconds": round(seconds, 3),
+            "engine": facts,
+            "effective": effective,
+        }

@@ -1,0 +1,96 @@
+"""What was asked for, as `Settings`, `ServerSettings` and entries of the ledger.
+
+Invariant: every option that was given is in one of them, or is refused; all refusals are told at
+once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flyweight.cli.serve.flags import Flag
+from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, model
+from flyweight.cli.serve.stances import STANCES, Value, written
+from flyweight.cli.serve.values import converted
+from flyweight.cli.serve.words import Asked, flags
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.server.settings import ServerSettings
+from flyweight.server.wishes import Wishes
+
+SECRET = ("api-key",)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to be served, and how.  `format` is what the model's files must be."""
+
+    settings: Settings
+    server: ServerSettings
+    wishes: Wishes
+    format: str = ""
+    detach: bool = False
+    as_json: bool = False
+
+
+def choose(asked: Asked) -> Choice:
+    """Raises `ConfigError`."""
+    draft = Draft(asked)
+    refusals: list[str] = []
+    for step in _steps(draft, refusals):
+        _tried(lambda step=step: step(draft), refusals)  # type: ignore[misc]
+    engine = _tried(lambda: Settings.of(**draft.engine), refusals)
+    server = _tried(lambda: ServerSettings(**draft.server), refusals)
+    if engine is None or server is None or refusals:
+        raise ConfigError("; ".join(dict.fromkeys(refusals)))
+    on = asked.options
+    detach, as_json = on.get("detach") is True, on.get("json") is True
+    given = {name: written(name, value) for name, value in on.items() if name not in SECRET}
+    wishes = Wishes(given, tuple(draft.wishes))
+    return Choice(engine, server, wishes, draft.format, detach, as_json)
+
+
+def _steps(draft: Draft, refusals: list[str]) -> list[Meaning]:
+    """What is to be done for each option; refuses those of `STANCES` that cannot be honoured."""
+    steps: list[Meaning] = [model]
+    stances = {stance.name: stance for stance in STANCES}
+    known = flags()
+    for name, value in draft.asked.options.items():
+        stance = stances.get(name)
+        if stance is not None:
+            refusal = stance.refusal(value)
+            if refusal is None:
+                draft.wish(name, stance.active, stance.why)
+            else:
+                refusals.append(refusal)
+        elif known[name].sets:
+            steps.append(_setter(known[name], value))
+        elif name in MEANINGS:
+            steps.append(MEANINGS[name])
+    return steps
+
+
+def _setter(flag: Flag, value: Value) -> Meaning:
+    def put(draft: Draft) -> None:
+        room, _, name = flag.sets.partition(".")
+        goal = draft.engine if room == "engine" else draft.server
+        goal[name] = converted(flag, value)
+
+    return put
+
+
+def _tried(work: Callable[[], Any], refusals: list[str]) -> Any:
+    try:
+        return work()
+    except ConfigError as error:
+        refusals.append(spoken(str(error)))
+        return None
+
+
+def spoken(message: str) -> str:
+    """A refusal that begins with a setting's name, under its option's."""
+    name, equals, rest = message.partition(" = ")
+    for flag in flags().values():
+        if equals and flag.sets.partition(".")[2] == name:
+            return f"--{flag.name} = {rest}"
+    return message

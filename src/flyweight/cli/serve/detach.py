@@ -1,0 +1,92 @@
+"""`flyweight serve --detach`: the server in a process of its own, which outlives the terminal.
+
+Invariant: returns once it takes requests, or with what it said when it could not start; Ctrl-C
+before that ends it too.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flyweight.errors import ConfigError
+from flyweight.server import records
+from flyweight.server.records import Record
+from flyweight.server.settings import LOOPBACK
+
+POLL = 0.02
+KEPT = 20  # logs of earlier servers
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def detach(words: Sequence[str], as_json: bool) -> int:
+    """Starts `flyweight serve` with these words; its exit code where it does not come up."""
+    path = _log()
+    command = [sys.executable, "-m", "flyweight.cli.main", "serve", *words, "--no-detach"]
+    with open(path, "wb") as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        record = _awaited(child, path)
+    except KeyboardInterrupt:
+        child.terminate()
+        child.wait()
+        raise
+    if record is None:
+        return child.returncode or 1
+    told = {"url": record.url, "pid": record.pid, "log": str(path)}
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(f"{record.url} pid {record.pid}, log {path}")
+        print(f"flyweight stop --port {record.port} ends it")
+    return 0
+
+
+def _log() -> Path:
+    """A new file, for this user alone."""
+    place = records.folder()
+    if place is None:
+        raise ConfigError("--detach keeps a log in the cache folder; set FLYWEIGHT_CACHE")
+    for old in sorted(place.glob("serve-*.log"))[:-KEPT]:
+        old.unlink(missing_ok=True)
+    path = place / time.strftime(f"serve-%Y%m%d-%H%M%S-{os.getpid()}.log")
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(0o600)
+    except OSError as error:
+        raise ConfigError(f"--detach: the log {path}: {error.strerror}") from None
+    return path
+
+
+def _awaited(child: "subprocess.Popen[bytes]", path: Path) -> Record | None:
+    """The server once it is ready; None where it has ended.  Shows what it says meanwhile."""
+    with open(path, "rb") as log:
+        while True:
+            ended = child.poll() is not None
+            sys.stderr.write(log.read().decode("utf-8", "replace"))
+            sys.stderr.flush()
+            if ended:
+                return None
+            for record in records.running():
+                if record.pid == child.pid and ready(record):
+                    return record
+            time.sleep(POLL)
+
+
+def ready(record: Record) -> bool:
+    """Whether a server takes requests."""
+    host = record.host if record.host in LOOPBACK else EVERYWHERE.get(record.host, record.host)
+    line = http.client.HTTPConnection(host, record.port, timeout=5)
+    try:
+        line.request("GET", "/ready", headers={"host": f"localhost:{record.port}"})
+        return line.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        line.close()

@@ -1,0 +1,157 @@
+"""The options of `flyweight serve`, one row each: what is written, what it sets, what help says.
+
+Invariant: every setting of the engine and every limit of the server that a user may choose has a
+row, under vLLM's name where vLLM has one.  Ranges are `Settings`' and `ServerSettings`'.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# count: a whole number, 32k too; size: bytes, 8MiB too; pair: JSON or text as it is
+Kind = Literal["whole", "count", "size", "number", "text", "switch", "words"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option.  `sets` is the field it goes to as it is, `engine.` or `server.`; without one,
+    `choices` knows what it means.  `also` are further spellings; a switch may be said with --no-.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    sets: str = ""
+    metavar: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (f"--{self.name}", *self.also)
+
+
+MODEL = (
+    Flag("model", "text", "The same as MODEL.", metavar="MODEL"),
+    Flag("served-model-name", "words", "What requests may call it.", "server.names", "NAME ..."),
+    Flag("revision", "text", "A branch, tag or commit on the Hub.", "engine.revision", "NAME"),
+    Flag("offline", "switch", "Make no network call.", "engine.offline"),
+    Flag("dtype", "text", "What is computed with: auto, float32, bfloat16.", metavar="TYPE"),
+    Flag("quantization", "text", "What the file must be: gguf.", metavar="KIND", also=("-q",)),
+    Flag("load-format", "text", "What the file must be: gguf, safetensors.", metavar="KIND"),
+    Flag("chat-template", "text", "A file, or the template itself.", metavar="FILE|TEXT"),
+    Flag(
+        "tool-call-parser",
+        "text",
+        "How calls are written: auto, none, hermes, mistral, ...",
+        "server.tool_call_parser",
+        "NAME",
+    ),
+    Flag(
+        "reasoning-parser",
+        "text",
+        "How reasoning is marked: auto, none, qwen3, mistral, ...",
+        "server.reasoning_parser",
+        "NAME",
+    ),
+    Flag("generation-config", "text", "Whose defaults for sampling: auto (the model's), vllm."),
+    Flag("enable-lora", "switch", "Serve LoRA adapters."),
+    Flag("lora-modules", "words", "Adapters, each a model of its name.", metavar="NAME=FOLDER ..."),
+    Flag("packed-cache", "switch", "Keep packed weights for next time.", "engine.packed_cache"),
+)
+
+ENGINE = (
+    Flag("max-model-len", "text", "Prompt and answer together: 4096, 32k, auto.", "", "TOKENS"),
+    Flag("memory-limit", "text", "For everything together: 6GiB, 80%.", "engine.memory_limit"),
+    Flag("gpu-memory-utilization", "number", "The same as a share: 0.8 of what we may use."),
+    Flag("kv-cache-memory-bytes", "size", "For K/V alone.", "engine.kv_cache_memory_bytes", "SIZE"),
+    Flag("num-gpu-blocks-override", "whole", "Blocks of K/V.", "engine.blocks", "N"),
+    Flag("kv-cache-dtype", "text", "auto, f16, bf16 or f32.", metavar="TYPE"),
+    Flag("block-size", "whole", "Tokens in a block of K/V.", "engine.block_size", "TOKENS"),
+    Flag("threads", "whole", "Threads to compute with.", "engine.threads", "N"),
+    Flag(
+        "activations", "text", "What matrices are multiplied with.", "engine.activations",
+        "int8|bf16|f32",
+    ),
+    Flag("max-num-seqs", "whole", "Most sequences in a step.", "engine.max_num_seqs", "N"),
+    Flag(
+        "max-num-batched-tokens", "count", "Most tokens in a step.",
+        "engine.max_num_batched_tokens", "TOKENS",
+    ),
+    Flag(
+        "long-prefill-token-threshold", "whole", "Most of one prompt in a step; 0: no limit.",
+        "engine.long_prefill_token_threshold", "TOKENS",
+    ),
+    Flag(
+        "enable-prefix-caching", "switch", "Reuse the K/V of equal beginnings.",
+        "engine.enable_prefix_caching",
+    ),
+    Flag("speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.'),
+    Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
+    Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
+)  # fmt: skip
+
+HTTP = (
+    Flag("host", "text", "Where to listen.", "server.host", "ADDRESS"),
+    Flag("port", "whole", "0 takes any that is free.", "server.port", "PORT"),
+    Flag("api-key", "words", "Keys, any of which will do.", metavar="KEY ..."),
+    Flag("api-key-file", "words", "Files with a key a line.", metavar="FILE ..."),
+    Flag("insecure", "switch", "Serve a network without a key.", "server.insecure"),
+    Flag("allowed-host", "words", "Further names in the Host header.", "server.allowed_hosts"),
+    Flag(
+        "allowed-origin", "words", "Pages that may ask.", "server.allowed_origins",
+        also=("--allowed-origins",),
+    ),
+    Flag("open-metrics", "switch", "/metrics needs no key.", "server.open_metrics"),
+    Flag("lenient", "switch", "Leave unknown fields out; x-ignored-params.", "server.lenient"),
+    Flag("enable-log-requests", "switch", "A line a request, no prompts.", "server.log_requests"),
+    Flag("disable-log-requests", "switch", "No line a request."),
+    Flag("log-format", "text", "text or json.", "server.log_format", "text|json"),
+)  # fmt: skip
+
+LIMITS = (
+    Flag(
+        "max-queued-requests", "whole", "That wait to be computed.", "server.queue_requests", "N",
+        ("--max-num-queued-reqs",),
+    ),
+    Flag(
+        "max-queued-tokens", "count", "Of prompts that wait.", "server.queue_tokens", "N",
+        ("--max-num-queued-tokens",),
+    ),
+    Flag("request-timeout", "number", "Until an answer is whole.", "server.request_seconds"),
+    Flag(
+        "drain-seconds", "number", "For what runs, on SIGTERM.", "server.drain_seconds",
+        also=("--shutdown-timeout",),
+    ),
+    Flag("stuck-seconds", "number", "Of silence until /health says so.", "server.stuck_seconds"),
+    Flag("max-body-bytes", "size", "Of a request's body.", "server.body_bytes", "SIZE"),
+    Flag("max-body-values", "count", "Of JSON in a body.", "server.body_values", "N"),
+    Flag("body-seconds", "number", "For a body to come.", "server.body_seconds"),
+    Flag("max-header-bytes", "size", "Of a request's head.", "server.header_bytes", "SIZE"),
+    Flag("header-seconds", "number", "For a head to come.", "server.header_seconds"),
+    Flag("stalled-seconds", "number", "For a reader that reads not.", "server.stalled_seconds"),
+    Flag("max-prompts", "whole", "In one request.", "server.prompts", "N"),
+    Flag("max-choices", "whole", "n of a request.", "server.choices", "N"),
+    Flag("max-request-choices", "whole", "Prompts times n.", "server.request_choices", "N"),
+    Flag("max-stops", "whole", "Stop strings of a request.", "server.stops", "N"),
+    Flag("max-logit-bias", "whole", "Entries of logit_bias.", "server.biases", "N"),
+    Flag("max-logprobs", "whole", "Log-probabilities of a token.", "server.logprobs", "N"),
+    Flag("max-tools", "whole", "Tools of a request.", "server.tools", "N"),
+    Flag("max-request-tokens", "count", "Choices times max_tokens.", "server.request_tokens", "N"),
+    Flag("max-schema-bytes", "size", "Of a schema or grammar.", "server.schema_bytes", "SIZE"),
+    Flag("max-schema-depth", "whole", "Of a schema.", "server.schema_depth", "N"),
+    Flag("compile-seconds", "number", "For a schema to compile.", "server.compile_seconds"),
+    Flag("max-connections", "whole", "Open at once.", "server.connections", "N"),
+)  # fmt: skip
+
+PROCESS = (
+    Flag("config", "text", "A YAML file of these options; the command line wins.", "", "FILE"),
+    Flag("detach", "switch", "Return once it is ready; `flyweight stop` ends it."),
+    Flag("json", "switch", "The banner as one JSON object on stdout."),
+)
+
+GROUPS = {
+    "model": MODEL,
+    "engine": ENGINE,
+    "HTTP": HTTP,
+    "limits, seconds and counts": LIMITS,
+    "process": PROCESS,
+}

@@ -1,0 +1,176 @@
+"""From the words of a command line and the lines of a YAML file to what was asked for.
+
+Invariant: what is returned holds options that exist, each with the kind of value it takes; the
+command line wins.  What an option means is not known here.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flyweight.cli.serve.flags import GROUPS, Flag
+from flyweight.cli.serve.stances import STANCES, Value
+from flyweight.errors import ConfigError, nearest
+from flyweight.untrusted import read_bytes, shown
+
+PROGRAM = "flyweight serve"
+CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, by the options' names; `model` holds the positional words.  `source` is
+    where the file's options come from.
+    """
+
+    options: dict[str, Value]
+    models: list[str]
+    of_file: frozenset[str] = field(default_factory=frozenset)
+
+
+def flags() -> dict[str, Flag]:
+    """All options by name."""
+    rows = [flag for group in GROUPS.values() for flag in group]
+    return {flag.name: flag for flag in [*rows, *(stance.flag for stance in STANCES)]}
+
+
+def read(words: Sequence[str]) -> Asked:
+    """Raises `ConfigError`; `--help` prints and leaves."""
+    parser = _parser()
+    found, extra = parser.parse_known_args([_dashed(word) for word in words])
+    models = list(found.models)
+    for word in extra:
+        if word.startswith("-") and word != "-":
+            name = word.partition("=")[0]
+            known = [s for flag in flags().values() for s in flag.spellings]
+            hint = nearest(name, known)
+            raise ConfigError(f"unknown option {shown(name)}{hint}; see {PROGRAM} --help")
+        models.append(word)
+    given = {name: value for name, value in vars(found).items() if value is not None}
+    del given["models"]
+    options: dict[str, Value] = {name.replace("_", "-"): v for name, v in given.items()}
+    file = options.pop("config", None)
+    if not isinstance(file, str):
+        return Asked(options, models)
+    theirs = read_file(Path(file).expanduser())
+    if models or "model" in options:
+        theirs.pop("model", None)
+    return Asked({**theirs, **options}, models, frozenset(theirs) - frozenset(options))
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose complaints are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        words = message.removeprefix("argument ")
+        raise ConfigError(f"{words}; see {PROGRAM} --help")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="Serves a model over HTTP, as OpenAI's clients expect.  Without MODEL, the "
+        "story model inside the package.",
+        epilog="Options of vLLM's that choose nothing here are taken where they ask for what is so "
+        "anyway, and refused by name where they do not.",
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+    )
+    parser.add_argument("-h", "--help", action="help", help="Show this and leave.")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="A .gguf file, a folder, or a name on the Hub."
+    )
+    for title, rows in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in rows:
+            _add(group, flag, flag.help.replace("%", "%%"))
+    for stance in STANCES:
+        _add(parser, stance.flag, argparse.SUPPRESS)
+    return parser
+
+
+def _add(group: Any, flag: Flag, text: str) -> None:
+    goal = flag.name.replace("-", "_")
+    if flag.kind == "switch":
+        group.add_argument(
+            *flag.spellings, dest=goal, action="store_const", const=True, default=None, help=text
+        )
+        group.add_argument(
+            f"--no-{flag.name}", dest=goal, action="store_const", const=False, default=None,
+            help=argparse.SUPPRESS,
+        )  # fmt: skip
+        return
+    shape: dict[str, Any] = {"metavar": flag.metavar.split(" ")[0] or "VALUE"}
+    if flag.kind == "words":
+        shape |= {"nargs": "+", "action": "extend"}
+    group.add_argument(*flag.spellings, dest=goal, default=None, help=text, **shape)
+
+
+def _dashed(word: str) -> str:
+    """`--max_model_len=5` is `--max-model-len=5`."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def read_file(path: Path) -> dict[str, Value]:
+    """The options a YAML file names.  Raises `ConfigError`, or `CheckpointError` where it cannot be
+    read.
+    """
+    import yaml
+
+    text = read_bytes(path, CONFIG_BYTES)
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f", line {place.line + 1}" if place else ""
+        raise ConfigError(f"--config {path}{line}: not YAML") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"--config {path}: options and their values were expected")
+    known = flags()
+    options: dict[str, Value] = {}
+    for key, value in found.items():
+        name = _name(str(key), known)
+        if name not in known or name == "config":
+            hint = nearest(str(key), known)
+            raise ConfigError(f"--config {path}: unknown option {shown(key)}{hint}")
+        options[name] = _value(f"--config {path}: {key}", known[name], value)
+    return options
+
+
+def _name(key: str, known: dict[str, Flag]) -> str:
+    """An option's name, however the file spells it."""
+    name = key.replace("_", "-")
+    for flag in known.values():
+        if f"--{name}" in flag.also or (name in {s.lstrip("-") for s in flag.also}):
+            return flag.name
+    return name
+
+
+def _value(where: str, flag: Flag, value: Any) -> Value:
+    """A value of a file as the command line would have it."""
+    if flag.kind == "switch":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} = {shown(value)} is not valid; allowed: true or false")
+        return value
+    if flag.kind == "words":
+        many = value if isinstance(value, list) else [value]
+        return [_text(where, one) for one in many]
+    return _text(where, value)
+
+
+def _text(where: str, value: Any) -> str:
+    if isinstance(value, dict | list):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            value = type(value).__name__
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ConfigError(f"{where} = {shown(value)} is not valid; allowed: text or a number")

@@ -1,0 +1,78 @@
+"""`flyweight stop`: ends a server of ours and waits until it is gone."""
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.errors import ConfigError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.server.records import Record
+
+POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
+TELL = 1.0  # seconds until it is said what is waited for
+
+Port = Annotated[int | None, typer.Option(metavar="PORT", help="Which, where several run.")]
+Every = Annotated[bool, typer.Option("--all", help="All of them.")]
+Now = Annotated[bool, typer.Option("--now", help="Do not wait for what is being answered.")]
+
+
+def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
+    """Ends a server: what is being answered is finished first."""
+    from flyweight.server import records
+
+    found = records.running()
+    if port is not None:
+        found = [record for record in found if record.port == port]
+    if not found:
+        raise ConfigError(_nobody(port))
+    if len(found) > 1 and not every:
+        ports = ", ".join(f"{record.port} ({record.model})" for record in found)
+        raise ConfigError(f"{len(found)} servers run; give --port or --all; ports: {ports}")
+    return max(end(record, now) for record in found)
+
+
+def _nobody(port: int | None) -> str:
+    """Why there is nothing to stop."""
+    from flyweight.server import processes, records
+
+    ports = ", ".join(str(record.port) for record in records.running()) or "none"
+    if port is None:
+        return "no server of ours is running"
+    holder = processes.listener(port)
+    if holder is not None:
+        who = f"process {holder.pid} ({processes.command(holder.pid)})"
+        return f"--port = {port} is held by {who}, which is no server of ours; ours: {ports}"
+    return f"--port = {port}: no server of ours is there; ours: {ports}"
+
+
+def end(record: "Record", now: bool) -> int:
+    """Ends one server; 0 once all its processes are gone."""
+    from flyweight.plan.memory import size
+    from flyweight.server.processes import family, resident
+
+    members = family(record.pid)
+    held = sum(resident(one.pid) for one in members)
+    began = time.monotonic()
+    wait = SPARE + (0 if now else record.drain)
+    told = sent = False
+    while alive := [one for one in members if one.alive]:
+        seconds = time.monotonic() - began
+        if record.process.alive and (not sent or (now and seconds > POLL)):
+            os.kill(record.pid, signal.SIGTERM)  # a second one does not wait
+            sent, now = True, now and not sent
+        if seconds > TELL and not told and record.process.alive:
+            told = True
+            typer.echo(f"waiting for what is being answered, {record.drain:g} s at most", err=True)
+        if seconds > wait:
+            ids = ", ".join(str(one.pid) for one in alive)
+            typer.echo(f"{record.url} still runs after {seconds:.0f} s: process {ids}", err=True)
+            return 1
+        time.sleep(POLL)
+    seconds = time.monotonic() - began
+    print(f"stopped {record.url} (pid {record.pid}) after {seconds:.1f} s; "
+          f"{size(held)} given back")  # fmt: skip
+    return 0

@@ -1,0 +1,214 @@
+"""Sequences whose text must satisfy a grammar: compiled beside the loop, one matcher a sequence.
+
+Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
+them; so preemption, forks and interrupts need not be told to it.  Whatever goes wrong with one ends
+its own sequence.  Knows no grammar and no vocabulary.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.errors import RequestError
+from flyweight.structured import NAME, StructuredOutputs
+from flyweight.types import Event, Finish, Request
+from flyweight.wire import U32
+
+KEPT_BYTES = 64 << 20  # of compiled grammars
+PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
+FAILED = "the grammar could not be followed: {}"
+STUCK = "the grammar and the request's other options leave no token to draw"
+
+
+class Matcher(Protocol):
+    """See `sampling.grammar`."""
+
+    broken: str
+
+    def copy(self) -> "Matcher": ...
+    @property
+    def over(self) -> bool: ...
+    def take(self, tokens: Seq[int]) -> int: ...
+    def back(self, count: int) -> None: ...
+    def fits(self, tokens: Seq[int]) -> int: ...
+    def mask(self, *, endless: bool = False) -> U32: ...
+
+
+class Compiles(Protocol):
+    """See `sampling.grammar`."""
+
+    def compile(self, outputs: StructuredOutputs) -> Matcher: ...
+    def nbytes(self, outputs: StructuredOutputs) -> int: ...
+
+
+@dataclass(slots=True)
+class Marks:
+    """What grammars say of one step: masks and errors by row."""
+
+    masks: dict[int, U32] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Held:
+    matcher: Matcher
+    taken: int = 0  # tokens after the prompt
+
+
+class Grammars:
+    """`make` builds the compiler, which takes a while for a large vocabulary and is done when the
+    first grammar comes; None: there are no grammars here.
+    """
+
+    def __init__(self, make: Callable[[], Compiles] | None = None, most: int = KEPT_BYTES) -> None:
+        self._make, self._most = make, most
+        self._compiler: Compiles | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._begun: dict[str, tuple[Request, Future[Matcher]]] = {}
+        self._kept: OrderedDict[StructuredOutputs, tuple[Matcher, int]] = OrderedDict()
+        self._live: dict[str, Matcher] = {}  # at the beginning, for each request under way
+        self._held: dict[tuple[str, int], _Held] = {}
+
+    # --- before a request is scheduled ---
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._begun)
+
+    def compiles(self, id: str) -> bool:
+        """Whether a request still waits for its grammar."""
+        return id in self._begun
+
+    def begin(self, request: Request) -> None:
+        """Compiles a request's grammar; `ready` says when it is done.  Raises `RequestError`."""
+        outputs = request.params.structured_outputs
+        assert outputs is not None
+        if self._make is None:
+            raise RequestError(f"{NAME}: this engine has no vocabulary to compile one for", NAME)
+        if request.id in self._begun:
+            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "grammar")
+        self._begun[request.id] = request, self._thread.submit(self._compiled, outputs)
+
+    def ready(self) -> list[tuple[Request, str]]:
+        """Requests whose grammar is compiled, or why it cannot be."""
+        found = []
+        for id, (request, future) in list(self._begun.items()):
+            if not future.done():
+                continue
+            del self._begun[id]
+            error = future.exception()
+            if error is None:
+                self._live[id] = future.result()
+                self._keep(request, future.result())
+            found.append((request, "" if error is None else str(error) or type(error).__name__))
+        return found
+
+    def wait(self) -> None:
+        """Where there is nothing else to do: for a grammar, a little while."""
+        wait_for([future for _, future in self._begun.values()], PATIENCE, "FIRST_COMPLETED")
+
+    def abort(self, id: str, index: int | None) -> list[Event]:
+        """Forgets a request that is not scheduled yet; a single choice of it stays."""
+        found = self._begun.get(id)
+        if found is None or index is not None:
+            return []
+        del self._begun[id]
+        found[1].cancel()
+        return [Event(id, i, (), finish=Finish.ABORT) for i in range(found[0].params.n)]
+
+    def _compiled(self, outputs: StructuredOutputs) -> Matcher:
+        """In a thread of its own, which lets the loop go on."""
+        kept = self._kept.get(outputs)
+        if kept is not None:
+            return kept[0]
+        if self._compiler is None:
+            assert self._make is not None
+            self._compiler = self._make()
+        return self._compiler.compile(outputs)
+
+    def _keep(self, request: Request, matcher: Matcher) -> None:
+        """The newest grammars whose bytes fit; the last always does."""
+        outputs = request.params.structured_outputs
+        assert self._compiler is not None and outputs is not None
+        self._kept[outputs] = matcher, self._compiler.nbytes(outputs)
+        self._kept.move_to_end(outputs)
+        while len(self._kept) > 1 and self.kept_bytes > self._most:
+            self._kept.popitem(last=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(size for _, size in self._kept.values())
+
+    # --- with each step ---
+
+    def marks(self, plan: Plan) -> Marks:
+        """What may be drawn at each row of a plan that a grammar holds."""
+        found, row = Marks(), 0
+        for chunk in plan.chunks:
+            if chunk.pooled:
+                continue
+            first, drawn = row + chunk.scored, chunk.rows - chunk.scored
+            row += chunk.rows
+            if drawn and chunk.seq.options.constrained:
+                try:
+                    self._mark(chunk, first, drawn, found)
+                except Exception as error:  # its own sequence's alone
+                    found.errors[first] = FAILED.format(type(error).__name__)
+        return found
+
+    def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[str, bool]:
+        """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
+        that no end of sequence need be drawn.
+        """
+        try:
+            held = self._of(seq)
+            matcher, taken = held.matcher, held.matcher.take(tokens)
+            held.taken += taken
+        except Exception as error:  # its own sequence's alone
+            return FAILED.format(type(error).__name__), False
+        if taken < len(tokens):
+            return matcher.broken or STUCK, False
+        ended = tokens[-1] in seq.request.stop_ids
+        return "", matcher.over and not (matcher.broken or ended)
+
+    def cut(self, seq: Sequence, draft: list[int]) -> list[int]:
+        """A draft as far as the grammar goes along, and no end of sequence in it."""
+        ends = seq.request.stop_ids
+        known = next((i for i, token in enumerate(draft) if token in ends), len(draft))
+        return draft[: self._of(seq).matcher.fits(draft[:known])] if known else []
+
+    def forget(self, id: str, index: int, *, ended: bool = False) -> None:
+        """Of one sequence; where the whole request has `ended`, of that."""
+        self._held.pop((id, index), None)
+        if ended:
+            self._live.pop(id, None)
+
+    def _mark(self, chunk: Chunk, first: int, drawn: int, found: Marks) -> None:
+        """A row for what comes next, and one after each guess."""
+        seq = chunk.seq
+        matcher, taken = self._of(seq).matcher, 0
+        endless = seq.request.params.ignore_eos
+        for i in range(drawn):
+            if i:
+                taken += matcher.take(seq.draft[i - 1 : i])
+            found.masks[first + i] = matcher.mask(endless=endless)
+        matcher.back(taken)
+        if matcher.broken:
+            found.errors[first] = matcher.broken
+
+    def _of(self, seq: Sequence) -> _Held:
+        """A sequence's matcher, with all that was generated taken."""
+        key = seq.request.id, seq.index
+        held = self._held.get(key)
+        if held is None or held.taken > seq.generated:
+            held = self._held[key] = _Held(self._live[seq.request.id].copy())
+        if held.taken < seq.generated:
+            held.taken += held.matcher.take(seq.tokens[seq.prompt + held.taken :].tolist())
+        return held

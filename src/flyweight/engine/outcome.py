@@ -1,0 +1,46 @@
+"""What a step's result means for a sequence: which tokens count, whether they end it, and the event
+that says so.
+
+Invariant: changes no sequence.  Standard library only.
+"""
+
+from flyweight.engine.sequence import Produced, Sequence
+from flyweight.types import Event, Finish
+
+
+def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
+    """Cuts what was accepted after a stop id or the last token allowed; says how that ends it."""
+    request, generated = seq.request, seq.generated
+    room, least = request.max_tokens - generated, request.params.min_tokens - generated
+    kept = min(len(out.tokens), room)
+    finish = Finish.LENGTH if kept == room else None
+    if request.stop_ids:
+        for i in range(max(0, least), kept):
+            if out.tokens[i] in request.stop_ids:
+                kept, finish = i + 1, Finish.STOP
+                break
+    if kept < len(out.tokens):
+        out = out._replace(tokens=out.tokens[:kept], logprobs=out.logprobs[:kept])
+    elif out.over:
+        finish = Finish.STOP
+    return out, finish
+
+
+def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
+    """Timings travel with the first token and with the end."""
+    generated = seq.generated
+    timed = generated and (finish or generated == len(out.tokens))
+    stopped = finish is Finish.STOP and out.tokens and not out.over
+    return Event(
+        id=seq.request.id,
+        index=seq.index,
+        tokens=tuple(out.tokens),
+        logprobs=tuple(out.logprobs),
+        finish=finish,
+        stop_token=out.tokens[-1] if stopped else None,
+        cached=seq.cached,
+        prompt_logprobs=tuple(out.scores),
+        error=out.error,
+        timings=seq.timings() if timed else None,
+        reuse=seq.reuse if timed else None,
+    )

@@ -1,0 +1,1 @@
+"""The server, under vLLM's path."""

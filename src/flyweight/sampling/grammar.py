@@ -1,0 +1,285 @@
+"""Constraints compiled against a vocabulary: from `StructuredOutputs` to a matcher that says which
+tokens may come next.
+
+Invariant: a matcher allows a token exactly where some text that satisfies the constraint goes on
+with its bytes, and an end of sequence exactly where the text satisfies it as it stands.  What the
+grammar engine refuses is a `RequestError` in one line; its limits bound time and memory of every
+call.  Knows no sequences and no step.
+"""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flyweight.errors import RequestError
+from flyweight.sampling.schema import prepared
+from flyweight.structured import NAME, StructuredOutputs
+from flyweight.untrusted import one_line
+from flyweight.wire import U32
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+    from llguidance._lib import JsonCompileOptions
+
+MIB = 1 << 20
+# Items of a parser's row.  A schema takes 4 for each property that may come next; what an ambiguous
+# grammar costs a token grows with their cube (800: 20 ms).
+ROW_ITEMS, AMBIGUOUS_ROW_ITEMS = 20_000, 800
+STATES = 32_000  # of a lexer, at most; up to 2 KB each
+SYMBOLS = 200_000  # of a grammar
+LONGEST = 300  # characters of a refusal
+REMEMBERED = 64  # answers
+# Of a compiled grammar: a floor, and so many for each byte of its source (measured: 1 MB for small
+# ones, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
+LEAST_BYTES, BYTES_EACH = MIB, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The bytes each token adds to a text, the ids that stand for none of their own (a grammar
+    names them by their spelling), and those that end a sequence.  `size` ids have logits; `encode`
+    cuts a text as the model is used to.
+    """
+
+    tokens: Sequence[bytes]
+    special: frozenset[int]
+    ends: frozenset[int]
+    size: int
+    encode: Callable[[str], Sequence[int]] | None = None
+
+
+def byte_vocabulary(special: Sequence[bytes] = ()) -> Vocabulary:
+    """A token for each byte, and named ones: enough to say what a grammar means."""
+    tokens = [*(bytes([i]) for i in range(256)), b"<end>", *special]
+    return Vocabulary(tokens, frozenset(range(256, len(tokens))), frozenset({256}), len(tokens))
+
+
+def source(outputs: StructuredOutputs) -> str:
+    """The constraint as the grammar engine reads it.  Raises `RequestError`."""
+    from llguidance import LLMatcher
+
+    kind = outputs.kind
+    if kind == "grammar":
+        return str(LLMatcher.grammar_from_lark(str(outputs.grammar)))
+    if kind == "regex":
+        return str(LLMatcher.grammar_from_regex(str(outputs.regex)))
+    if kind == "choice":
+        listed = "|".join(_literal(one) for one in outputs.choice or ())
+        return str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
+    schema: Any = {"type": "object"} if kind == "json_object" else json.loads(str(outputs.json))
+    try:
+        text = json.dumps(_closed(schema, outputs), allow_nan=False)
+    except ValueError:
+        raise RequestError(f"{NAME}.json has a number that no float can hold", NAME) from None
+    return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
+
+
+def embedded(schema: dict[str, Any] | bool) -> str:
+    """A schema within a Lark grammar: `%json` and what it takes, checked and tightened as other
+    schemas are.  Raises `RequestError`.
+    """
+    options = _separators(StructuredOutputs(json=schema))
+    return "%json " + json.dumps({**prepared(schema), "x-guidance": options}, allow_nan=False)
+
+
+def _closed(schema: Any, outputs: StructuredOutputs) -> dict[str, Any]:
+    return prepared(schema, closed=outputs.disable_additional_properties)
+
+
+def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
+    """White space stands after a comma or a colon only, and never without end: a text whose values
+    are finite is.
+    """
+    blank = "[ ]?" if outputs.whitespace_pattern is None else f"(?:{outputs.whitespace_pattern})"
+    if outputs.disable_any_whitespace:
+        blank = ""
+    return {
+        "whitespace_flexible": False,
+        "item_separator": f",{blank}",
+        "key_separator": f":{blank}",
+        "coerce_one_of": False,
+        "lenient": False,
+    }
+
+
+def _literal(text: str) -> str:
+    """A regex that matches the text alone."""
+    return re.sub(r"[^A-Za-z0-9_ ]", lambda found: rf"\x{{{ord(found.group()):X}}}", text)
+
+
+def limits(kind: str) -> "LLParserLimits":
+    """What bounds a compilation, and each question to a matcher after it."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=AMBIGUOUS_ROW_ITEMS if kind == "grammar" else ROW_ITEMS,
+        max_lexer_states=STATES,
+        max_grammar_size=SYMBOLS,
+        verbose_errors=False,
+    )
+
+
+class Compiler:
+    """Makes matchers for one vocabulary.  Building one takes a second for a vocabulary of 150k."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        self.words = -(-vocabulary.size // 32)
+        self.ends = sorted(vocabulary.ends)
+        self._tokenizer: LLTokenizer = LLTokenizer(
+            TokenizerWrapper(_Bytes(vocabulary)),
+            n_vocab=vocabulary.size + (not vocabulary.ends),
+            eos_token=sorted(vocabulary.ends) or [vocabulary.size],
+        )
+
+    def compile(self, outputs: StructuredOutputs) -> "Matcher":
+        """A matcher at the beginning of a text.  Raises `RequestError`."""
+        from llguidance import LLMatcher
+
+        bounds = limits(outputs.kind)
+        found = LLMatcher(self._tokenizer, source(outputs), log_level=0, limits=bounds)
+        matcher = Matcher(found, self.words, self.ends)
+        matcher.mask()  # the dearest one, and it stays in its lexer
+        if matcher.broken:
+            raise RequestError(f"{NAME}.{outputs.kind}: {matcher.broken}", NAME)
+        return matcher
+
+    def nbytes(self, outputs: StructuredOutputs) -> int:
+        """About what a compiled grammar takes."""
+        return LEAST_BYTES + BYTES_EACH * sum(len(str(value)) for value in outputs.given.values())
+
+
+class Judge:
+    """Says whether a constraint can be kept to, without a model's vocabulary but for the special
+    tokens, which a grammar may name; remembers its last answers.
+    """
+
+    def __init__(self, special: Callable[[], Sequence[bytes]]) -> None:
+        self._special = special
+        self._compiler: Compiler | None = None
+        self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
+
+    def __call__(self, outputs: StructuredOutputs) -> None:
+        """Raises `RequestError`."""
+        answer = self._known.get(outputs)
+        if answer is None:
+            answer = self._known[outputs] = self._tried(outputs)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        if answer:
+            raise RequestError(answer, NAME)
+
+    def _tried(self, outputs: StructuredOutputs) -> str:
+        if self._compiler is None:
+            self._compiler = Compiler(byte_vocabulary(self._special()))
+        try:
+            self._compiler.compile(outputs)
+        except RequestError as error:
+            return str(error)
+        return ""
+
+
+class Matcher:
+    """Where one text stands in its grammar.  `broken` says why it can go on no more."""
+
+    __slots__ = ("_ends", "_matcher", "_words", "broken")
+
+    def __init__(self, matcher: "LLMatcher", words: int, ends: Sequence[int]) -> None:
+        self._matcher, self._words, self._ends = matcher, words, ends
+        self.broken = ""
+
+    def copy(self) -> "Matcher":
+        """Another text at the same place."""
+        return Matcher(self._matcher.deep_copy(), self._words, self._ends)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text satisfies the grammar as it stands."""
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def take(self, tokens: Sequence[int]) -> int:
+        """Goes on by the tokens, up to the first that is refused: how many were taken."""
+        if self.broken:
+            return 0
+        taken = int(self._matcher.try_consume_tokens(list(tokens)))
+        self._look()
+        return taken
+
+    def back(self, count: int) -> None:
+        """Takes the last `count` tokens back."""
+        if count and not self.broken:
+            self._matcher.rollback(count)
+            self._look()
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens it would take."""
+        return 0 if self.broken else int(self._matcher.validate_tokens(list(tokens)))
+
+    def mask(self, *, endless: bool = False) -> U32:
+        """The tokens that may come next, a bit each: [words].  `endless`: no end of sequence while
+        there is anything else.
+        """
+        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._words]
+        self._look()
+        if endless:
+            less = words.copy()
+            for end in self._ends:
+                less[end // 32] &= ~np.uint32(1 << end % 32)
+            words = less if less.any() else words
+        return words
+
+    def _look(self) -> None:
+        if self._matcher.is_error():
+            self.broken = _told(self._matcher.get_error())
+
+
+class _Bytes:
+    """A vocabulary as the grammar engine asks for one."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        ends = sorted(vocabulary.ends)
+        missing = vocabulary.size - len(vocabulary.tokens)
+        # An id without bytes can never be drawn; without an end there is one beyond all logits.
+        self.tokens = [*vocabulary.tokens[: vocabulary.size], *[b""] * missing]
+        self.tokens += [] if ends else [b"<end>"]
+        self.eos_token_id = ends[0] if ends else vocabulary.size
+        self.bos_token_id = None
+        self.special_token_ids = sorted(vocabulary.special | {self.eos_token_id})
+        special = set(self.special_token_ids)
+        self._ids = {text: i for i, text in enumerate(self.tokens) if text and i not in special}
+        self._longest = max(map(len, self._ids), default=0)
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of a text that has no choice left: of all ways to cut it, the one the model knows.
+        Their bytes are the text's.
+        """
+        if self._encode is not None:
+            ids = list(self._encode(text.decode("utf-8", "replace")))
+            if b"".join(self.tokens[i] for i in ids) == text:
+                return ids
+        found, at = [], 0
+        while at < len(text):
+            ends = range(min(at + self._longest, len(text)), at, -1)
+            end = next((end for end in ends if text[at:end] in self._ids), None)
+            if end is None:  # the vocabulary lacks this byte
+                break
+            found.append(self._ids[text[at:end]])
+            at = end
+        return found
+
+
+def _told(error: str) -> str:
+    """The engine's words on one line, without its drawing of the place."""
+    return one_line(error.split("\n\n")[0].split("\n   ")[0], LONGEST)

@@ -1,0 +1,148 @@
+"""JSON schemas made ready for the grammar engine: checked keyword by keyword, their formats and
+patterns tightened.
+
+Invariant: every keyword of a schema that passes is enforced or is an annotation; what is not is
+refused by name, with its place.  Depth is bounded before (`structured`).  Knows no grammar engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from flyweight.errors import RequestError, nearest
+from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
+from flyweight.untrusted import shown
+
+ANNOTATIONS = {
+    "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",
+    "writeOnly", "contentMediaType", "contentEncoding", "contentSchema", "discriminator",
+}  # fmt: skip
+NAMES = {"$id", "$anchor", "$ref"}
+PLAIN = {  # enforced as they stand
+    "type", "enum", "const", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "minProperties", "maxProperties",
+    "required",
+}  # fmt: skip
+MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
+SINGLE = {"items", "additionalProperties", "additionalItems"}
+ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
+LACKING = {  # known to JSON Schema, not to us
+    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
+    "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef",
+    "$recursiveAnchor", "$vocabulary", "nullable", "x-guidance",
+}  # fmt: skip
+
+
+def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[str, Any]:
+    """The schema to enforce; `closed` objects have no properties beside those they name, unless
+    they say so.  Raises `RequestError` that names what cannot be enforced.
+    """
+    if schema is False:
+        _refuse("", "false: nothing is valid")
+    top = {} if isinstance(schema, bool) else schema
+    reader = _Reader(closed)
+    found = reader.read(top, "")
+    for place, target in reader.refs:
+        pointer = unquote(target)
+        if pointer.startswith("#/") and pointer[1:] not in reader.seen:
+            _refuse(place, f"$ref = {shown(target)} leads to no schema")
+    assert isinstance(found, dict)
+    return found
+
+
+class _Reader:
+    """Copies a schema; keeps the places of all schemas within it, and who refers where."""
+
+    def __init__(self, closed: bool) -> None:
+        self.closed = closed
+        self.seen: set[str] = set()
+        self.refs: list[tuple[str, str]] = []
+
+    def read(self, schema: object, place: str) -> dict[str, Any] | bool:
+        self.seen.add(place)
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, Mapping):
+            _refuse(place, f"{shown(schema)} is no schema; allowed: an object, true or false")
+        found: dict[str, Any] = {}
+        for name, value in schema.items():
+            if name in ENFORCED:
+                found[name] = self._keyword(name, value, f"{place}/{_token(name)}")
+            elif name not in ANNOTATIONS and (name in LACKING or not name.startswith("x-")):
+                _refuse(place, _unknown(name))
+        _check_ends(schema, place)
+        if self.closed and found.keys() & {"properties", "patternProperties"}:
+            found.setdefault("additionalProperties", False)
+        _tighten(found, place)
+        return found
+
+    def _keyword(self, name: str, value: Any, place: str) -> Any:
+        if name in MAPS:
+            if not isinstance(value, Mapping):
+                _refuse(place, f"{shown(value)} is not an object")
+            return {
+                translated(key, place) if name == "patternProperties" else key: self.read(
+                    one, f"{place}/{_token(key)}"
+                )
+                for key, one in value.items()
+            }
+        if name in LISTS or (name == "items" and isinstance(value, list)):
+            if not isinstance(value, list):
+                _refuse(place, f"{shown(value)} is not a list")
+            return [self.read(one, f"{place}/{i}") for i, one in enumerate(value)]
+        if name in SINGLE:
+            return self.read(value, place)
+        if name == "$ref" and isinstance(value, str):
+            self.refs.append((place, value))
+        if name == "pattern" and isinstance(value, str):
+            return translated(value, place)
+        return value
+
+
+def _check_ends(schema: Mapping[str, Any], place: str) -> None:
+    """A key may be written twice and counts once: a least number can only be promised of keys that
+    are known.
+    """
+    least, required = schema.get("minProperties", 0), schema.get("required", ())
+    if not isinstance(least, int) or not isinstance(required, list | tuple):
+        return
+    if least > max(1, len(set(map(str, required)))):
+        known = f"above 1 and the {len(required)} required names"
+        _refuse(place, f"minProperties = {least} is {known}, which is not supported")
+
+
+def _tighten(schema: dict[str, Any], place: str) -> None:
+    """Puts a pattern in the place of a format that the grammar engine takes too loosely."""
+    name = schema.get("format")
+    if name is None:
+        return
+    if not isinstance(name, str) or name not in (*TIGHT, *KEPT):
+        known = sorted((*TIGHT, *KEPT))
+        hint = nearest(str(name)[:40], known)
+        _refuse(place, f"format = {shown(name)} is not supported{hint}; supported: {known}")
+    if name not in TIGHT:
+        return
+    del schema["format"]
+    own: dict[str, Any] = {"pattern": f"^(?:{TIGHT[name]})$"}
+    if name == "hostname":
+        own["maxLength"] = LONGEST_HOST
+    if own.keys() & schema.keys():
+        schema["allOf"] = [*schema.get("allOf", ()), own]
+    else:
+        schema.update(own)
+
+
+def _unknown(name: str) -> str:
+    hint = "" if name in LACKING else nearest(name[:40], ENFORCED | ANNOTATIONS)
+    return f"the keyword {shown(name)} is not supported{hint}"
+
+
+def _token(key: str) -> str:
+    """A key as a JSON pointer spells it."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _refuse(place: str, what: str) -> NoReturn:
+    raise RequestError(f"{FIELD}.json: at {shown(place or '#')}: {what}", FIELD)

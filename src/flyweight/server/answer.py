@@ -1,0 +1,77 @@
+"""From checked prompts to a reply, whole or streamed: the one loop that all dialects share.
+
+Invariant: an error after the first byte is written as the dialect writes errors; whatever becomes
+of the client, what was begun is ended.  Knows no dialect: a `Writer` does.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.collect import Collector, Piece
+from flyweight.prompts import Asked
+from flyweight.server.errors import HttpError, note, told
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import EventStream, headers_of, reply, while_connected
+
+
+class Writer(Protocol):
+    """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
+    a `piece` for each piece of each prompt, and `end` or `failed`.  Anything but `whole` may be
+    empty.
+    """
+
+    @property
+    def media(self) -> str: ...
+    def whole(self) -> Any: ...
+    def begin(self) -> bytes: ...
+    def piece(self, prompt: int, piece: Piece) -> bytes: ...
+    def end(self) -> bytes: ...
+    def failed(self, error: HttpError) -> bytes: ...
+
+
+async def answer(
+    front: Front,
+    request: Request,
+    asked: Sequence[Asked],
+    make: Callable[[Bundle], Writer],
+    *,
+    stream: bool,
+) -> Response:
+    """Runs checked prompts, and writes what they bring."""
+    head = headers_of(getattr(request.state, "ignored", []))
+    bundle = front.begin(asked, request)
+    writer = make(bundle)
+    if stream:
+        parts = _parts(bundle, writer)
+        return EventStream(parts, bundle.close, head, writer.media)
+    with bundle:
+        await while_connected(request, bundle.done())
+        return reply(writer.whole(), headers=head)
+
+
+def texts(bundle: Bundle) -> list[Collector]:
+    """The collectors of a bundle that asked for text."""
+    found = [one for one in bundle.collectors if isinstance(one, Collector)]
+    assert len(found) == len(bundle.collectors), "a vector among texts"
+    return found
+
+
+async def _parts(bundle: Bundle, writer: Writer) -> AsyncGenerator[bytes]:
+    try:
+        if begun := writer.begin():
+            yield begun
+        async for found in bundle.pieces():
+            if part := b"".join([writer.piece(i, piece) for i, piece in found]):
+                yield part
+        if part := writer.end():
+            yield part
+    except Exception as error:
+        known = told(error)
+        if known.code == "internal_error":
+            note("a stream", error)
+        yield writer.failed(known)
+    finally:
+        bundle.close()

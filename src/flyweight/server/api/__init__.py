@@ -1,0 +1,1 @@
+"""One file a dialect: what its bodies are, and what is answered."""

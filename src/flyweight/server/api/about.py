@@ -1,0 +1,92 @@
+"""What the server tells of itself: health, models, version, what the engine does.
+
+Invariant: health is a statement about work being done, not about a socket being open.
+"""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight import __version__
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Front
+from flyweight.server.metrics import CONTENT
+from flyweight.server.sse import reply
+
+
+async def health(front: Front, request: Request) -> Response:
+    """200 while the engine lives and, where it has work, gets on with it."""
+    if not front.client.ready:
+        raise HttpError(503, "the engine is being started again", code="engine_down")
+    front.client.ping()
+    silent = front.client.silent()
+    if silent > front.settings.stuck_seconds:
+        raise HttpError(503, f"the engine has done nothing for {silent:.0f} s", code="stuck")
+    return reply({"status": "ok"})
+
+
+async def ready(front: Front, request: Request) -> Response:
+    """200 while new requests are taken."""
+    if front.door.draining:
+        raise HttpError(503, "the server is being shut down", code="draining")
+    return await health(front, request)
+
+
+async def models(front: Front, request: Request) -> Response:
+    return reply({"object": "list", "data": [card(front, name) for name in all_names(front)]})
+
+
+async def model(front: Front, request: Request) -> Response:
+    name = request.path_params["model"]
+    if name not in all_names(front):
+        raise HttpError(404, f"model = {name[:80]!r} is not served here", "model")
+    return reply(card(front, name))
+
+
+async def version(front: Front, request: Request) -> Response:
+    return reply({"version": __version__})
+
+
+async def server_info(front: Front, request: Request) -> Response:
+    return reply({"version": __version__, "engine": front.client.facts})
+
+
+async def effective(front: Front, request: Request) -> Response:
+    """Each feature: what was asked for, what is active, why, and what it has done so far."""
+    return reply(front.ledger.document(front.client.gauges))
+
+
+async def reset_prefix_cache(front: Front, request: Request) -> Response:
+    return reply(await front.client.ask("reset"))
+
+
+async def metrics(front: Front, request: Request) -> Response:
+    return Response(front.metrics.page(), headers={"content-type": CONTENT})
+
+
+async def steps(front: Front, request: Request) -> Response:
+    return reply(await front.client.ask("steps"))
+
+
+async def kv(front: Front, request: Request) -> Response:
+    return reply(await front.client.ask("kv"))
+
+
+def all_names(front: Front) -> list[str]:
+    """The model under all its names, then its adapters."""
+    return [*front.names, *front.asking.facts.adapters]
+
+
+def card(front: Front, name: str) -> dict[str, Any]:
+    """A model as OpenAI lists it, with vLLM's fields."""
+    adapter = name in front.asking.facts.adapters
+    return {
+        "id": name,
+        "object": "model",
+        "created": front.created,
+        "owned_by": "flyweight",
+        "root": front.names[0],
+        "parent": front.names[0] if adapter else None,
+        "max_model_len": front.asking.facts.max_model_len,
+    }

@@ -1,0 +1,104 @@
+"""OpenAI's /v1/chat/completions: from a conversation to a prompt, and how its answer is read.
+
+Invariant: what is asked of tools and reasoning is checked before a template sees it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.asking import conversation
+from flyweight.errors import RequestError
+from flyweight.prompts import Asked
+from flyweight.server.answer import answer
+from flyweight.server.api.chatbody import ChatBody
+from flyweight.server.api.chatwriter import ChatWriter
+from flyweight.server.api.sampling import params_of
+from flyweight.server.api.tools import Tools
+from flyweight.server.front import Front
+from flyweight.text.messages import switches
+from flyweight.text.tools.parser import Reading
+from flyweight.types import SamplingParams
+
+UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are told not to
+
+
+async def chat(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), ChatBody)
+    asked, reading = await asked_of(front, body, front.defaults)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: ChatWriter(front, body, bundle, reading),
+        stream=bool(body.stream),
+    )
+
+
+async def asked_of(
+    front: Front, body: ChatBody, defaults: dict[str, Any], schema: str = ""
+) -> tuple[list[Asked], Reading]:
+    """A conversation as a checked prompt, and how its answer is to be read.  Raises
+    `RequestError`.
+    """
+    tools = offered(front, body)
+    params = params_of(body.wanted(defaults))
+    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    prompt = await front.aside(rendered, front, body)
+    reading = reading_of(front, body, tools, prompt["prompt"])
+    params = spoken(front, body, params, reading)
+    place = schema or body.form_place
+    if params.structured_outputs is None:
+        place = "tools"
+        form = await front.aside(tools.constraint, front.speech, reading)
+        params = replace(params, structured_outputs=form)
+    elif tools.wanted:
+        raise RequestError(
+            "tool_choice asks for a call, and response_format or structured_outputs for something "
+            "else; leave one of them out",
+            "tool_choice",
+        )
+    return await front.ask([prompt], params, lane, place), reading
+
+
+def offered(front: Front, body: ChatBody) -> Tools:
+    """Raises `RequestError`."""
+    return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
+
+
+def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
+    """The prompt the model's template makes of the messages.  Raises `RequestError`."""
+    given = {
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": body.continue_final_message,
+        "documents": body.documents,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    talk = [message.model_dump(exclude_unset=True) for message in body.messages]
+    effort: dict[str, Any] = {}
+    if body.reasoning_effort is not None:
+        unthinking = UNTHINKING if body.reasoning_effort == "none" else {}
+        effort = {"reasoning_effort": body.reasoning_effort, **unthinking}
+    own = switches(options, {**effort, **(body.chat_template_kwargs or {})})
+    tools = offered(front, body).declared or None
+    longest = front.asking.facts.max_model_len
+    added = front.speech.plain  # templates write their special tokens themselves
+    return conversation(
+        front.tokenizer, talk, longest=longest, tools=tools, add_special=added, **own
+    )
+
+
+def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
+    """How the answer is told apart."""
+    return front.speech.reading(prompt, body.continued, tools.all, tools.most)
+
+
+def spoken(
+    front: Front, body: ChatBody, params: SamplingParams, reading: Reading
+) -> SamplingParams:
+    """The options, where an answer has to be read with the marks that special tokens are."""
+    if body.skip_special_tokens is None and front.speech.shows(reading):
+        return replace(params, skip_special_tokens=False)
+    return params

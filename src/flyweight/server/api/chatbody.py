@@ -1,0 +1,64 @@
+"""The body of /v1/chat/completions: a conversation, and what is asked of its answer.
+
+Invariant: a body that passes has fields of the right kinds and ranges; what they mean together is
+seen by who uses them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flyweight.server.api.sampling import Sampling
+from flyweight.server.api.tools import MOST_TOOLS, Choice, Tool
+
+Switch = Annotated[str, Field(max_length=64)]
+Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
+Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class Message(BaseModel):
+    """One message; fields of its own go to the model's template."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatBody(Sampling):
+    """A conversation to be answered."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Switches | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Effort | None = None
+
+    @property
+    def continued(self) -> str | None:
+        """What the answer goes on with."""
+        last = self.messages[-1].content
+        return last if self.continue_final_message and isinstance(last, str) else None
+
+    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords."""
+        most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
+        found = {**self.options(defaults), "max_tokens": most}
+        if self.logprobs or self.top_logprobs:
+            found["logprobs"] = self.top_logprobs or 0
+        return found

@@ -1,0 +1,192 @@
+"""Answers of /v1/chat/completions, whole and in chunks.
+
+Invariant: the chunks of a stream, joined, are the message of the whole answer, but for a call that
+went wrong after it had begun: a stream cannot take it back, and its text follows as content.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+from flyweight.collect import Piece
+from flyweight.results import CompletionOutput
+from flyweight.server.answer import texts
+from flyweight.server.api.chatbody import ChatBody
+from flyweight.server.api.scores import chat_scores
+from flyweight.server.api.usage import spent, usage
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import DONE, Spliced, event
+from flyweight.text.tools.deltas import Answer, Delta, Kind
+from flyweight.text.tools.parser import AnswerParser, Reading
+
+
+class ChatWriter:
+    """Writes one conversation's answers."""
+
+    media = "text/event-stream"
+
+    def __init__(self, front: Front, body: ChatBody, bundle: Bundle, reading: Reading) -> None:
+        self.front, self.body, self.reading = front, body, reading
+        self.echo = (body.continued or "") if body.echo else ""
+        self.parsers: dict[int, AnswerParser] = {}  # by choice
+        (self.collector,) = texts(bundle)
+        options = body.stream_options
+        self.running = options is not None and options.continuous_usage_stats
+        self.last = options is not None and (options.include_usage or self.running)
+        self.last = self.last or bool(body.return_cache_explanation)
+        self.begun: set[int] = set()
+        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        bare = not (body.logprobs or body.top_logprobs or body.return_token_ids)
+        self.bare = bare and reading.plain and not self.running
+        self.head = {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "object": "chat.completion.chunk",
+            "created": front.now(),
+            "model": body.model or front.names[0],
+        }
+
+    def whole(self) -> dict[str, Any]:
+        choices = [self._whole(choice) for choice in self.collector.output().outputs]
+        head = {**self.head, "object": "chat.completion"}
+        return {**head, "choices": choices, **self._spent()}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        first = b""
+        if piece.choice not in self.begun:
+            self.begun.add(piece.choice)
+            delta = {"role": "assistant", "content": self.echo}
+            first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
+        if self.bare and piece.finish is None:
+            return first + self._plain(piece.choice, piece.text)
+        one = self._piece(piece)
+        if one is None:
+            return first
+        chunk: dict[str, Any] = {**self.head, "choices": [one]}
+        if self.running:
+            chunk["usage"] = usage([self.collector])
+        return first + event(chunk)
+
+    def end(self) -> bytes:
+        if not self.last:
+            return DONE
+        return event({**self.head, "choices": [], **self._spent()}) + DONE
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body()) + DONE
+
+    def _plain(self, choice: int, text: str) -> bytes:
+        """The chunk of a piece that is nothing but text."""
+        if not text:
+            return b""
+        found = self.plain.get(choice)
+        if found is None:
+            head = self.head
+            found = Spliced(lambda t: {**head, "choices": [_choice(choice, {"content": t})]})
+            self.plain[choice] = found
+        return found(text)
+
+    def _spent(self) -> dict[str, Any]:
+        return spent(self.front, [self.collector])
+
+    def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
+        parser = AnswerParser(self.reading)
+        finish = choice.finish_reason
+        deltas = parser.push(choice.text) + parser.finish(finish != "stop")
+        one: dict[str, Any] = {
+            "index": choice.index,
+            "message": self._message(Answer.of(deltas)),
+            "logprobs": None,
+            "finish_reason": _finish(finish, parser),
+            "stop_reason": choice.stop_reason,
+        }
+        if choice.logprobs is not None:
+            one["logprobs"] = chat_scores(choice.logprobs, self.body.top_logprobs or 0)
+        if self.body.return_token_ids:
+            one["token_ids"] = choice.token_ids
+        return one
+
+    def _message(self, found: Answer) -> dict[str, Any]:
+        text = self.echo + found.content
+        content = None if found.calls and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if found.reasoning and self.body.include_reasoning is not False:
+            message["reasoning"] = message["reasoning_content"] = found.reasoning
+        if found.calls:
+            message["tool_calls"] = [
+                {"id": self._id(), "type": "function",
+                 "function": {"name": call.name, "arguments": call.arguments}}
+                for call in found.calls
+            ]  # fmt: skip
+        return message
+
+    def _piece(self, piece: Piece) -> dict[str, Any] | None:
+        """A chunk's choice; none where there is nothing to tell yet."""
+        finish = piece.finish
+        if self.reading.plain:
+            delta = {"content": piece.text} if piece.text else {}
+        else:
+            parser = self._parser(piece.choice)
+            deltas = parser.push(piece.text)
+            if finish is not None:
+                deltas += parser.finish(finish != "stop")
+                finish = _finish(finish, parser)
+            delta = self._delta(deltas)
+        body = self.body
+        if not (delta or finish or self.running or body.return_token_ids or piece.logprobs):
+            return None
+        one = _choice(piece.choice, delta, finish)
+        if piece.logprobs is not None:
+            one["logprobs"] = chat_scores(piece.logprobs, body.top_logprobs or 0)
+        if piece.finish is not None:
+            one["stop_reason"] = piece.reason
+        if body.return_token_ids:
+            one["token_ids"] = piece.tokens
+        return one
+
+    def _parser(self, choice: int) -> AnswerParser:
+        found = self.parsers.get(choice)
+        if found is None:
+            found = self.parsers[choice] = AnswerParser(self.reading)
+        return found
+
+    def _delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
+        """What is new, in one chunk's delta."""
+        words: dict[Kind, list[str]] = {Kind.CONTENT: [], Kind.REASONING: []}
+        calls: dict[int, dict[str, Any]] = {}
+        arguments: dict[int, list[str]] = {}
+        for kind, text, number in deltas:
+            if kind in words:
+                words[kind].append(text)
+            elif kind is Kind.NAME:
+                calls[number] = {"index": number, "id": self._id(), "type": "function",
+                                 "function": {"name": text}}  # fmt: skip
+                arguments[number] = []
+            elif kind is Kind.ARGUMENTS:
+                calls.setdefault(number, {"index": number, "function": {}})
+                arguments.setdefault(number, []).append(text)
+        found: dict[str, Any] = {}
+        if words[Kind.CONTENT]:
+            found["content"] = "".join(words[Kind.CONTENT])
+        if words[Kind.REASONING] and self.body.include_reasoning is not False:
+            found["reasoning"] = found["reasoning_content"] = "".join(words[Kind.REASONING])
+        for number, call in calls.items():
+            call["function"]["arguments"] = "".join(arguments[number])
+        if calls:
+            found["tool_calls"] = list(calls.values())
+        return found
+
+    def _id(self) -> str:
+        short = self.reading.calls is not None and self.reading.calls.short_ids
+        return uuid4().hex[:9] if short else f"call_{uuid4().hex[:24]}"
+
+
+def _finish(finish: str | None, parser: AnswerParser) -> str | None:
+    return "tool_calls" if finish == "stop" and parser.calls else finish
+
+
+def _choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -1,0 +1,114 @@
+"""OpenAI's /v1/embeddings: prompts in, a vector each out.
+
+Invariant: a vector is what `LLM.embed` gives for the same prompt; one that is cut to `dimensions`
+is of length 1 again.
+"""
+
+from array import array
+from base64 import b64encode
+from collections.abc import Sequence
+from math import hypot
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.collect import VectorCollector
+from flyweight.errors import RequestError
+from flyweight.prompts import Lane
+from flyweight.server.api.given import Ids, bare, each
+from flyweight.server.api.sampling import WIDTH, Text
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Front
+from flyweight.server.sse import headers_of, reply, while_connected
+from flyweight.tasks import PoolingParams
+
+MANY = Field(min_length=1)
+Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
+
+
+class EmbeddingBody(BaseModel):
+    """Prompts whose vectors are wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Dimensions | None = None
+    user: str | None = Field(None, description="Has no effect.")
+    pooling: Literal["last", "mean", "cls"] | None = None
+    normalize: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+
+    def wanted(self) -> PoolingParams:
+        return PoolingParams(self.pooling or "last", self.normalize is not False)
+
+
+async def embeddings(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), EmbeddingBody)
+    lane = front.lane(body.model, body.cache_salt, body.priority)
+    prompts = each(body.input)
+    if body.add_special_tokens is False:
+        prompts = await front.aside(bare, prompts, front.tokenizer)
+    found, tokens = await vectors(front, request, prompts, body.wanted(), lane, body.dimensions)
+    written = packed if body.encoding_format == "base64" else list
+    data = [
+        {"object": "embedding", "index": i, "embedding": written(vector)}
+        for i, vector in enumerate(found)
+    ]
+    whole = {
+        "id": f"embd-{uuid4().hex}",
+        "object": "list",
+        "created": front.now(),
+        "model": body.model or front.names[0],
+        "data": data,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return reply(whole, headers=headers_of(getattr(request.state, "ignored", [])))
+
+
+async def vectors(
+    front: Front,
+    request: Request,
+    prompts: Sequence[Any],
+    params: PoolingParams,
+    lane: Lane,
+    dimensions: int | None,
+) -> tuple[list[Sequence[float]], int]:
+    """A vector for each prompt, and the prompts' tokens.  Raises `HttpError`."""
+    width = front.client.facts["width"]
+    if dimensions is not None and dimensions > width:
+        raise RequestError(
+            f"dimensions = {dimensions}, and vectors of this model have {width}; "
+            f"allowed: 1 to {width}",
+            "dimensions",
+        )
+    asked = await front.ask(prompts, params, lane)
+    with front.begin(asked, request) as bundle:
+        collectors = await while_connected(request, bundle.done())
+    found: list[Sequence[float]] = []
+    for collector in collectors:
+        assert isinstance(collector, VectorCollector)
+        if collector.event is None or collector.event.vector is None:
+            raise HttpError(500, "the engine failed on this request", code="engine_error")
+        vector: Sequence[float] = collector.event.vector
+        cut = vector if dimensions is None else shortened(vector, dimensions, params.normalize)
+        found.append(cut)
+    return found, sum(len(one.tokens) for one in asked)
+
+
+def shortened(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:
+    """The first numbers of a vector, of length 1 again where the whole was."""
+    kept = vector[:dimensions]
+    length = hypot(*kept) if normalize else 1.0
+    return [x / length for x in kept] if length else kept
+
+
+def packed(vector: Sequence[float]) -> str:
+    """As OpenAI's clients ask for by default: little-endian float32 in base64."""
+    return b64encode(array("f", vector).tobytes()).decode()

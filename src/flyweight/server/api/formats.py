@@ -1,0 +1,122 @@
+"""What an answer must look like, as bodies ask for it: OpenAI's `response_format`, vLLM's
+`structured_outputs`.
+
+Invariant: what is asked is one `StructuredOutputs`, none, or a refusal in the client's own words.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from flyweight.errors import RequestError
+from flyweight.server.judges import worded
+from flyweight.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
+
+Source = Annotated[str, Field(max_length=LONGEST)]
+KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
+
+
+class TextFormat(BaseModel):
+    """Any text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+
+
+class ObjectFormat(BaseModel):
+    """A JSON object; llama-server's clients put a schema here."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["json_object"]
+    asked: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class Schema(BaseModel):
+    """A JSON schema with a name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    asked: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
+
+
+class SchemaFormat(BaseModel):
+    """JSON that satisfies a schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["json_schema"]
+    json_schema: Schema
+
+
+def _kind(given: Any) -> str | None:
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return KINDS.get(kind) if isinstance(kind, str) else None
+
+
+ResponseFormat = Annotated[
+    Annotated[TextFormat, Tag("TextFormat")]
+    | Annotated[ObjectFormat, Tag("ObjectFormat")]
+    | Annotated[SchemaFormat, Tag("SchemaFormat")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_format",
+        custom_error_message="an object whose type is 'text', 'json_object' or 'json_schema'",
+    ),
+]
+
+
+class Structured(BaseModel):
+    """Exactly one of json, json_object, regex, choice and grammar."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    asked: dict[str, Any] | Source | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: Source | None = None
+    choice: list[str] | None = Field(None, min_length=1, max_length=MOST_CHOICES)
+    grammar: Source | None = Field(None, description="Lark, as llguidance reads it.")
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: Annotated[str, Field(max_length=256)] | None = None
+
+    def outputs(self) -> StructuredOutputs:
+        """Raises `RequestError`."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        return StructuredOutputs(**given)
+
+
+def constraint(
+    format: TextFormat | ObjectFormat | SchemaFormat | None, structured: Structured | None
+) -> StructuredOutputs | None:
+    """What an answer must satisfy.  Raises `RequestError`."""
+    if structured is not None:
+        if format is not None and not isinstance(format, TextFormat):
+            raise RequestError(f"response_format and {NAME}: allowed: one of them", NAME)
+        return structured.outputs()
+    if isinstance(format, SchemaFormat):
+        return schema_in(place_of(format), format.json_schema.asked)
+    if isinstance(format, ObjectFormat):
+        if format.asked is None:
+            return StructuredOutputs(json_object=True)
+        return schema_in(place_of(format), format.asked)
+    return None
+
+
+def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
+    """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
+    try:
+        return StructuredOutputs(json=schema)
+    except RequestError as error:
+        raise worded(error, place) from None
+
+
+def place_of(format: TextFormat | ObjectFormat | SchemaFormat | None) -> str:
+    """Where a body has its schema, if that is not `structured_outputs`."""
+    if isinstance(format, SchemaFormat):
+        return "response_format.json_schema.schema"
+    return "response_format.schema" if isinstance(format, ObjectFormat) else ""

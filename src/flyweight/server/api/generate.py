@@ -1,0 +1,68 @@
+"""/generate: a prompt in, its continuation out, in a body of four fields.
+
+Invariant: the same tokens as /v1/completions with the same options.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.collect import Piece
+from flyweight.server.answer import answer, texts
+from flyweight.server.api.sampling import HOTTEST, StopText, params_of
+from flyweight.server.api.usage import usage
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import event
+
+
+class GenerateBody(BaseModel):
+    """A prompt to be continued."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: str = Field(min_length=1)
+    max_tokens: int = Field(256, ge=1, lt=2**31)
+    temperature: float = Field(0.7, ge=0, le=HOTTEST)
+    top_p: float = Field(0.95, gt=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: StopText | list[StopText] | None = None
+    stream: bool = False
+
+
+async def generate(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), GenerateBody)
+    given = body.model_dump(exclude={"prompt", "stream"}, exclude_none=True)
+    asked = await front.ask(
+        [body.prompt], params_of({**front.defaults, **given}), front.lane(None, None, None)
+    )
+    return await answer(front, request, asked, GenerateWriter, stream=body.stream)
+
+
+class GenerateWriter:
+    """Writes one continuation."""
+
+    media = "text/event-stream"
+
+    def __init__(self, bundle: Bundle) -> None:
+        (self.collector,) = texts(bundle)
+
+    def whole(self) -> dict[str, Any]:
+        return {"text": self.collector.output().outputs[0].text, **self._spent()}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        return event({"text": piece.text})
+
+    def end(self) -> bytes:
+        return event({"text": "", **self._spent()})
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body())
+
+    def _spent(self) -> dict[str, Any]:
+        return {"tokens": self.collector.produced, "usage": usage([self.collector])}

@@ -1,0 +1,236 @@
+"""llama-server's /completion.
+
+Invariant: a field that cannot be honoured is refused, and taken only with the value that changes
+nothing.
+"""
+
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import Field, WithJsonSchema
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.collect import Collector, Piece
+from flyweight.errors import RequestError
+from flyweight.prompts import Lane
+from flyweight.server.answer import answer, texts
+from flyweight.server.api.formats import schema_in
+from flyweight.server.api.sampling import TOKEN, Bias, Id, No, Options, params_of
+from flyweight.server.api.scores import token_scores
+from flyweight.server.api.usage import llama_timings
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import event
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES
+from flyweight.untrusted import shown
+
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+NEVER = -100.0  # the bias of a token that is switched off
+Mixed = Annotated[list[str | Id], Field(min_length=1)]  # one prompt: ids with texts between them
+SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "typical_p": "typical_p", "top_n_sigma": "top_n_sigma", "seed": "seed",
+    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty", "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold", "dry_multiplier": "dry_multiplier", "dry_base": "dry_base",
+    "dry_allowed_length": "dry_allowed_length", "dry_penalty_last_n": "dry_penalty_last_n",
+    "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
+    "stop": "stop", "ignore_eos": "ignore_eos", "n_probs": "logprobs",
+}  # fmt: skip
+
+
+TOKENS = {"type": "integer", "minimum": 0, TOKEN: True}
+BIASES = {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": False}]}
+Pair = Annotated[
+    list[Any],
+    Field(min_length=2, max_length=2),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "prefixItems": [{"anyOf": [TOKENS, {"type": "string"}]}, BIASES],
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    ),
+]
+Off = Annotated[int, Field(ge=0, le=0)]
+
+
+class LlamaBody(Options):
+    """A prompt to be continued, or several."""
+
+    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
+    n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
+    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES)
+    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
+    logit_bias: list[Pair] | dict[str, Bias | Literal[False]] | None = None
+    n_probs: int = Field(0, ge=0, le=20)
+    cache_prompt: bool = True
+    return_tokens: bool = False
+    stream: bool = False
+    timings_per_token: bool = False
+    dynatemp_range: float | None = Field(None, ge=0, le=0)
+    n_indent: Off | None = None
+    n_keep: Off | None = None
+    n_cache_reuse: Off | None = None
+    min_keep: Off | None = None
+    json_schema: dict[str, Any] | None = None
+    id_slot: Literal[-1] | None = None
+    post_sampling_probs: No | None = None
+    return_progress: No | None = None
+
+    def wanted(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        """`SamplingParams`' keywords."""
+        found = self.drawn({**DEFAULTS, **defaults})
+        found["n"] = self.n_cmpl
+        found["max_tokens"] = None if self.n_predict == -1 else self.n_predict
+        if self.seed == -1:
+            found["seed"] = None
+        if self.repeat_penalty is not None:
+            found["repetition_penalty"] = self.repeat_penalty
+        if self.json_schema is not None:
+            found["structured_outputs"] = schema_in("json_schema", self.json_schema)
+        if self.n_probs:
+            found["logprobs"] = self.n_probs
+        if self.logit_bias:
+            found["logit_bias"] = biases(self.logit_bias, tokenizer)
+        return found
+
+    def prompts(self, tokenizer: Tokenizer) -> list[Any]:
+        """Each prompt by itself: a list with an id at its top is one."""
+        given: Any = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if any(isinstance(one, int) for one in given):
+            given = [given]
+        return [one if isinstance(one, str) else mixed(one, tokenizer) for one in given]
+
+
+async def completion(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), LlamaBody)
+    params = params_of(body.wanted(front.defaults, front.tokenizer))
+    prompts = await front.aside(body.prompts, front.tokenizer)
+    salt = "" if body.cache_prompt else uuid4().hex
+    asked = await front.ask(prompts, params, Lane(salt), "json_schema")
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: LlamaWriter(front, body, bundle),
+        stream=body.stream,
+    )
+
+
+class LlamaWriter:
+    """Writes the continuations of all prompts; of several, `whole` is a list."""
+
+    media = "text/event-stream"
+
+    def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:
+        self.model, self.body, self.collectors = front.names[0], body, texts(bundle)
+
+    def whole(self) -> Any:
+        found: list[dict[str, Any]] = []
+        for collector in self.collectors:
+            for choice in collector.output().outputs:
+                one = self._last(collector, len(found), choice.finish_reason, choice.stop_reason)
+                one["content"] = choice.text
+                one["tokens"] = choice.token_ids if self.body.return_tokens else []
+                if choice.logprobs is not None:
+                    one["completion_probabilities"] = token_scores(choice.logprobs)
+                found.append(one)
+        return found[0] if len(found) == 1 else found
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        collector = self.collectors[prompt]
+        index = prompt * self.body.n_cmpl + piece.choice
+        one: dict[str, Any] = {
+            "index": index,
+            "content": piece.text,
+            "tokens": piece.tokens,
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": len(collector.choices[piece.choice].tokens),
+            "tokens_evaluated": len(collector.request.tokens),
+        }
+        if piece.logprobs is not None:
+            one["completion_probabilities"] = token_scores(piece.logprobs)
+        if self.body.timings_per_token:
+            one["timings"] = llama_timings(collector)
+        if piece.finish is None:
+            return event(one)
+        last = {"content": "", "tokens": []}
+        return event(one) + event(
+            {**self._last(collector, index, piece.finish, piece.reason), **last}
+        )
+
+    def end(self) -> bytes:
+        return b""
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body())
+
+    def _last(
+        self, collector: Collector, index: int, finish: str | None, reason: int | str | None
+    ) -> dict[str, Any]:
+        """What is said of a choice when it has ended."""
+        params, request = collector.asked, collector.request
+        word = reason if isinstance(reason, str) else ""
+        ended = "limit" if finish == "length" else "word" if word else "eos"
+        settings = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
+        return {
+            "index": index,
+            "id_slot": -1,
+            "stop": True,
+            "model": self.model,
+            "tokens_predicted": len(collector.choices[index % self.body.n_cmpl].tokens),
+            "tokens_evaluated": len(request.tokens),
+            "tokens_cached": collector.cached,
+            "generation_settings": {**settings, "n_predict": self.body.n_predict},
+            "prompt": collector.prompt or collector.tokenizer.decode(request.tokens, False),
+            "truncated": False,
+            "stop_type": ended,
+            "stopping_word": word,
+            "timings": llama_timings(collector),
+        }
+
+
+def mixed(given: list[Any], tokenizer: Tokenizer) -> list[int]:
+    """Ids of one prompt; only a text that comes first gets a BOS."""
+    found: list[int] = []
+    for i, one in enumerate(given):
+        text = isinstance(one, str)
+        found += tokenizer.encode(one, add_special=i == 0) if text else [one]
+    return found
+
+
+def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
+    """Pairs of an id or a text (each of its tokens) and a bias.  Raises `RequestError`."""
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    found: dict[int, float] = {}
+    for token, bias in pairs:
+        if bias is False:
+            bias = NEVER
+        known = isinstance(token, int | str) and not isinstance(token, bool)
+        if not known or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise unpaired([token, bias])
+        if not -100 <= bias <= 100:
+            raise unpaired([token, bias])
+        if isinstance(token, str) and token.isdecimal() and len(token) < 11:
+            token = int(token)
+        ids = [token] if isinstance(token, int) else tokenizer.encode(token, add_special=False)
+        found.update(dict.fromkeys(ids, float(bias)))
+    return found
+
+
+def unpaired(pair: list[Any]) -> RequestError:
+    return RequestError(
+        f"logit_bias: {shown(pair)} is no pair; allowed: an id or a text, and -100 to 100 or false",
+        "logit_bias",
+    )

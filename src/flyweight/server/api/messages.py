@@ -1,0 +1,237 @@
+"""Anthropic's /v1/messages and its count of tokens: from its bodies to a chat's.
+
+Invariant: what is said, by whom and in which order, is what the model's template is given; a last
+message of the assistant's is gone on with.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.server.answer import answer
+from flyweight.server.api.chat import asked_of, rendered
+from flyweight.server.api.messagewriter import MessageWriter
+from flyweight.server.api.sampling import HOTTEST, StopText
+from flyweight.server.api.telling import chat_body
+from flyweight.server.front import Front
+from flyweight.server.sse import reply
+
+SCHEMA = "output_config.format.schema"  # where a body has one
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class Part(BaseModel):
+    """What all parts of a message may have beside their own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    cache_control: dict[str, Any] | None = Field(
+        None, description="Has no effect: whatever was computed is kept."
+    )
+
+
+class Text(Part):
+    type: Literal["text"]
+    text: str
+    citations: list[Any] | None = Field(None, max_length=0)
+
+
+class Thinking(Part):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class ToolUse(Part):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResult(Part):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[Text] = ""
+    is_error: bool | None = None
+
+
+Block = Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
+
+
+class Turn(BaseModel):
+    """One message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["user", "assistant"]
+    content: str | list[Block]
+
+    def chat(self) -> list[dict[str, Any]]:
+        """As a chat has it: each result of a tool is a message of its own, before the rest."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        blocks = self.content
+        found: list[dict[str, Any]] = [
+            {"role": "tool", "tool_call_id": one.tool_use_id, "content": joined(one.content)}
+            for one in blocks
+            if isinstance(one, ToolResult)
+        ]
+        texts = [one for one in blocks if isinstance(one, Text)]
+        thoughts = [one.thinking for one in blocks if isinstance(one, Thinking)]
+        calls = [
+            {"id": one.id, "type": "function",
+             "function": {"name": one.name, "arguments": one.input}}
+            for one in blocks if isinstance(one, ToolUse)
+        ]  # fmt: skip
+        said: dict[str, Any] = {"role": self.role, "content": joined(texts)}
+        if thoughts:
+            said["reasoning"] = "".join(thoughts)
+        if calls:
+            said["tool_calls"] = calls
+        return [*found, said] if texts or thoughts or calls or not found else found
+
+
+class MessageTool(Part):
+    """A tool of the caller's own."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class MessageChoice(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingChoice(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["adaptive", "disabled"] = Field(
+        description="A budget of tokens (`enabled`) is not kept here, and so not taken."
+    )
+
+
+class OutputFormat(BaseModel):
+    """JSON that satisfies a schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["json_schema"]
+    asked: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: OutputFormat | None = None
+
+
+class CountBody(BaseModel):
+    """A conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
+    system: str | list[Text] | None = None
+    tools: list[MessageTool] | None = Field(None, max_length=128)
+    tool_choice: MessageChoice | None = None
+    thinking: ThinkingChoice | None = None
+
+    def chat(self) -> dict[str, Any]:
+        """As a chat has it.  Raises `RequestError`."""
+        talk = [one for turn in self.messages for one in turn.chat()]
+        if self.system:
+            talk.insert(0, {"role": "system", "content": joined(self.system)})
+        found: dict[str, Any] = {"model": self.model, "messages": talk}
+        if self.messages[-1].role == "assistant":
+            found |= {"continue_final_message": True, "add_generation_prompt": False}
+        if self.tools:
+            found["tools"] = [declared(tool) for tool in self.tools]
+        if self.tool_choice is not None:
+            found |= chosen(self.tool_choice)
+        if self.thinking is not None:
+            thinks = self.thinking.type == "adaptive"
+            found["chat_template_kwargs"] = {"enable_thinking": thinks}
+        return found
+
+
+class MessagesBody(CountBody):
+    """A conversation to be answered."""
+
+    max_tokens: int = Field(ge=1, lt=2**31)
+    stream: bool = False
+    stop_sequences: list[StopText] | None = None
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, lt=2**31)
+    output_config: OutputConfig | None = None
+    metadata: dict[str, Any] | None = Field(None, description="Has no effect.")
+    service_tier: Literal["auto", "standard_only"] | None = Field(
+        None, description="Has no effect."
+    )
+
+    def chat(self) -> dict[str, Any]:
+        found = {**super().chat(), "max_tokens": self.max_tokens}
+        if self.output_config is not None and self.output_config.format is not None:
+            schema = {"name": "answer", "schema": self.output_config.format.asked}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        for name in ("temperature", "top_p", "top_k"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        if self.stop_sequences:
+            found["stop"] = self.stop_sequences
+        return found
+
+
+async def messages(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), MessagesBody)
+    asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults, SCHEMA)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: MessageWriter(body.model, bundle, reading),
+        stream=body.stream,
+    )
+
+
+async def count_tokens(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), CountBody)
+    front.lane(body.model, None, None)
+    prompt = await front.aside(rendered, front, chat_body(body.chat()))
+    return reply({"input_tokens": len(prompt["prompt_token_ids"])})
+
+
+def joined(content: str | list[Text]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def declared(tool: MessageTool) -> dict[str, Any]:
+    """A tool as a chat declares it."""
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+def chosen(choice: MessageChoice) -> dict[str, Any]:
+    """What is asked of tools, as a chat asks it.  Raises `RequestError`."""
+    found: dict[str, Any] = {}
+    if choice.disable_parallel_tool_use is not None:
+        found["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if choice.type != "tool":
+        return {**found, "tool_choice": CHOICES[choice.type]}
+    if choice.name is None:
+        raise RequestError("tool_choice: the tool's name is missing", "tool_choice.name")
+    named = {"type": "function", "function": {"name": choice.name}}
+    return {**found, "tool_choice": named}

@@ -1,0 +1,300 @@
+"""Ollama's /api/chat and /api/generate, streamed as lines of JSON unless told otherwise.
+
+Invariant: `options` are honoured or refused by name; durations are nanoseconds of the request
+itself.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.collect import Piece
+from flyweight.errors import RequestError
+from flyweight.prompts import Asked
+from flyweight.server.answer import answer, texts
+from flyweight.server.api.chat import asked_of
+from flyweight.server.api.formats import schema_in
+from flyweight.server.api.sampling import Options, beside, params_of
+from flyweight.server.api.telling import Telling, chat_body, told
+from flyweight.server.api.tools import MOST_TOOLS, Tool
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Bundle, Front
+from flyweight.server.sse import encode, reply
+from flyweight.structured import StructuredOutputs
+from flyweight.text.tools.deltas import Answer, Kind
+from flyweight.text.tools.parser import Reading
+from flyweight.types import LEAST_REPETITION
+
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
+KEEP = "Has no effect: a model stays loaded."
+Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
+
+
+class OllamaOptions(Options):
+    """`options` of a request."""
+
+    num_predict: int | None = Field(None, ge=-2, lt=2**31)
+    num_ctx: int | None = Field(None, ge=1, lt=2**31)
+    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
+
+    def wanted(self, front: Front) -> dict[str, Any]:
+        """Fields of a `ChatBody`.  Raises `RequestError`."""
+        most = front.asking.facts.max_model_len
+        if self.num_ctx is not None and self.num_ctx > most:
+            raise RequestError(
+                f"options.num_ctx = {self.num_ctx}, and this server was started with {most} "
+                f"(--max-model-len); allowed: 1 to {most}",
+                "options.num_ctx",
+            )
+        if self.num_predict == 0:
+            raise RequestError(
+                "options.num_predict = 0 asks for nothing; allowed: 1 or more, or -1 for as much "
+                "as fits",
+                "options.num_predict",
+            )
+        found = self.drawn({})
+        if self.num_predict is not None and self.num_predict > 0:
+            found["max_tokens"] = self.num_predict
+        if self.seed == -1:
+            found.pop("seed", None)
+        if self.repeat_penalty is not None:
+            found["repetition_penalty"] = self.repeat_penalty
+        return found
+
+
+class OllamaBody(BaseModel):
+    """What both routes take."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    stream: bool = True
+    options: OllamaOptions | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    keep_alive: str | float | None = Field(None, description=KEEP)
+    think: bool | None = None
+
+    def wanted(self, front: Front) -> dict[str, Any]:
+        """Fields of a `ChatBody`.  Raises `RequestError`."""
+        return {} if self.options is None else self.options.wanted(front)
+
+    @property
+    def form(self) -> StructuredOutputs | None:
+        """What the answer must satisfy.  Raises `RequestError`."""
+        if not self.format:
+            return None
+        if isinstance(self.format, str):
+            return StructuredOutputs(json_object=True)
+        return schema_in("format", self.format)
+
+    @property
+    def name(self) -> str:
+        return self.model.removesuffix(LATEST)
+
+
+class OllamaCall(BaseModel):
+    """A tool call of an earlier answer."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    function: dict[str, Any]
+
+
+class OllamaMessage(BaseModel):
+    """One message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: Media | None = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: str | None = None
+
+    def chat(self) -> dict[str, Any]:
+        """As OpenAI's dialect has it."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.thinking is not None:
+            found["reasoning"] = self.thinking
+        if self.tool_name is not None:
+            found["name"] = self.tool_name
+        if self.tool_calls is not None:
+            found["tool_calls"] = [
+                {"type": "function", "function": call.function} for call in self.tool_calls
+            ]
+        return found
+
+
+class OllamaChatBody(OllamaBody):
+    """A conversation to be answered; without messages the model is only loaded."""
+
+    messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
+    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+
+
+class OllamaGenerateBody(OllamaBody):
+    """A prompt to be answered through the model's template, or (`raw`) continued."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+    images: Media | None = None
+
+
+async def chat(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), OllamaChatBody)
+    front.lane(body.name, None, None)
+    if not body.messages:
+        return loaded(body, {"message": {"role": "assistant", "content": ""}})
+    talk = [one.chat() for one in body.messages]
+    asked, reading = await conversed(front, body, talk, body.tools)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: OllamaWriter(body, bundle, message, reading),
+        stream=body.stream,
+    )
+
+
+async def generate(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), OllamaGenerateBody)
+    lane = front.lane(body.name, None, None)
+    if not body.prompt:
+        return loaded(body, {"response": ""})
+    if body.raw or front.tokenizer.chat_template is None:
+        given = body.wanted(front)
+        defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
+        given = {"max_tokens": None, **defaults, **given}
+        params = params_of({**given, "structured_outputs": body.form})
+        prompts, reading = [body.system + body.prompt], Reading()
+        asked = await front.ask(prompts, params, lane, "format")
+    else:
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        talk = [*system, {"role": "user", "content": body.prompt}]
+        asked, reading = await conversed(front, body, talk)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: OllamaWriter(body, bundle, response, reading),
+        stream=body.stream,
+    )
+
+
+async def conversed(
+    front: Front,
+    body: OllamaBody,
+    talk: list[dict[str, Any]],
+    tools: list[Tool] | None = None,
+) -> tuple[list[Asked], Reading]:
+    """A conversation as a checked prompt, and how its answer is to be read."""
+    given = body.wanted(front)
+    if body.think is not None:
+        given["chat_template_kwargs"] = {"enable_thinking": body.think}
+    if tools:
+        given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
+    same = chat_body({"model": body.name, "messages": talk, **given})
+    defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
+    return await asked_of(front, same, defaults, "format")
+
+
+def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
+    """The answer to a request that only wants the model to be there."""
+    head = {"model": body.model, "created_at": now(), **said}
+    return reply({**head, "done": True, "done_reason": "load"})
+
+
+def message(said: Answer) -> dict[str, Any]:
+    """What is new, as /api/chat has it."""
+    found: dict[str, Any] = {"role": "assistant", "content": said.content}
+    if said.reasoning:
+        found["thinking"] = said.reasoning
+    if said.calls:
+        found["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+            for call in said.calls
+        ]
+    return {"message": found}
+
+
+def response(said: Answer) -> dict[str, Any]:
+    """What is new, as /api/generate has it."""
+    return {"response": said.content, **({"thinking": said.reasoning} if said.reasoning else {})}
+
+
+Shape = Callable[[Answer], dict[str, Any]]
+
+
+class OllamaWriter:
+    """Writes one answer; `shape` is how a route puts what is new."""
+
+    media = "application/x-ndjson"
+
+    def __init__(self, body: OllamaBody, bundle: Bundle, shape: Shape, reading: Reading) -> None:
+        (self.collector,) = texts(bundle)
+        self.model, self.shape = body.model, shape
+        self.reading = reading
+        self.telling = Telling(self.reading)
+        self.finish = "stop"
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self.collector.output().outputs
+        self.finish = choice.finish_reason or self.finish
+        return self._line(told(self.reading, choice), **self._spent())
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        self.finish = piece.finish or self.finish
+        found = b""
+        for delta in self.telling.push(piece):
+            content = delta.kind is Kind.CONTENT
+            said = Answer(content=delta.text) if content else Answer(reasoning=delta.text)
+            found += encode(self._line(said, done=False)) + b"\n"
+        return found
+
+    def end(self) -> bytes:
+        last = Answer(calls=self.telling.answer().calls)
+        return encode(self._line(last, **self._spent())) + b"\n"
+
+    def failed(self, error: HttpError) -> bytes:
+        return encode(error_of(error)) + b"\n"
+
+    def _line(self, said: Answer, **more: Any) -> dict[str, Any]:
+        return {"model": self.model, "created_at": now(), **self.shape(said), **more}
+
+    def _spent(self) -> dict[str, Any]:
+        m = self.collector.metrics()
+        return {
+            "done": True,
+            "done_reason": self.finish,
+            "total_duration": ns(m.total),
+            "load_duration": 0,
+            "prompt_eval_count": len(self.collector.request.tokens),
+            "prompt_eval_duration": ns(m.ttft - m.queued),
+            "eval_count": self.collector.produced,
+            "eval_duration": ns(m.total - m.ttft),
+        }
+
+
+def error_of(error: HttpError) -> dict[str, Any]:
+    """Ollama's shape of an error."""
+    return {"error": error.message}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def ns(seconds: float) -> int:
+    return round(1e9 * seconds)

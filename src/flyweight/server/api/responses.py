@@ -1,0 +1,246 @@
+"""OpenAI's /v1/responses, without a memory: from its bodies to a chat's.
+
+Invariant: nothing of one request is kept for another; what would need that is refused by name.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.server.answer import answer
+from flyweight.server.api.chat import asked_of
+from flyweight.server.api.chatbody import Effort
+from flyweight.server.api.formats import Schema
+from flyweight.server.api.responsewriter import ResponseWriter
+from flyweight.server.api.sampling import HOTTEST, No
+from flyweight.server.api.telling import chat_body
+from flyweight.server.api.tools import MOST_TOOLS, Named, ToolName
+from flyweight.server.front import Front
+
+KEYS = "Has no effect: whatever was computed is kept."
+
+
+class Strict(BaseModel):
+    """What is not a field of it is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextPart(Strict):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: list[Any] | None = Field(None, max_length=0)
+    logprobs: list[Any] | None = None
+
+
+class Said(Strict):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[TextPart]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class Called(Strict):
+    """A call the model made before."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+
+
+class CallOutput(Strict):
+    """What came of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[TextPart]
+    id: str | None = None
+    status: str | None = None
+
+
+class ReasoningPart(Strict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class Reasoned(Strict):
+    """What the model thought before."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[Any] = Field(default_factory=list)
+    content: list[ReasoningPart] | None = None
+    encrypted_content: None = None
+    status: str | None = None
+
+
+Item = Said | Called | CallOutput | Reasoned
+
+
+class PlainFormat(Strict):
+    type: Literal["text", "json_object"]
+
+
+class NamedFormat(Schema):
+    """JSON that satisfies a schema."""
+
+    type: Literal["json_schema"]
+
+    def chat(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True, by_alias=True, exclude={"type"})
+        return {"type": "json_schema", "json_schema": given}
+
+
+class TextChoice(Strict):
+    format: PlainFormat | NamedFormat | None = None
+
+
+class ResponseTool(Strict):
+    """A function of the caller's."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def chat(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True, exclude={"type"})
+        return {"type": "function", "function": given}
+
+
+class ResponseChoice(Named):
+    """One tool that is to be called."""
+
+    type: Literal["function"]
+
+
+class ReasoningChoice(Strict):
+    effort: Effort | None = None
+    summary: None = None
+
+
+class ResponseBody(Strict):
+    """What is to be responded to."""
+
+    model: str | None = None
+    input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, lt=2**31)
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    stream: bool | None = None
+    text: TextChoice | None = None
+    tools: list[ResponseTool] | None = Field(None, max_length=MOST_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningChoice | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
+    store: No | None = Field(None, description="Nothing is kept here.")
+    previous_response_id: None = Field(None, description="Nothing is kept here.")
+    background: No | None = None
+    truncation: Literal["disabled"] | None = None
+    include: list[Any] | None = Field(None, max_length=0)
+    service_tier: Literal["auto", "default"] | None = Field(None, description="Has no effect.")
+    user: str | None = Field(None, description="Has no effect.")
+    safety_identifier: str | None = Field(None, description="Has no effect.")
+    prompt_cache_key: str | None = Field(None, description=KEYS)
+
+    def chat(self) -> dict[str, Any]:
+        """As a chat has it."""
+        talk = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
+        if not isinstance(self.input, str):
+            talk = messages(self.input)
+        if self.instructions:
+            talk.insert(0, {"role": "system", "content": self.instructions})
+        found: dict[str, Any] = {"messages": talk, "max_tokens": self.max_output_tokens}
+        for name in ("model", "temperature", "top_p", "parallel_tool_calls"):
+            found[name] = getattr(self, name)
+        if self.tools:
+            found["tools"] = [tool.chat() for tool in self.tools]
+        found["tool_choice"] = choice = self.tool_choice
+        if isinstance(choice, ResponseChoice):
+            found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        form = self.text.format if self.text is not None else None
+        if isinstance(form, NamedFormat):
+            found["response_format"] = form.chat()
+        elif form is not None:
+            found["response_format"] = {"type": form.type}
+        if self.reasoning is not None:
+            found["reasoning_effort"] = self.reasoning.effort
+        return {name: value for name, value in found.items() if value is not None}
+
+    def echo(self) -> dict[str, Any]:
+        """What a response repeats of what was asked."""
+        given = self.model_dump(exclude_none=True, by_alias=True)
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "text": given.get("text") or {"format": {"type": "text"}},
+            "tools": given.get("tools") or [],
+            "tool_choice": given.get("tool_choice") or "auto",
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+            "metadata": self.metadata or {},
+            "user": self.user,
+            "store": False,
+            "background": False,
+            "previous_response_id": None,
+            "truncation": "disabled",
+        }
+
+
+async def responses(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), ResponseBody)
+    asked, reading = await asked_of(
+        front, chat_body(body.chat()), front.defaults, "text.format.schema"
+    )
+    model = body.model or front.names[0]
+    head = {"created_at": front.now(), "model": model, **body.echo()}
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: ResponseWriter(head, bundle, reading),
+        stream=bool(body.stream),
+    )
+
+
+def messages(items: list[Item]) -> list[dict[str, Any]]:
+    """Items as a chat's messages: what the model thought and called belongs to what it said."""
+    found: list[dict[str, Any]] = []
+    thought = ""
+    for item in items:
+        if isinstance(item, Reasoned):
+            thought += "".join(part.text for part in item.content or ())
+        elif isinstance(item, CallOutput):
+            text = joined(item.output)
+            found.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+        elif isinstance(item, Called):
+            last = found[-1] if found else {}
+            if last.get("role") != "assistant" or thought:
+                last = {"role": "assistant", "content": ""}
+                found.append(last)
+            call = {"name": item.name, "arguments": item.arguments}
+            calls = last.setdefault("tool_calls", [])
+            calls.append({"id": item.call_id, "type": "function", "function": call})
+        else:
+            found.append({"role": item.role, "content": joined(item.content)})
+        if thought and found and found[-1]["role"] == "assistant":
+            found[-1]["reasoning"], thought = thought, ""
+    return found
+
+
+def joined(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,182 @@
+"""Answers of /v1/responses, whole and as events.
+
+Invariant: events are numbered without a gap; an item is added before anything of it and done after
+everything; the last event's response is the whole answer.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+from flyweight.collect import Piece
+from flyweight.server.answer import texts
+from flyweight.server.api.telling import Step, Telling, told
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Bundle
+from flyweight.server.sse import event
+from flyweight.text.tools.deltas import Call, Kind
+from flyweight.text.tools.parser import Reading
+
+NAMES = {Kind.CONTENT: "output_text", Kind.REASONING: "reasoning_text"}
+
+
+class ResponseWriter:
+    """Writes one response; `head` is what it says of itself beside its answer."""
+
+    media = "text/event-stream"
+
+    def __init__(self, head: dict[str, Any], bundle: Bundle, reading: Reading) -> None:
+        (self.collector,) = texts(bundle)
+        self.reading, self.telling = reading, Telling(reading)
+        self.head = {"id": f"resp_{uuid4().hex}", "object": "response", **head}
+        self.output: list[dict[str, Any]] = []  # items that are done
+        self.item: dict[str, Any] = {}  # the one that is not
+        self.finish: str | None = None
+        self.sent = 0
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self.collector.output().outputs
+        self.finish = choice.finish_reason
+        said = told(self.reading, choice)
+        for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
+            if text:
+                self.output.append(self._done(item_of(kind), kind, text))
+        self.output += [{**call_of(call), "status": "completed"} for call in said.calls]
+        return self._response()
+
+    def begin(self) -> bytes:
+        response = {**self.head, **bare("in_progress")}
+        return b"".join(
+            self._event(f"response.{name}", response=response)
+            for name in ("created", "in_progress")
+        )
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        self.finish = piece.finish or self.finish
+        return b"".join([self._step(step) for step in self.telling.steps(piece)])
+
+    def end(self) -> bytes:
+        found = b"".join([self._called(call) for call in self.telling.answer().calls])
+        response = self._response()
+        return found + self._event(f"response.{response['status']}", response=response)
+
+    def failed(self, error: HttpError) -> bytes:
+        said = {"code": error.code or error.kind, "message": error.message}
+        failure = {**self.head, **bare("failed"), "error": said}
+        return self._event("error", **said, param=error.param) + self._event(
+            "response.failed", response=failure
+        )
+
+    def _step(self, step: Step) -> bytes:
+        """A step of text or reasoning."""
+        kind, name = step.kind, NAMES[step.kind]
+        if step.what == "open":
+            self.item = item_of(kind)
+            added = {"output_index": len(self.output), "item": {**self.item, "content": []}}
+            return self._event("response.output_item.added", **added) + self._event(
+                "response.content_part.added", **self._place(), part=part_of(kind, "")
+            )
+        scores: dict[str, Any] = {"logprobs": []} if kind is Kind.CONTENT else {}
+        if step.what == "delta":
+            return self._event(f"response.{name}.delta", **self._place(), delta=step.text, **scores)
+        place = self._place()
+        found = self._event(f"response.{name}.done", **place, text=step.text, **scores)
+        part = part_of(kind, step.text)
+        found += self._event("response.content_part.done", **place, part=part)
+        return found + self._close(self._done(self.item, kind, step.text))
+
+    def _called(self, call: Call) -> bytes:
+        self.item = call_of(call)
+        added = {"output_index": len(self.output), "item": {**self.item, "arguments": ""}}
+        found = self._event("response.output_item.added", **added)
+        place = self._place()
+        del place["content_index"]
+        name = "response.function_call_arguments"
+        found += self._event(f"{name}.delta", **place, delta=call.arguments)
+        said = {"name": call.name, "arguments": call.arguments}
+        found += self._event(f"{name}.done", **place, **said)
+        return found + self._close({**self.item, "status": "completed"})
+
+    def _close(self, item: dict[str, Any]) -> bytes:
+        self.output.append(item)
+        index = len(self.output) - 1
+        return self._event("response.output_item.done", output_index=index, item=item)
+
+    def _place(self) -> dict[str, Any]:
+        return {
+            "item_id": self.item["id"],
+            "output_index": len(self.output),
+            "content_index": 0,
+        }
+
+    def _done(self, item: dict[str, Any], kind: Kind, text: str) -> dict[str, Any]:
+        status = "incomplete" if self.finish == "length" else "completed"
+        return {**item, "status": status, "content": [part_of(kind, text)]}
+
+    def _event(self, name: str, /, **facts: Any) -> bytes:
+        self.sent += 1
+        return event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
+
+    def _response(self) -> dict[str, Any]:
+        cut = self.finish == "length"
+        prompt, made = len(self.collector.request.tokens), self.collector.produced
+        return {
+            **self.head,
+            **bare("incomplete" if cut else "completed"),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": self.output,
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {
+                    "cached_tokens": self.collector.cached,
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": made,
+                "output_tokens_details": {"reasoning_tokens": self._thought()},
+                "total_tokens": prompt + made,
+            },
+        }
+
+    def _thought(self) -> int:
+        """Tokens of reasoning, as its text has them."""
+        thoughts = [item["content"] for item in self.output if item["type"] == "reasoning"]
+        text = "".join(part["text"] for content in thoughts for part in content)
+        tokenizer = self.collector.tokenizer
+        return len(tokenizer.encode(text, add_special=False)) if text else 0
+
+
+def bare(status: str) -> dict[str, Any]:
+    """A response's fields as long as there is nothing to put in them."""
+    return {
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "usage": None,
+    }
+
+
+def item_of(kind: Kind) -> dict[str, Any]:
+    """An item of text or reasoning as it begins."""
+    if kind is Kind.REASONING:
+        head = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
+    else:
+        head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
+    return {**head, "status": "in_progress"}
+
+
+def part_of(kind: Kind, text: str) -> dict[str, Any]:
+    if kind is Kind.REASONING:
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def call_of(call: Call) -> dict[str, Any]:
+    """An item that is a call, as it begins."""
+    return {
+        "id": f"fc_{uuid4().hex}",
+        "type": "function_call",
+        "call_id": f"call_{uuid4().hex[:24]}",
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": "in_progress",
+    }

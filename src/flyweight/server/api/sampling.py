@@ -1,0 +1,156 @@
+"""The options of a completion that OpenAI, vLLM and llama.cpp share, as a body has them.
+
+Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from flyweight.errors import RequestError
+from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
+from flyweight.types import (
+    CUTS,
+    LEAST_REPETITION,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOPS,
+    SamplingParams,
+)
+from flyweight.untrusted import shown
+
+HOTTEST = 100.0
+MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
+WIDTH = "x-width"  # marks lengths of vectors
+TOKEN = "x-token"  # marks ids in schemas: their range is the model's
+Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
+Text = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+TAKEN = (  # of a body, as `SamplingParams` has it
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
+    "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
+    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
+)  # fmt: skip
+
+
+def _off(value: bool) -> bool:
+    if value:
+        raise ValueError("false")
+    return value
+
+
+No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Options(BaseModel):
+    """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
+    ignore_eos: bool | None = None
+    typical_p: float | None = Field(None, gt=0, le=1)
+    top_n_sigma: float | None = Field(None, ge=0, le=1000)
+    xtc_probability: Share | None = None
+    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
+    dry_multiplier: float | None = Field(None, ge=0, le=100)
+    dry_base: float | None = Field(None, ge=1, le=100)
+    dry_allowed_length: int | None = Field(None, ge=1, lt=2**31)
+    dry_penalty_last_n: int | None = Field(None, ge=-1, lt=2**31)
+    dry_sequence_breakers: list[StopText] | None = Field(None, max_length=64)
+    mirostat: int | None = Field(None, ge=0, le=2)
+    mirostat_tau: float | None = Field(None, ge=0, le=100)
+    mirostat_eta: Share | None = None
+
+    def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
+        given = {name: getattr(self, name, None) for name in TAKEN}
+        given = {name: value for name, value in given.items() if value is not None}
+        return {**beside(self.mirostat, defaults), **given}
+
+
+class Sampling(Options):
+    """What is the same in all of OpenAI's bodies."""
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    logit_bias: dict[str, Bias] | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: list[Id] | None = Field(
+        None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
+    )
+    bad_words: list[StopText] | None = Field(None, max_length=128)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    structured_outputs: Structured | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Has no effect.")
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    return_cache_explanation: bool | None = Field(
+        None, description="Tells what was found in the prefix cache, and why not more."
+    )
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    @property
+    def form_place(self) -> str:
+        """Where the body has a schema, if that is not `structured_outputs`."""
+        return place_of(self.response_format)
+
+    def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords."""
+        found = self.drawn(defaults)
+        if self.logit_bias:
+            found["logit_bias"] = biases(self.logit_bias)
+        form = constraint(self.response_format, self.structured_outputs)
+        if form is not None:
+            found["structured_outputs"] = form
+        return found
+
+
+def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Defaults without those that mirostat, where it is asked for, decides by itself."""
+    if not mirostat:
+        return defaults
+    return {name: value for name, value in defaults.items() if name not in CUTS}
+
+
+def params_of(options: dict[str, Any]) -> SamplingParams:
+    """Raises `RequestError`."""
+    return SamplingParams(**options)
+
+
+def biases(given: dict[str, float]) -> dict[int, float]:
+    """OpenAI's keys are ids as text.  Raises `RequestError`."""
+    for key in given:
+        if not key.isascii() or not key.isdecimal() or len(key) > 10:
+            raise RequestError(
+                f"logit_bias: {shown(key)} is no token id; allowed: ids as text", "logit_bias"
+            )
+    return {int(key): value for key, value in given.items()}

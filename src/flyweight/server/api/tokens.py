@@ -1,0 +1,148 @@
+"""Text to ids and back, and messages to text: vLLM's and llama-server's routes under one name.
+
+Invariant: what is answered is what a request with the same text or messages would run; a reply has
+the fields of both dialects.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.server.api.chat import rendered
+from flyweight.server.api.chatbody import ChatBody, Message, Switches
+from flyweight.server.api.sampling import Id
+from flyweight.server.api.tools import MOST_TOOLS, Tool
+from flyweight.server.front import Front
+from flyweight.server.sse import headers_of, reply
+
+SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
+OF_TEXT = ("add_special_tokens", "add_special", "parse_special")
+OF_MESSAGES = (
+    "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents",
+    "tools",
+)  # fmt: skip
+
+
+def only(source: str) -> dict[str, Any]:
+    """The schema of a body with this source, and nothing that has no meaning beside it."""
+    other = OF_TEXT if source == "messages" else OF_MESSAGES
+    kinds = {name: {"type": "null"} for name in other}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **kinds}}
+
+
+class TokenizeBody(BaseModel):
+    """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"oneOf": [only(name) for name in SOURCES]},
+    )
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Switches | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+
+    def ids(self, front: Front) -> list[int]:
+        """Raises `RequestError`."""
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                given[-1] if given else SOURCES[0],
+            )
+        other = OF_TEXT if self.messages is not None else OF_MESSAGES
+        stray = next((name for name in other if getattr(self, name) is not None), None)
+        if stray is not None:
+            raise RequestError(f"{stray} has no meaning beside {given[0]}; leave it out", stray)
+        if self.messages is not None:
+            own = {name: getattr(self, name) for name in ("messages", *OF_MESSAGES)}
+            found: list[int] = rendered(front, ChatBody(**own))["prompt_token_ids"]
+            return found
+        special = (self.add_special_tokens, self.add_special, self.content is None)
+        text = self.prompt if self.content is None else self.content
+        return front.tokenizer.encode(
+            text or "",
+            add_special=next(flag for flag in special if flag is not None),
+            parse_special=self.parse_special is not False,
+        )
+
+
+class DetokenizeBody(BaseModel):
+    """Ids whose text is wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    tokens: list[Id]
+
+
+async def tokenize(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), TokenizeBody)
+    front.lane(body.model, None, None)
+    ids = await front.aside(body.ids, front)
+    found: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": front.asking.facts.max_model_len,
+        "tokens": ids,
+    }
+    if body.with_pieces:
+        found["tokens"] = [{"id": i, "piece": _piece(front, i)} for i in ids]
+    if body.return_token_strs:
+        found["token_strs"] = [front.tokenizer.piece(i) for i in ids]
+    return reply(found, headers=headers_of(getattr(request.state, "ignored", [])))
+
+
+async def detokenize(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), DetokenizeBody)
+    front.lane(body.model, None, None)
+    vocab = front.asking.facts.vocab
+    bad = next((i for i in body.tokens if i >= vocab), None)
+    if bad is not None:
+        raise RequestError(
+            f"tokens: token id {bad} is out of range; allowed: 0 to {vocab - 1}", "tokens"
+        )
+    text = await front.aside(front.tokenizer.decode, body.tokens, False)
+    return reply({"prompt": text, "content": text})
+
+
+async def apply_template(front: Front, request: Request) -> Response:
+    """llama-server's: what the model would be given for a conversation."""
+    return reply({"prompt": (await _conversation(front, request))["prompt"]})
+
+
+async def input_tokens(front: Front, request: Request) -> Response:
+    """How many tokens a conversation has, as the model's template writes it."""
+    prompt = await _conversation(front, request)
+    return reply(
+        {"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])}
+    )
+
+
+async def _conversation(front: Front, request: Request) -> dict[str, Any]:
+    body = front.read(request, await request.body(), ChatBody)
+    front.lane(body.model, None, None)
+    return await front.aside(rendered, front, body)
+
+
+def _piece(front: Front, token: int) -> str | list[int]:
+    """A token's text, or its bytes where they are no text by themselves."""
+    raw = front.tokenizer.token_bytes(token, special=True)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

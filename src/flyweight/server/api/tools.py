@@ -1,0 +1,181 @@
+"""Tools as OpenAI's bodies declare them, and what is asked of their use.
+
+Invariant: `Tools` that exist have names of their own, schemas of bounded size and depth, and a
+choice that is one of them.  Knows no model but the way it writes.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flyweight.errors import RequestError, nearest
+from flyweight.sampling.grammar import embedded
+from flyweight.server.settings import ServerSettings
+from flyweight.server.speech import Speech
+from flyweight.structured import LONGEST, NAME, StructuredOutputs
+from flyweight.text.tools.grammar import Offer
+from flyweight.text.tools.parser import Reading
+from flyweight.untrusted import shown
+
+MOST_TOOLS = 128
+# Of a schema: what speaks of further properties, or adds some from elsewhere.
+OPENING = {
+    "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
+}  # fmt: skip
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
+class Function(BaseModel):
+    """What a tool does, and a JSON schema of its arguments."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["function"]
+    function: Function
+
+
+class Named(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: ToolName
+
+
+class NamedChoice(BaseModel):
+    """One tool that is to be called."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["function"]
+    function: Named
+
+
+Choice = Literal["none", "auto", "required"] | NamedChoice
+
+
+class Tools:
+    """The tools a model is offered.  `wanted`: those one of which is to be called, or none."""
+
+    def __init__(
+        self,
+        given: Sequence[Tool] | None,
+        choice: Choice | None,
+        parallel: bool | None,
+        settings: ServerSettings,
+    ) -> None:
+        """Raises `RequestError`."""
+        offered = [] if choice == "none" else list(given or ())
+        most = settings.tools
+        if len(offered) > most:
+            raise RequestError(f"tools: {len(offered)} tools; allowed: at most {most}", "tools")
+        self.all = {tool.function.name: tool.function for tool in offered}
+        if len(self.all) < len(offered):
+            names = [tool.function.name for tool in offered]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RequestError(f"tools: the name {shown(twice)} is there twice", "tools")
+        for i, tool in enumerate(offered):
+            _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
+        self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
+        self.wanted = self._wanted(choice)
+        named = isinstance(choice, NamedChoice)
+        self.most = 1 if named or parallel is False else None
+
+    def _wanted(self, choice: Choice | None) -> list[Function]:
+        if choice in (None, "none", "auto"):
+            return []
+        if not self.all:
+            raise RequestError("tool_choice asks for a call, and there are no tools", "tool_choice")
+        if not isinstance(choice, NamedChoice):
+            return list(self.all.values())
+        name = choice.function.name
+        if name not in self.all:
+            known = ", ".join(list(self.all)[:8])
+            raise RequestError(
+                f"tool_choice: there is no tool {shown(name)}{nearest(name, self.all)}; "
+                f"declared: {shown(known, 200)}",
+                "tool_choice",
+            )
+        return [self.all[name]]
+
+    def constraint(self, speech: Speech, reading: Reading) -> StructuredOutputs | None:
+        """What the answer must be: a call where one is wanted, and where a strict tool may be
+        called, calls that keep to the schemas.  Raises `RequestError`.
+        """
+        offered = self.wanted or list(self.all.values())
+        if not self.wanted and not any(function.strict for function in offered):
+            return None
+        if reading.calls is None:
+            raise RequestError(
+                "tool_choice: this server was told not to read calls (--tool-call-parser none)",
+                "tool_choice" if self.wanted else "tools",
+            )
+        places = {name: i for i, name in enumerate(self.all)}
+        demanded = bool(self.wanted)
+        offers = [
+            Offer(one.name, _enforced(one, demanded or bool(one.strict), places[one.name]))
+            for one in offered
+        ]
+        made = speech.grammar(reading, offers, demanded=demanded)
+        if len(made) > LONGEST:
+            raise RequestError(
+                f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
+                f"{LONGEST}; declare fewer, or name one in tool_choice",
+                "tools",
+            )
+        return StructuredOutputs(grammar=made)
+
+
+def _enforced(function: Function, keeps: bool, i: int) -> str:
+    """The schema of a tool's arguments, ready to be enforced; any object where it `keeps` to none.
+    Without a word of other arguments there are none.
+    """
+    place = f"tools.{i}.function.parameters"
+    if not keeps:
+        return embedded({"type": "object"})
+    schema = {"type": "object", "properties": {}, **(function.parameters or {})}
+    if schema["type"] != "object":
+        raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
+    if not OPENING & schema.keys():
+        schema["additionalProperties"] = False
+    try:
+        return embedded(schema)
+    except RequestError as error:
+        raise RequestError(f"{place}: {str(error).removeprefix(f'{NAME}: ')}", "tools") from None
+    except ValueError:
+        raise RequestError(f"{place} has a number that no float can hold", "tools") from None
+
+
+def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
+    """Raises `RequestError` where a schema is too long or too deep."""
+    deepest, most = _depth(schema), settings.schema_depth
+    if deepest > most:
+        raise RequestError(f"{place} is nested {deepest} deep; allowed: at most {most}", "tools")
+    size, most = len(json.dumps(schema, ensure_ascii=False)), settings.schema_bytes
+    if size > most:
+        raise RequestError(f"{place} has {size} characters; allowed: at most {most}", "tools")
+
+
+def _depth(value: object) -> int:
+    """Levels of objects and lists; no recursion on what somebody sent."""
+    level: list[object] = [value]
+    depth = 0
+    while level:
+        inside: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += one.values()
+            elif isinstance(one, list):
+                inside += one
+        depth += any(isinstance(one, dict | list) for one in level)
+        level = inside
+    return depth

@@ -1,0 +1,127 @@
+"""What an answer cost: tokens, where the time went, what the prefix cache gave.
+
+Invariant: numbers of the request itself; nobody else's are in them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flyweight.collect import Collector, VectorCollector
+from flyweight.server.front import Front
+
+REASONS = {
+    "": "all was found that can be; the last token is always computed",
+    "caching_off": "prefix caching is switched off",
+    "short": "the prompt is not longer than one block, and only whole blocks are kept",
+    "rows_wanted": "log-probabilities of the prompt were asked for, so it is computed",
+    "evicted": "it was computed before, and its blocks were taken for others since",
+    "not_yet": "another request is still computing it",
+    "new_salt": "nothing is known under this cache_salt",
+    "never_seen": "nothing that was computed begins like this",
+}
+
+
+def usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
+    """OpenAI's `usage`, over all prompts of an HTTP request."""
+    prompt = sum(len(c.request.tokens) for c in collectors)
+    made = sum(c.produced for c in collectors if isinstance(c, Collector))
+    cached = sum(c.cached for c in collectors if isinstance(c, Collector))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def timings(*collectors: Collector) -> dict[str, float | None]:
+    """vLLM's `metrics`, in milliseconds, with prefill beside them.  Of several prompts: the time to
+    the first token of any, with the queue before it, then to the last of all.
+    """
+    arrival, queued, first, last = times(collectors)
+    seconds, gaps = _gaps(collectors)
+    decode = last - first
+    return {
+        "time_to_first_token_ms": ms(first - arrival),
+        "queue_time_ms": ms(queued),
+        "prefill_time_ms": ms(first - arrival - queued),
+        "generation_time_ms": ms(decode),
+        "mean_itl_ms": ms(seconds / gaps) if gaps else None,
+        "tokens_per_second": round(gaps / decode, 3) if decode > 0 else 0.0,
+    }
+
+
+def llama_timings(*collectors: Collector) -> dict[str, float]:
+    """llama-server's `timings`; `prompt_n` are tokens computed, `cache_n` those that were found."""
+    arrival, queued, first, last = times(collectors)
+    found = sum(c.cached for c in collectors)
+    asked = sum(len(c.request.tokens) for c in collectors) - found
+    made = sum(c.produced for c in collectors)
+    shares = {
+        "prompt": (asked, first - arrival - queued),
+        "predicted": (made, last - first),
+    }
+    told: dict[str, float] = {"cache_n": found}
+    for name, (tokens, seconds) in shares.items():
+        told[f"{name}_n"] = tokens
+        told[f"{name}_ms"] = ms(seconds)
+        told[f"{name}_per_token_ms"] = ms(seconds / tokens) if tokens else 0.0
+        told[f"{name}_per_second"] = round(tokens / seconds, 3) if seconds > 0 else 0.0
+    return told
+
+
+def spent(front: Front, collectors: Sequence[Collector]) -> dict[str, Any]:
+    """Everything of this room that a reply of OpenAI's carries."""
+    told: dict[str, Any] = {"usage": usage(collectors), "metrics": timings(*collectors)}
+    if any(c.request.explain for c in collectors):
+        told["cache_explanation"] = reuse(front, collectors)
+    return told
+
+
+def reuse(front: Front, collectors: Sequence[Collector]) -> list[dict[str, Any]]:
+    """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
+    (several keys, and no salt) the place where prompts part is told to the block, as the number of
+    cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.
+    """
+    size = front.client.facts["block_size"]
+    told = []
+    for collector in collectors:
+        found = collector.reuse
+        if found is None:
+            continue
+        place = found.diverged
+        exact = bool(collector.request.salt) or len(front.settings.keys) < 2
+        if place is not None and not exact:
+            place -= place % size
+        told.append(
+            {
+                "prompt_tokens": len(collector.request.tokens),
+                "hit_tokens": found.hit,
+                "reason": found.reason or None,
+                "explanation": REASONS[found.reason],
+                "diverged_at": place,
+                "block_size": size,
+            }
+        )
+    return told
+
+
+def times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
+    """When the first prompt arrived, how long the first to be answered waited, when its first token
+    came, when the last token of all came; zeros before there is one.
+    """
+    begun = [(c, m) for c in collectors if (m := c.metrics()).total]
+    if not begun:
+        return 0.0, 0.0, 0.0, 0.0
+    arrival = min(c.request.arrival for c, _ in begun)
+    first, queued = min((c.request.arrival + m.ttft, m.queued) for c, m in begun)
+    return arrival, queued, first, max(c.request.arrival + m.total for c, m in begun)
+
+
+def _gaps(collectors: Sequence[Collector]) -> tuple[float, int]:
+    found = [c.gaps() for c in collectors]
+    return sum(seconds for seconds, _ in found), sum(n for _, n in found)
+
+
+def ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)

@@ -1,0 +1,57 @@
+"""The routes behind the guard, and what becomes of an error in one.
+
+Invariant: whatever a route raises is answered in the shape of its dialect, and its words are ours.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from flyweight.server.errors import HttpError, note, status_text, told
+from flyweight.server.front import Front
+from flyweight.server.guard import Guard
+from flyweight.server.routes import ROUTES, Entry
+from flyweight.server.sse import ClientGone, reply
+from flyweight.server.visits import Visits, visit_of
+
+
+def make_app(front: Front) -> ASGIApp:
+    routes = [
+        Route(entry.path, _endpoint(front, entry), methods=[entry.method]) for entry in ROUTES
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    app.router.redirect_slashes = False
+    shapes = {entry.path: entry.errors for entry in ROUTES}
+    log = front.log if front.settings.log_requests else None
+    open_paths = [entry.path for entry in ROUTES if entry.open]
+    guard = Guard(app, front.settings, open_paths, shapes)
+    return Visits(guard, front.counts.http, log, shapes)
+
+
+def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        visit_of(request.scope).route = entry.path
+        try:
+            return await entry.handler(front, request)
+        except ClientGone:
+            return Response(status_code=499)
+        except Exception as error:
+            known = told(error)
+            if known.code == "internal_error":
+                note(entry.path, error)
+            return reply(entry.errors(known), known.status, known.headers)
+
+    return endpoint
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} on this path: {status_text(error.status_code)}"
+    shape = next((e.errors for e in ROUTES if e.path == request.url.path), HttpError.body)
+    body = shape(HttpError(error.status_code, message))
+    return reply(body, error.status_code, error.headers)

@@ -1,0 +1,140 @@
+"""What is counted while the server runs: plain numbers, cheap enough for every token of a stream.
+
+Invariant: counting changes nothing, and nothing here grows with the number of requests.  Knows no
+names and no page; `metrics` shows it.  Standard library only.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from flyweight.engine.metrics import Metrics as Totals
+
+FINE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.0075)  # a small model's tokens
+TTFT = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+ITL = (
+    *FINE, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+TIMES = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+    240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+STEP_TOKENS = (1.0, *(float(8 << i) for i in range(12)))  # 1, 8, 16, ... 16384
+CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+HTTP = (0.1, 0.5, 1.0)
+HTTP_FINE = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0,
+    7.5, 10.0, 30.0, 60.0,
+)  # fmt: skip
+REASONS = ("stop", "length", "abort", "error")
+FIELDS = [one.name for one in fields(Totals)]
+
+
+def series(most: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, ... as far as `most`."""
+    found: list[float] = []
+    power = 1
+    while power <= most:
+        found += [float(power * step) for step in (1, 2, 5) if power * step <= most]
+        power *= 10
+    return tuple(found)
+
+
+class Histogram:
+    """How many values lie up to each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(slots=True)
+class Summary:
+    """How many, and how much in all."""
+
+    count: int = 0
+    sum: float = 0.0
+
+    def observe(self, value: float) -> None:
+        self.count += 1
+        self.sum += value
+
+
+@dataclass(slots=True)
+class EngineTotals:
+    """The engine's own totals, which start over with its process, as numbers that only grow."""
+
+    before: list[int] = field(default_factory=lambda: [0] * len(FIELDS))
+    newest: tuple[int, ...] = (0,) * len(FIELDS)
+
+    def take(self, totals: tuple[int, ...]) -> None:
+        if totals[0] < self.newest[0]:  # fewer steps: another process
+            self.before = [a + b for a, b in zip(self.before, self.newest, strict=True)]
+        self.newest = totals
+
+    def __getitem__(self, name: str) -> int:
+        i = FIELDS.index(name)
+        return self.before[i] + self.newest[i]
+
+
+@dataclass(slots=True)
+class HttpCounts:
+    """Requests by where they went; the keys are of bounded kinds."""
+
+    requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    taken: dict[str, Summary] = field(default_factory=dict)
+    given: dict[str, Summary] = field(default_factory=dict)
+    seconds: dict[tuple[str, str], Histogram] = field(default_factory=dict)
+    fine: Histogram = field(default_factory=lambda: Histogram(HTTP_FINE))
+    active: int = 0
+
+    def note(self, where: tuple[str, str, str], taken: int, given: int, seconds: float) -> None:
+        """One request to `where` (route, method, status class), its bytes in and out."""
+        route, method, _ = where
+        self.requests[where] = self.requests.get(where, 0) + 1
+        self.taken.setdefault(route, Summary()).observe(taken)
+        self.given.setdefault(route, Summary()).observe(given)
+        self.seconds.setdefault((route, method), Histogram(HTTP)).observe(seconds)
+        self.fine.observe(seconds)
+
+
+class Counts:
+    """Everything that is counted, of one server; `longest` is the longest sequence there can be."""
+
+    def __init__(self, longest: int) -> None:
+        tokens = series(longest)
+        self.itl, self.tpot = Histogram(ITL), Histogram(ITL)
+        self.ttft = Histogram(TTFT)
+        self.e2e, self.queue, self.inference = Histogram(TIMES), Histogram(TIMES), Histogram(TIMES)
+        self.prefill, self.decode = Histogram(TIMES), Histogram(TIMES)
+        self.prompt, self.generation = Histogram(tokens), Histogram(tokens)
+        self.longest_generation, self.most = Histogram(tokens), Histogram(tokens)
+        self.computed = Histogram(tokens)
+        self.step = Histogram(STEP_TOKENS)
+        self.choices = Histogram(CHOICES)
+        self.reasons = dict.fromkeys(REASONS, 0)
+        self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
+        self.seats = 0  # sequences, summed over steps
+        self.busy, self._busy = 0.0, 0.0
+        self.totals = EngineTotals()
+        self.http = HttpCounts()
+
+    def engine(self, totals: tuple[int, ...], busy: float) -> None:
+        self.totals.take(totals)
+        self.busy += busy - self._busy if busy >= self._busy else busy
+        self._busy = busy

@@ -1,0 +1,75 @@
+"""Who may come in: a queue bounded by requests and by tokens, and nobody while the server ends.
+
+Invariant: what is counted in is counted out once, whatever becomes of it.  Knows numbers only.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flyweight.server.errors import HttpError
+from flyweight.server.settings import ServerSettings
+
+LONGEST_WAIT = 60  # seconds a client is told to stay away at most
+PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
+
+
+@dataclass(slots=True)
+class Place:
+    """Requests of one HTTP request that wait to be computed."""
+
+    requests: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Door:
+    """`waiting` requests and tokens have come in and were not scheduled yet."""
+
+    limits: ServerSettings
+    clock: Callable[[], float] = time.monotonic
+    requests: int = 0
+    tokens: int = 0
+    draining: bool = False
+    refused: int = 0
+    _gone: list[tuple[float, int]] = field(default_factory=list)
+
+    def enter(self, requests: int, tokens: int) -> Place:
+        """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""
+        if self.draining:
+            raise HttpError(503, "the server is being shut down", code="draining")
+        limits = self.limits
+        full = self.requests + requests > limits.queue_requests
+        full = full or self.tokens + tokens > limits.queue_tokens
+        if full and self.requests:
+            self.refused += 1
+            raise HttpError(
+                429,
+                f"{self.requests} requests of {self.tokens} tokens wait already; at most "
+                f"{limits.queue_requests} requests or {limits.queue_tokens} tokens may",
+                code="queue_full",
+                headers={"retry-after": str(self.retry_after())},
+            )
+        self.requests += requests
+        self.tokens += tokens
+        return Place(requests, tokens)
+
+    def leave(self, place: Place, requests: int, tokens: int) -> None:
+        """Some of a place's requests wait no longer."""
+        requests, tokens = min(requests, place.requests), min(tokens, place.tokens)
+        place.requests -= requests
+        place.tokens -= tokens
+        self.requests -= requests
+        self.tokens -= tokens
+        now = self.clock()
+        self._gone = [g for g in self._gone if g[0] > now - PACE_OVER] + [(now, tokens)]
+
+    def retry_after(self) -> int:
+        """Seconds until about half of the queue is gone, at the pace of the last seconds."""
+        now = self.clock()
+        lately = sum(n for at, n in self._gone if at > now - PACE_OVER)
+        if not lately:
+            return 5
+        seconds = self.tokens / 2 / (lately / PACE_OVER)
+        return max(1, min(LONGEST_WAIT, math.ceil(seconds)))

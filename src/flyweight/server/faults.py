@@ -1,0 +1,76 @@
+"""Faults on order, so that what a crash does can be seen from outside: `FLYWEIGHT_FAULT`, honoured
+only beside FLYWEIGHT_TESTING=1.
+
+Invariant: without both, nothing here is ever made.
+"""
+
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+
+from flyweight.engine.sequence import Plan
+from flyweight.errors import ConfigError
+
+FORMS = "raise:step=K,request=R, poison:request=R, die:step=K or slow:ms=N"
+KINDS = (
+    r"(raise):step=(\d{1,9}),request=(\d{1,9})|(die):step=(\d{1,9})"
+    r"|(poison):request=(\d{1,9})|(slow):ms=(\d{1,6})"
+)
+
+
+class StepFault(RuntimeError):
+    """What a step raises on order, because of request `id`."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__("a fault that was asked for")
+        self.request_id = id
+
+
+@dataclass(slots=True)
+class Fault:
+    """At step `step` or the first after it that computes request number `request` (counted from 0
+    as they arrive): raises there, or the process is killed where `request` is none.  A `poison`
+    raises in every such step, and does not say because of whom.  `slow` seconds are added to
+    every step.
+    """
+
+    step: int
+    request: int | None
+    poison: bool = False
+    spent: bool = False
+    slow: float = 0.0
+
+    @classmethod
+    def of(cls, text: str) -> "Fault | None":
+        """Raises `ConfigError` for what is no fault."""
+        if not text:
+            return None
+        found = re.fullmatch(KINDS, text)
+        if found is None:
+            raise ConfigError(f"FLYWEIGHT_FAULT = {text[:80]!r} is no fault; allowed: {FORMS}")
+        if found[4]:
+            return cls(int(found[5]), None)
+        if found[6]:
+            return cls(0, int(found[7]), poison=True)
+        if found[8]:
+            return cls(0, None, slow=int(found[9]) / 1000)
+        return cls(int(found[2]), int(found[3]))
+
+    def strike(self, step: int, plan: Plan, arrived: dict[str, int]) -> None:
+        """`arrived` numbers the requests under way."""
+        if self.slow:
+            time.sleep(self.slow)
+            return
+        if self.spent or step < self.step:
+            return
+        if self.request is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for chunk in plan.chunks:
+            if arrived.get(chunk.seq.request.id) != self.request:
+                continue
+            if self.poison:
+                raise RuntimeError("a fault that was asked for")
+            self.spent = True
+            raise StepFault(chunk.seq.request.id)

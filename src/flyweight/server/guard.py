@@ -1,0 +1,198 @@
+"""What every request passes before a route sees it: Host, Origin, key, size and pace of its body.
+
+Invariant: the decision is made on the path the router will use, and a path is guarded unless it is
+listed as open.  A body reaches a route whole, or not at all; what a route raises is told in our
+words, and every answer has an id.
+"""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flyweight.server.errors import HttpError, note, told
+from flyweight.server.settings import LOOPBACK, ServerSettings
+from flyweight.server.sse import reply
+
+OPEN = frozenset({"/health", "/ready"})
+METRICS = "/metrics"
+HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
+Shape = Callable[[HttpError], dict[str, Any]]
+
+
+class Guard:
+    """ASGI around an app; `open_paths` need no key, `shapes` are how errors are written on a path
+    whose dialect is not OpenAI's.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: Iterable[str] = (),
+        shapes: Mapping[str, Shape] | None = None,
+    ) -> None:
+        self.app, self.settings, self.shapes = app, settings, shapes or {}
+        keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
+        self.keys = [sha256(key).digest() for key in keys]
+        self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
+        named = {host.lower() for host in settings.allowed_hosts}
+        self.hosts = {*LOOPBACK, "[::1]", *named} if settings.local or named else None
+        self.origins = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        answer = Answer(send, headers.get("x-request-id", ""))
+        try:
+            self._check(scope, headers)
+            body = await self._body(scope, headers, receive)
+        except HttpError as refused:
+            error = told(refused)
+            shape = self.shapes.get(scope["path"], HttpError.body)
+            await _refuse(error, shape(error), headers, receive, answer)
+            return
+        try:
+            await self.app(scope, _given(body, receive), answer)
+        except Exception as error:
+            note(f"{scope['method']} {answer.id}", error)
+            if answer.begun:  # all that is left is to close the connection
+                raise RuntimeError("an answer broke off") from None
+            await reply(told(error).body(), 500)(scope, receive, answer)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        host = headers.getlist("host")
+        if not host and scope["http_version"] == "1.0":
+            host = list(LOOPBACK[:1])
+        if len(host) != 1 or not HOST.fullmatch(host[0]):
+            raise HttpError(400, "the Host header is missing or is not a host", "Host")
+        name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
+        if self.hosts is not None and name.lower() not in self.hosts:
+            raise HttpError(403, "this Host is not served here; --allowed-host names more", "Host")
+        origin = headers.get("origin")
+        if origin is not None and not self._same(origin, host[0]):
+            raise HttpError(
+                403, "pages of this Origin may not ask; --allowed-origin names more", "Origin"
+            )
+        if scope["path"] not in self.open and not self._known(headers):
+            raise HttpError(
+                401,
+                "an API key is needed: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
+
+    def _same(self, origin: str, host: str) -> bool:
+        origin = origin.lower()
+        return origin in self.origins or origin in (
+            f"http://{host.lower()}",
+            f"https://{host.lower()}",
+        )
+
+    def _known(self, headers: Headers) -> bool:
+        """Whether a key is right; all are compared, so that time tells nothing."""
+        if not self.keys:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = headers.get("x-api-key", "")  # Anthropic's clients
+        digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
+        found = [hmac.compare_digest(digest, key) for key in self.keys]
+        return any(found)
+
+    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
+        if scope["method"] not in WITH_BODY:
+            return b""
+        most = self.settings.body_bytes
+        length = headers.get("content-length")
+        if length is not None and (not length.isdecimal() or int(length[:20]) > most):
+            raise too_large(most)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return b""
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > most:
+                        raise too_large(most)
+                    parts.append(part)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise HttpError(408, "the body took too long to come") from None
+        return b"".join(parts)
+
+
+class Answer:
+    """`send`, which puts the request's id into the head.  The id is the client's own where it gave
+    a plain one; it is shown, and never used as a key.
+    """
+
+    def __init__(self, send: Send, given: str) -> None:
+        self._send, self.begun = send, False
+        self.id = given if ID.fullmatch(given) else uuid4().hex
+
+    async def __call__(self, message: Message) -> None:
+        if not self.begun:
+            self.begun = True
+            named = (b"x-request-id", self.id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), named]}
+        await self._send(message)
+
+
+async def _refuse(
+    error: HttpError, body: dict[str, Any], headers: Headers, receive: Receive, send: Send
+) -> None:
+    """Says why, and goes on reading for a while: a connection that is closed while its client still
+    sends would take the answer with it.
+    """
+    response = reply(body, error.status, {**error.headers, "connection": "close"})
+    head = {"type": "http.response.start", "status": error.status, "headers": response.raw_headers}
+    await send(head)
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    if "expect" not in headers:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                message: Message = {"more_body": True}
+                while message.get("more_body", False):
+                    message = await receive()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def too_large(most: int) -> HttpError:
+    return HttpError(413, f"the body is larger than {most} bytes; --max-body-bytes sets that")
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that tells of a body that has come already, then of the client's leaving."""
+    told_of = False
+
+    async def once() -> Message:
+        nonlocal told_of
+        if told_of:
+            return await receive()
+        told_of = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return once

@@ -1,0 +1,233 @@
+"""uvicorn's protocol with limits on what a client may cost before and while it is answered, and a
+server that sleeps while nothing happens.
+
+Invariant: a connection that sends no whole head in time, one that is too large, or takes nothing of
+its answer, is closed, and meanwhile costs no more than its socket; where there are too many, the
+one that has waited longest between requests gives way.
+"""
+
+import asyncio
+import resource
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from flyweight.errors import ConfigError
+from flyweight.server.errors import HttpError
+from flyweight.server.settings import ServerSettings
+from flyweight.server.sse import encode
+
+PIPELINED = 16  # requests that may wait behind one on its connection
+LINE = 4  # bytes of a header beside its name and value
+SPARE = 32  # open files that are no connections
+
+
+def room(wanted: int) -> int:
+    """How many of `wanted` connections the system lets us have open.  Raises `ConfigError`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < wanted + SPARE:
+        soft = wanted + SPARE if hard == unlimited else min(hard, wanted + SPARE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = wanted if soft == unlimited else min(wanted, soft - SPARE)
+    if found < 1:
+        raise ConfigError(f"at most {soft} files may be open (ulimit -n); needed: {SPARE + 1}")
+    return found
+
+
+def raw_reply(error: HttpError) -> bytes:
+    """A refusal as bytes, for who never became a request."""
+    body = encode(error.body())
+    head = (
+        f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Crowd:
+    """The connections of one server: `most` at a time; `idle` ones, the longest idle first, are
+    between requests.
+    """
+
+    def __init__(self, limits: ServerSettings, most: int) -> None:
+        self.limits, self.most = limits, most
+        self.idle: dict[Connection, None] = {}
+
+    def protocol(self) -> Callable[..., asyncio.Protocol]:
+        """What uvicorn makes connections with."""
+        return partial(Connection, self)
+
+
+class Connection(HttpToolsProtocol):
+    """Counts the bytes of a head, how long it takes, and how long nobody reads."""
+
+    def __init__(self, crowd: Crowd, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.crowd, self.limits = crowd, crowd.limits
+        self.running: list[RequestResponseCycle] = []  # begun and not ended, oldest first
+        self._unread = 0  # bytes since something came of them
+        self._head = 0  # bytes of the newest head, and of what follows its body
+        self._deaf = False  # whether nothing more is read
+        self._late: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.crowd.idle[self] = None
+        self._await_head()
+        if len(self.connections) > self.crowd.most:
+            next(iter(self.crowd.idle)).give_way()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_clock()
+        self._unblock()
+        self.crowd.idle.pop(self, None)
+        super().connection_lost(error)
+        for cycle in self.running:  # uvicorn tells the newest only
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def give_way(self) -> None:
+        """Closed, because there are too many."""
+        self.connections.discard(self)
+        self.crowd.idle.pop(self, None)
+        self._refuse(HttpError(503, "there are too many connections", code="connections"))
+
+    # --- what comes ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unread += len(data)
+        if self._late is None and not self.running:
+            self._await_head()
+        super().data_received(data)
+        if max(self._unread, self._head) > self.limits.header_bytes:
+            most = self.limits.header_bytes
+            self._refuse(HttpError(431, f"the head is larger than {most} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._head += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value) + LINE
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unread = 0
+        if self._head > self.limits.header_bytes or self._deaf:
+            self._deaf = True
+            return
+        self._stop_clock()
+        self._unblock()
+        self.crowd.idle.pop(self, None)
+        super().on_headers_complete()
+        self.running.append(self.cycle)
+        if len(self.running) > PIPELINED:
+            self._deaf = True
+            self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._deaf:
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Answered as what it would be without the upgrade; what follows is no HTTP of ours."""
+        self._deaf = True
+        for cycle in self.running:
+            cycle.keep_alive = False
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(HttpError(400, "this is not HTTP that can be read here"))
+
+    # --- what goes ---
+
+    def on_response_complete(self) -> None:
+        if self.running:
+            done = self.running.pop(0)
+            if done.more_body and not self.transport.is_closing():
+                self.transport.close()  # nobody reads the rest of its body
+        if not self.running:
+            self.crowd.idle[self] = None
+        if self.transport.get_write_buffer_size():
+            self._block()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._block()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unblock()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()
+
+    # --- clocks ---
+
+    def _await_head(self) -> None:
+        self._late = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
+
+    def _stop_clock(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _block(self) -> None:
+        self._unblock()
+        self._stuck = self.loop.call_later(self.limits.stalled_seconds, self._drop)
+
+    def _unblock(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _drop(self) -> None:
+        """Closing would wait for what is written to be read."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+    def _refuse(self, error: HttpError) -> None:
+        self._deaf = True
+        if self.transport.is_closing():
+            return
+        if not self.running:
+            self.transport.write(raw_reply(error))
+        self._block()
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its clock and its handlers of signals: `stop` ends it."""
+
+    def __init__(self, config: uvicorn.Config, serving: Callable[[Any], None]) -> None:
+        super().__init__(config)
+        self._end = asyncio.Event()
+        self._serving = serving
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._end.set()
+
+    async def main_loop(self) -> None:
+        self._serving(self)
+        await self._end.wait()
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()

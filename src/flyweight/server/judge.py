@@ -1,0 +1,66 @@
+"""A process that says whether a schema, regex or grammar can be kept to: what kills it, or takes it
+too long, ends a process that nobody else depends on.
+
+Invariant: one question, one answer, in order; its memory has a bound of its own.  Ends when whoever
+asks is gone.  Knows no model, and no requests.
+"""
+
+import resource
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from flyweight.errors import RequestError
+from flyweight.sampling.grammar import Compiler, byte_vocabulary
+from flyweight.structured import StructuredOutputs
+
+LENGTH = struct.Struct("<I")
+
+
+class Begin(msgspec.Struct, array_like=True):
+    """The special tokens a grammar may name, and the bytes one question may take."""
+
+    special: list[bytes]
+    memory: int
+
+
+def pack(value: Any) -> bytes:
+    body = msgspec.msgpack.encode(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def read(stream: BinaryIO) -> bytes:
+    """One frame; empty at the end."""
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+
+
+def main() -> int:
+    """Answers on stdout, "" for yes."""
+    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
+    begin = msgspec.msgpack.decode(read(incoming), type=Begin)
+    compiler = Compiler(byte_vocabulary(begin.special))
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + begin.memory
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while question := read(incoming):
+        try:
+            compiler.compile(StructuredOutputs(**msgspec.msgpack.decode(question)))
+            answer = ""
+        except RequestError as error:
+            answer = str(error)
+        outgoing.write(pack(answer))
+        outgoing.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    import signal
+
+    # Ctrl-C reaches the whole group; when this ends is the front end's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main())

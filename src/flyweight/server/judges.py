@@ -1,0 +1,125 @@
+"""Whether constraints can be kept to, asked of processes that can be killed (`judge`).
+
+Invariant: an answer comes within the time given, whatever is asked; a process that failed is
+replaced; the event loop never waits.  The same question is asked once, and answers are remembered.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from flyweight.errors import RequestError
+from flyweight.server.judge import LENGTH, Begin, pack
+from flyweight.structured import NAME, StructuredOutputs
+
+MOST = 2  # processes
+REMEMBERED = 64  # answers; a question is up to 64 KB
+MEMORY = 512 << 20  # bytes for one question
+STARTING = 30.0  # seconds for a process to start on a busy machine
+
+
+class Judges:
+    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question."""
+
+    def __init__(
+        self, special: Callable[[], list[bytes]], seconds: float, memory: int = MEMORY
+    ) -> None:
+        self._special, self.seconds, self._memory = special, seconds, memory
+        self.idle: list[Process] = []
+        self._places = asyncio.Semaphore(MOST)
+        self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
+        self._asked: dict[StructuredOutputs, asyncio.Task[str]] = {}
+
+    async def check(self, outputs: StructuredOutputs) -> None:
+        """Raises `RequestError`."""
+        answer = self._known.get(outputs)
+        if answer is None:
+            task = self._asked.get(outputs)
+            if task is None:
+                task = self._asked[outputs] = asyncio.create_task(self._settle(outputs))
+            answer = await asyncio.shield(task)  # one who leaves does not take it from the others
+        else:
+            self._known.move_to_end(outputs)
+        if answer:
+            raise RequestError(answer, NAME)
+
+    async def close(self) -> None:
+        """Ends the processes that wait for questions."""
+        while self.idle:
+            await _end(self.idle.pop())
+
+    async def _settle(self, outputs: StructuredOutputs) -> str:
+        try:
+            async with self._places:
+                answer = self._known[outputs] = await self._ask(outputs)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+            return answer
+        finally:
+            del self._asked[outputs]
+
+    async def _ask(self, outputs: StructuredOutputs) -> str:
+        process = await self._free()
+        name = f"{NAME}.{outputs.kind}"
+        try:
+            answer = await asyncio.wait_for(_answer(process, outputs), self.seconds)
+        except TimeoutError:
+            answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
+        except (asyncio.IncompleteReadError, OSError):
+            answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
+        except BaseException:
+            await _end(process)
+            raise
+        else:
+            self.idle.append(process)
+            return answer
+        await _end(process)
+        return answer
+
+    async def _free(self) -> Process:
+        while self.idle:
+            process = self.idle.pop()
+            if process.returncode is None:
+                return process
+        return await self._start()
+
+    async def _start(self) -> Process:
+        """A process, once it has answered something."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "flyweight.server.judge"),
+            stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(pack(Begin(self._special(), self._memory)))
+        try:
+            await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
+        except BaseException:
+            await _end(process)
+            raise
+        return process
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def worded(error: RequestError, place: str) -> RequestError:
+    """A refusal that names the client's own field."""
+    if not place or (error.field != NAME and not error.field.startswith(f"{NAME}.")):
+        return error
+    return RequestError(str(error).replace(f"{NAME}.json", place, 1), place.split(".")[0])
+
+
+async def _answer(process: Process, outputs: StructuredOutputs) -> str:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(pack(outputs.given))
+    head = await process.stdout.readexactly(LENGTH.size)
+    body = await process.stdout.readexactly(LENGTH.unpack(head)[0])
+    return msgspec.msgpack.decode(body, type=str)

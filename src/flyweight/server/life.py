@@ -1,0 +1,215 @@
+"""A server's life: loading, serving, draining, and the end.
+
+Invariant: on the way out running requests are finished (a second signal does not wait), then the
+process of the engine is gone.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import uvicorn
+
+from flyweight.asking import Asking, Facts, generation_options
+from flyweight.build import Described, describe, find
+from flyweight.config import Settings, fault_asked_for
+from flyweight.server import pipe
+from flyweight.server.app import make_app
+from flyweight.server.client import EngineClient
+from flyweight.server.front import Front
+from flyweight.server.http import Crowd, Server, room
+from flyweight.server.ledger import Ledger
+from flyweight.server.portrait import portrait
+from flyweight.server.processes import begun
+from flyweight.server.records import Record, own_log, remove, write
+from flyweight.server.settings import ServerSettings
+from flyweight.server.spawning import Engine
+from flyweight.server.telling import Shows
+from flyweight.server.wishes import Wishes
+from flyweight.text.chat import PLAIN
+from flyweight.text.codec import DEFAULT
+from flyweight.text.tokenizer import Tokenizer
+
+STOPPED = 130  # the exit code of what a signal ended before it began
+POLL = 0.05  # seconds between looks at what is still running while the server drains
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be served, who is shown how it goes, and what goes into the ledger."""
+
+    settings: Settings
+    server: ServerSettings
+    show: Shows
+    wishes: Wishes
+
+
+def live(order: Order, sock: socket.socket, engine: Engine) -> int:
+    """Serves on `sock` with a process that waits to be told which engine to be."""
+    settings, server = order.settings, order.server
+    path = find(settings, order.show)
+    order.show.found(path)
+    given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
+    life = Life(order, path)
+    begin = pipe.Begin({**given, "model": str(path)}, server.step_seconds, fault_asked_for())
+    life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
+    life.client.loading = order.show.told
+    line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
+    with asyncio.Runner(loop_factory=_loop()) as runner:
+        return runner.run(life.run(sock, line))
+
+
+def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
+    """The same with the operator's chat template, where there is one; a model that has none of its
+    own goes on with what the messages say.
+    """
+    if not template and tokenizer.marks.templates:
+        return tokenizer
+    marks = replace(tokenizer.marks, templates={DEFAULT: template or PLAIN})
+    return replace(tokenizer, marks=marks)
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for every system
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class Life:
+    """One run of the server."""
+
+    client: EngineClient
+
+    def __init__(self, order: Order, path: Path) -> None:
+        self.settings, self.server = order.settings, order.server
+        self.show, self.wishes, self.path = order.show, order.wishes, path
+        self.front: Front | None = None
+        self.http: Server | None = None
+        self.code = 0
+        self._loading: asyncio.Task[Front] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, sock: socket.socket, line: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        self._loading = loop.create_task(self._load(line))
+        try:
+            self.front = await self._loading
+            await self._serve(self.front, sock)
+        except asyncio.CancelledError:  # a signal while it loads
+            self.code = STOPPED
+        finally:
+            remove(os.getpid())
+            await self.client.close()
+            if self.front is not None:
+                await self.front.judges.close()
+                self.front.log.close()
+        return self.code
+
+    async def _load(self, line: socket.socket) -> Front:
+        """The vocabulary here, the model in the engine's process, at the same time."""
+        connecting = asyncio.ensure_future(self.client.connect(line))
+        try:
+            found = await asyncio.to_thread(describe, self.path)
+            found.checkpoint.close()
+            await connecting
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+        return self._front(found)
+
+    def _front(self, found: Described) -> Front:
+        told = self.client.facts
+        facts = Facts(
+            told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
+            tuple(told["adapters"]),
+        )  # fmt: skip
+        tokenizer = with_template(found.tokenizer, self.server.chat_template)
+        asking = Asking(tokenizer, facts, self.settings.seed)
+        theirs = found.checkpoint.generation if self.server.model_defaults else {}
+        defaults = generation_options(theirs)
+        names = self.server.names or (str(self.settings.model or "stories"),)
+        ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
+        front = Front(self.server, self.client, asking, defaults, names, ledger)
+        if tokenizer.chat_template == PLAIN:
+            front.log.event("chat_template", model="none", used="messages as plain text")
+        ledger.speaks(front.speech)
+        self.client.noted = front.log.event
+        return front
+
+    async def _serve(self, front: Front, sock: socket.socket) -> None:
+        server = self.server
+        config = uvicorn.Config(
+            make_app(front),
+            http=Crowd(server, room(server.connections)).protocol(),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # it would show what an exception says; `guard` notes them
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=2048,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+        )
+        self.http = Server(config, lambda _: self._ready(front, sock.getsockname()[1]))
+        await self.http.serve([sock])
+
+    def _ready(self, front: Front, port: int) -> None:
+        """Requests are taken from now on."""
+        own = os.getpid()
+        host, drain = self.server.host, self.server.drain_seconds
+        began = begun(own) or 0
+        try:
+            write(Record(own, began, host, port, front.names[0], own_log(), drain))
+        except OSError as error:
+            self.show.warn(f"flyweight stop will not find this server: {error}")
+        gc.freeze()  # what lives as long as the process is not looked at again
+        gc.enable()
+        self.show.ready(front, port)
+
+    def heard(self, message: pipe.Stepped) -> None:
+        """Each step, from the first that is served."""
+        if self.front is not None:
+            self.front.watch.stepped(message)
+            for warning in self.front.ledger.note(message.gauges):
+                self.front.log.event("no_effect", warning=warning)
+
+    def give_up(self, reason: str) -> None:
+        """The engine cannot be kept alive."""
+        print(f"error: {reason}", file=sys.stderr)
+        self.code = 1
+        if self.http is not None:
+            self.http.stop()
+
+    def _signalled(self) -> None:
+        if self.http is None or self.front is None:
+            if self._loading is not None:
+                self._loading.cancel()
+            return
+        if self._draining is not None:
+            self.http.stop()
+            return
+        self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
+
+    async def _drain(self, front: Front) -> None:
+        """Takes nothing new, and waits for what is running."""
+        front.door.draining = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.server.drain_seconds
+        while front.active and loop.time() < until:
+            await asyncio.sleep(POLL)
+        assert self.http is not None
+        self.http.stop()

@@ -1,0 +1,101 @@
+"""The server's OpenAPI document, made of its routes.
+
+Invariant: every route is in it, with the schema of its body as it is checked, the types of its
+reply and of its errors; ranges that depend on the model are the model's.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flyweight import __version__
+from flyweight.server import replies
+from flyweight.server.api.sampling import TOKEN, WIDTH
+from flyweight.server.routes import JSON, ROUTES, Entry
+
+ERRORS = {  # types of errors by their path's first part
+    "/v1/messages": replies.AnthropicRefusal,
+    "/api/": replies.OllamaRefusal,
+    "": replies.OpenAIRefusal,
+}
+STREAMS = {"/api/": "application/x-ndjson", "": "text/event-stream"}
+TITLE = {"title": "flyweight", "version": __version__}
+KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def document(vocab: int, width: int, keyed: bool) -> dict[str, Any]:
+    """For a model of `vocab` pieces and vectors of `width` numbers; `keyed`: a key is wanted."""
+    found, definitions = _schemas(ROUTES)
+    paths: dict[str, Any] = {}
+    for i, entry in enumerate(ROUTES):
+        path = re.sub(r":\w+}", "}", entry.path)
+        paths.setdefault(path, {})[entry.method.lower()] = _operation(i, entry, found)
+    whole = {
+        "openapi": "3.1.0",
+        "info": TITLE,
+        "paths": paths,
+        "components": {"schemas": definitions, "securitySchemes": KEYS},
+        "security": [{name: []} for name in KEYS] if keyed else [],
+    }
+    _narrow(whole, {TOKEN: vocab, WIDTH: width + 1})
+    return whole
+
+
+def _schemas(routes: Iterable[Entry]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Schemas by (what it is, "body", "reply" or "error"), and what they refer to."""
+    wanted: list[tuple[Any, Any, TypeAdapter[Any]]] = []
+    for i, entry in enumerate(routes):
+        if entry.body is not None:
+            wanted.append(((i, "body"), "validation", TypeAdapter(entry.body)))
+        if entry.media == JSON:
+            wanted.append(((i, "reply"), "serialization", TypeAdapter(entry.reply)))
+        error = _by_path(ERRORS, entry.path)
+        wanted.append(((i, "error"), "serialization", TypeAdapter(error)))
+    template = "#/components/schemas/{model}"
+    found, rest = TypeAdapter.json_schemas(wanted, ref_template=template)
+    return {key: schema for (key, _), schema in found.items()}, rest.get("$defs", {})
+
+
+def _operation(i: int, entry: Entry, found: dict[Any, Any]) -> dict[str, Any]:
+    kinds = {entry.media: {"schema": found.get((i, "reply"), {"type": "string"})}}
+    if entry.body is not None and "stream" in entry.body.model_fields:
+        kinds[_by_path(STREAMS, entry.path)] = {"schema": {}}
+    error = {"description": "Why not", "content": {JSON: {"schema": found[i, "error"]}}}
+    operation: dict[str, Any] = {
+        "summary": entry.summary,
+        "responses": {
+            "200": {"description": "The answer", "content": kinds},
+            "4XX": error,
+            "5XX": error,
+        },
+    }
+    if entry.body is not None:
+        content = {JSON: {"schema": found[i, "body"]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    names = re.findall(r"{(\w+)", entry.path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if entry.open:
+        operation["security"] = []
+    return operation
+
+
+def _by_path(table: dict[str, Any], path: str) -> Any:
+    return next(value for start, value in table.items() if path.startswith(start))
+
+
+def _narrow(node: Any, ends: dict[str, int]) -> None:
+    """Puts the model's ranges where their marks are."""
+    for one in node.values() if isinstance(node, dict) else node:
+        if isinstance(one, dict | list):
+            _narrow(one, ends)
+    for mark in [mark for mark in ends if isinstance(node, dict) and node.pop(mark, False)]:
+        node["exclusiveMaximum"] = ends[mark]

@@ -1,0 +1,55 @@
+"""What is served, in a few words: the model's name, family, size and quantisation.
+
+Invariant: counted from the files' headers; no tensor is read.  Knows nothing of requests.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+from flyweight.build import Described
+
+MINOR = 0.01  # of the parameters: kinds below it are not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """`kinds` are the types weights are kept in, the most frequent first; `context` is what the
+    model was made for.
+    """
+
+    family: str
+    parameters: int
+    kinds: tuple[str, ...]
+    context: int
+    format: str
+
+    @property
+    def quantisation(self) -> str:
+        first, *others = self.kinds
+        return first + (f" (and {', '.join(others)})" if others else "")
+
+    @property
+    def size(self) -> str:
+        """Parameters for people: 752 M, 1.2 B."""
+        for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+            if self.parameters >= scale:
+                return f"{self.parameters / scale:.3g} {unit}"
+        return str(self.parameters)
+
+
+def portrait(found: Described) -> Portrait:
+    tensors = found.checkpoint.tensors
+    used = {source.tensor for slot in found.plan.slots for source in slot.sources}
+    sizes: Counter[str] = Counter()
+    for name in used:
+        sizes[tensors[name].kind] += prod(tensors[name].shape)
+    total = sizes.total()
+    kinds = [kind for kind, many in sizes.most_common() if many >= MINOR * total]
+    return Portrait(
+        family=found.spec.family,
+        parameters=total,
+        kinds=tuple(kind.upper() for kind in kinds),
+        context=found.spec.context,
+        format="gguf" if found.checkpoint.converted else "safetensors",
+    )

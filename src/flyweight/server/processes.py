@@ -1,0 +1,129 @@
+"""Processes of this machine, as /proc tells of them: how old, how large, whose children, and who
+listens where.
+
+Invariant: reads only; what we may not see, or what has just ended, is None.  A process is known by
+its id and the moment it began, so that an id that was given again is not mistaken.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+LISTENING = "0A"  # of /proc/net/tcp
+NAMED = 4  # words of a command line that are shown: options may hold secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`begun` is in ticks since the machine was started."""
+
+    pid: int
+    begun: int
+
+    @property
+    def alive(self) -> bool:
+        return begun(self.pid) == self.begun
+
+
+def begun(pid: int) -> int | None:
+    """When a process began; None where there is none, or it has ended and waits to be read."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] == "Z" else int(fields[19])
+
+
+def age(pid: int) -> float:
+    """Seconds since a process was started; 0 where there is none."""
+    began = begun(pid)
+    if began is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK"))
+
+
+def family(pid: int) -> list[Process]:
+    """A process and those it has started, and they."""
+    parents: dict[int, list[int]] = {}
+    for one in _pids():
+        fields = _stat(one)
+        if fields is not None:
+            parents.setdefault(int(fields[1]), []).append(one)
+    found, waiting = [], [pid]
+    while waiting:
+        one = waiting.pop()
+        began = begun(one)
+        if began is not None:
+            found.append(Process(one, began))
+        waiting += parents.get(one, [])
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes of its own that a process holds; what it shares is left out."""
+    try:
+        text = (PROC / str(pid) / "status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^RssAnon:\s+(\d+) kB", text, re.M)
+    return 1024 * int(found[1]) if found else 0
+
+
+def listener(port: int) -> Process | None:
+    """Who listens on a TCP port, where we may know."""
+    inodes = set(_inodes(port))
+    for pid in _pids() if inodes else ():
+        if any(link in inodes for link in _open(pid)):
+            began = begun(pid)
+            return Process(pid, began) if began is not None else None
+    return None
+
+
+def command(pid: int) -> str:
+    """The first words of a process's command line, up to its options."""
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return ""
+    shown = [os.path.basename(words[0])]
+    for word in words[1:NAMED]:
+        if word.startswith("--"):
+            break
+        shown.append(word[:80])
+    return " ".join(word for word in shown if word)
+
+
+def _inodes(port: int) -> Iterator[str]:
+    """Links of the sockets that listen on a port."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (PROC / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield f"socket:[{fields[9]}]"
+
+
+def _open(pid: int) -> Iterator[str]:
+    """What a process's descriptors stand for; nothing where it is another user's."""
+    place = PROC / str(pid) / "fd"
+    with suppress(OSError):
+        for number in os.listdir(place):
+            with suppress(OSError):  # closed meanwhile
+                yield os.readlink(place / number)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat after the command's name, its state the first."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,221 @@
+"""What the routes answer, as types: the server's OpenAPI document is made of them.
+
+Invariant: a reply has at least these fields, with these types; it may have more.  Knows how nothing
+is answered.
+"""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+Object = dict[str, Any]
+
+
+class PromptDetails(TypedDict):
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: Object
+    logprobs: Object | None
+    finish_reason: Literal["stop", "length", "tool_calls", "abort"]
+    stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
+
+
+class ChatReply(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Object
+
+
+class CompletionChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: Object | None
+    finish_reason: Literal["stop", "length", "abort"]
+    stop_reason: str | int | None
+
+
+class CompletionReply(TypedDict):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class ResponseReply(TypedDict):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[Object]
+    usage: Object
+
+
+class Vector(TypedDict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingReply(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Vector]
+    usage: Object
+
+
+class MessageReply(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Object]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: Object
+
+
+class CountReply(TypedDict):
+    input_tokens: int
+
+
+class GenerateReply(TypedDict):
+    text: str
+    tokens: int
+    usage: Usage
+
+
+class LlamaReply(TypedDict):
+    index: int
+    content: str
+    tokens: list[int]
+    stop: Literal[True]
+    stop_type: Literal["eos", "limit", "word"]
+    stopping_word: str
+    model: str
+    prompt: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    tokens_cached: int
+    truncated: Literal[False]
+    generation_settings: Object
+    timings: Object
+
+
+class Piece(TypedDict):
+    id: int
+    piece: str | list[int]
+
+
+class TokenizeReply(TypedDict):
+    count: int
+    max_model_len: int
+    tokens: list[int] | list[Piece]
+    token_strs: NotRequired[list[str]]
+
+
+class DetokenizeReply(TypedDict):
+    prompt: str
+    content: str
+
+
+class TemplateReply(TypedDict):
+    prompt: str
+
+
+class OllamaReply(TypedDict):
+    model: str
+    created_at: str
+    done: Literal[True]
+    done_reason: Literal["stop", "length", "load", "abort"]
+    message: NotRequired[Object]
+    response: NotRequired[str]
+    total_duration: NotRequired[int]
+    prompt_eval_count: NotRequired[int]
+    eval_count: NotRequired[int]
+
+
+class EmbedReply(TypedDict):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class TagsReply(TypedDict):
+    models: list[Object]
+
+
+class ShowReply(TypedDict):
+    template: str
+    details: Object
+    model_info: Object
+    capabilities: list[str]
+
+
+class Card(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+
+
+class ModelsReply(TypedDict):
+    object: Literal["list"]
+    data: list[Card]
+
+
+class StatusReply(TypedDict):
+    status: Literal["ok"]
+
+
+class VersionReply(TypedDict):
+    version: str
+
+
+class OpenAIError(TypedDict):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIRefusal(TypedDict):
+    error: OpenAIError
+
+
+class AnthropicError(TypedDict):
+    type: str
+    message: str
+
+
+class AnthropicRefusal(TypedDict):
+    type: Literal["error"]
+    error: AnthropicError
+
+
+class OllamaRefusal(TypedDict):
+    error: str

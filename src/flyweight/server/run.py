@@ -1,0 +1,64 @@
+"""A server's beginning: the port, and the engine's process before all else.
+
+Invariant: the port is taken before the model is loaded, so that a busy one is refused at once; the
+engine's process is started before this one imports what it needs itself, so that both do so at the
+same time.
+"""
+
+import errno
+import gc
+import socket
+from typing import TYPE_CHECKING
+
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.server.processes import command, listener
+from flyweight.server.records import running
+from flyweight.server.settings import ServerSettings
+from flyweight.server.spawning import Engine
+from flyweight.server.wishes import Wishes
+
+if TYPE_CHECKING:  # what is heavy is imported beside the engine
+    from flyweight.server.telling import Shows
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on.  Raises `ConfigError`, where the port is taken too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port = {port} on {host} is in use{_by(port)}") from None
+        raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
+    return sock
+
+
+def _by(port: int) -> str:
+    """Who has a port, and the way out."""
+    holder = listener(port)
+    if holder is None:
+        return "; take another --port (0 is any that is free)"
+    ours = any(record.pid == holder.pid for record in running())
+    stop = f", or flyweight stop --port {port}" if ours else ""
+    return (
+        f" by process {holder.pid} ({command(holder.pid)}); take another --port (0 is any that is "
+        f"free){stop}"
+    )
+
+
+def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wishes) -> int:
+    """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
+    sock = listen(server.host, server.port)
+    engine = Engine.spawn()
+    gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
+    try:
+        from flyweight.server.life import Order, live
+
+        return live(Order(settings, server, show, wishes), sock, engine)
+    finally:
+        engine.end()

@@ -1,0 +1,71 @@
+"""How the served model writes its calls and its reasoning, and how one answer is therefore read.
+
+Invariant: decided once for a server, from its settings and the model's chat template.  Knows no
+dialect.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from flyweight.server.settings import ServerSettings
+from flyweight.text.chat import PLAIN, WITH_TOOLS
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
+from flyweight.text.tools.grammar import CallGrammar, Offer
+from flyweight.text.tools.parser import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
+    asked for.  `plain` where the model was taught no conversation.
+    """
+
+    calls: Format | None
+    reasoning: Marks | None
+    special: Mapping[str, int]
+    plain: bool = False
+
+    @classmethod
+    def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
+        """Raises `ConfigError`."""
+        templates = tokenizer.marks.templates
+        template = templates.get(WITH_TOOLS) or tokenizer.chat_template or ""
+        calls = format_of(settings.tool_call_parser, template)
+        marks = marks_of(settings.reasoning_parser, template)
+        named = [calls.trigger, "[ARGS]"] if calls else []
+        named += [marks.opening, marks.closing] if marks else []
+        ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
+        special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
+        return cls(calls, marks, special, tokenizer.chat_template == PLAIN)
+
+    def reading(
+        self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
+    ) -> Reading:
+        """How the answer to `prompt` is read; `continued` is what it goes on with."""
+        opened = False
+        if self.reasoning is not None and continued is not None:
+            opening, closing = self.reasoning.opening, self.reasoning.closing
+            opened = continued.rfind(opening) > continued.rfind(closing)
+        elif self.reasoning is not None:
+            opened = (prompt or "").rstrip().endswith(self.reasoning.opening)
+        calls = self.calls if tools else None
+        return Reading(calls, frozenset(tools), most, self.reasoning, opened)
+
+    def shows(self, reading: Reading) -> bool:
+        """Whether the text of special tokens is needed to read an answer so."""
+        marks = reading.reasoning
+        named = {marks.opening, marks.closing} if marks else set()
+        if reading.calls is not None:
+            named |= {reading.calls.trigger, "[ARGS]"}
+        return bool(named & self.special.keys())
+
+    def grammar(self, reading: Reading, offers: Sequence[Offer], *, demanded: bool) -> str:
+        """What an answer may be that is to be read so: calls of these tools alone, or anything that
+        calls nothing else.
+        """
+        assert reading.calls is not None
+        made = CallGrammar(
+            reading.calls, self.special, reading.reasoning, reading.opened, reading.most
+        )
+        return made.demanded(offers) if demanded else made.allowed(offers)

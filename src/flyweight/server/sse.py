@@ -1,0 +1,119 @@
+"""Replies: JSON, and server-sent events that end when their reader goes.
+
+Invariant: a stream whose reader is gone is closed, and with it what it reads from (`http` sees to
+readers that take nothing); an error after the first byte is an event like any other.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+T = TypeVar("T")
+_encoder = msgspec.json.Encoder()
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientGone(Exception):
+    """Nobody waits for this answer any more."""
+
+
+def encode(value: object) -> bytes:
+    return _encoder.encode(value)
+
+
+def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value` as JSON."""
+    return Response(encode(value), status, dict(headers or {}), "application/json")
+
+
+def event(value: object, name: str = "") -> bytes:
+    """One server-sent event; `name` where a dialect gives its events names."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + _encoder.encode(value) + b"\n\n"
+
+
+class Spliced:
+    """Events that are alike but for one text: what is around it is encoded once."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, make: Callable[[str], object]) -> None:
+        mark = uuid4().hex  # nobody else's text
+        self.before, _, self.after = event(make(mark)).partition(encode(mark))
+
+    def __call__(self, text: str) -> bytes:
+        return self.before + _encoder.encode(text) + self.after
+
+
+class EventStream(Response):
+    """Sends what `parts` yields until it ends or its reader is gone."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes],
+        close: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+        media_type: str = "text/event-stream",
+    ) -> None:
+        self.parts, self.close = parts, close
+        self.status_code, self.background = 200, None
+        self.media_type = media_type
+        self.body = b""
+        self.init_headers({"cache-control": "no-store", **(headers or {})})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await sending
+            await self.parts.aclose()
+            self.close()  # a generator that was never begun has no end of its own
+
+    async def _send(self, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        async for part in self.parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled where its client goes first (`ClientGone`)."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def headers_of(ignored: list[str]) -> dict[str, Any]:
+    """What a lenient server left out of account."""
+    return {"x-ignored-params": ", ".join(ignored)} if ignored else {}

@@ -1,0 +1,32 @@
+"""What an operator asked for, in the words it was asked in; the ledger holds it against what is.
+
+Invariant: holds no secret.  Standard library only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEFAULT = "by default"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Something asked for that is no setting of the engine: what became of it, and why."""
+
+    feature: str
+    asked: str
+    active: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user asked for: options as they were written by name, and what became of some."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    noted: tuple[Wish, ...] = ()
+
+    def of(self, *names: str) -> str:
+        """How a feature was asked for."""
+        said = [self.given[name] for name in names if name in self.given]
+        return ", ".join(said) or DEFAULT

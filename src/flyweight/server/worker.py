@@ -1,0 +1,276 @@
+"""The engine's process: one thread that reads the pipe between steps, steps, and writes what came.
+
+Invariant: no request's data ends the process or another request: what raises is put to the request
+that caused it, or (where none can be named, and it happens twice) to those that shared the step.
+Waits on the pipe while there is nothing to do; ends when the front end is gone.  Knows no HTTP and
+no text.
+"""
+
+import gc
+import select
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from dataclasses import asdict, astuple
+from typing import Any
+
+from flyweight.build import Loaded, build
+from flyweight.config import Settings
+from flyweight.engine.sequence import Plan
+from flyweight.errors import FlyweightError, RequestError
+from flyweight.server import pipe
+from flyweight.server.blame import BROKE, Blame
+from flyweight.server.faults import Fault
+from flyweight.server.pace import Pace
+from flyweight.server.telling import Gone, Teller
+
+KEPT_STEPS = 256  # of which /debug/steps tells
+READ = 1 << 20  # bytes at a time
+
+
+class Worker:
+    """One engine on one pipe."""
+
+    def __init__(self, line: socket.socket, loaded: Loaded, begin: pipe.Begin) -> None:
+        self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
+        self.frames = pipe.Frames(pipe.ToEngine)
+        self.pace = Pace(begin.step_seconds, loaded.limits.max_num_batched_tokens)
+        self.fault = Fault.of(begin.fault)
+        self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
+        self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
+        self.unstarted: set[str] = set()
+        self.started: list[str] = []
+        self.count, self.step, self.busy = 0, 0, 0.0
+        self.shape = (0, 0)  # tokens of prompts and others in the step under way
+        self.blame = Blame(self.engine)
+        self.engine.planned = self.planned
+
+    def run(self) -> None:
+        """Until the front end is gone."""
+        while True:
+            for message in self._read():
+                self._take(message)
+            if self.engine.busy:
+                self._step()
+
+    # --- the pipe ---
+
+    def _read(self) -> list[Any]:
+        """What has come; waits for it where there is nothing to compute."""
+        wait = 0 if self.engine.busy else None
+        if not select.select([self.line], [], [], wait)[0]:
+            return []
+        data = self.line.recv(READ)
+        if not data:
+            raise Gone
+        return self.frames.push(data)
+
+    def _send(self, message: pipe.ToFront) -> None:
+        try:
+            self.line.sendall(pipe.frame(message))
+        except OSError:
+            raise Gone from None
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, pipe.Submit):
+            self._add(message)
+        elif isinstance(message, pipe.Abort):
+            if message.stopped and message.index is not None:
+                self.engine.stop(message.id, message.index)
+            else:
+                self.engine.abort(message.id, message.index)
+            self.blame.left(message.id, message.index)
+            self._tidy([message.id])
+            self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
+        elif isinstance(message, pipe.Question):
+            self._send(pipe.Answer(message.number, self._answer(message.what)))
+
+    def _add(self, message: pipe.Submit) -> None:
+        number, self.count = self.count, self.count + 1
+        try:
+            request = message.request()
+            self.engine.add(request)
+        except RequestError as refused:
+            self._send(pipe.Refused(message.id, str(refused), refused.field))
+            return
+        except Exception as error:
+            report(error)
+            self._send(pipe.Refused(message.id, BROKE, "", ours=True))
+            return
+        self.arrived[request.id] = number
+        self.blame.began(request)
+        self.unstarted.add(request.id)
+
+    # --- steps ---
+
+    def planned(self, plan: Plan) -> None:
+        """Called by the engine with each step's plan, before it is computed."""
+        now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
+        prompts = sum(c.count for c in plan.chunks if not c.seq.decoding)
+        self.shape = prompts, sum(c[3] for c in now) - prompts
+        self.steps.append(
+            {
+                "step": self.step,
+                "at": time.time(),
+                "prompt_tokens": prompts,
+                "decode_tokens": self.shape[1],
+                "running": len(self.engine.scheduler.running),
+                "waiting": len(self.engine.scheduler.waiting),
+                "chunks": now,
+                "preempted": [(s.request.id, s.index) for s in plan.preempted],
+                "budget": self.engine.scheduler.budget,
+            }
+        )
+        for id, *_ in now:
+            if id in self.unstarted:
+                self.unstarted.discard(id)
+                self.started.append(id)
+        self.blame.planned(plan)
+        if self.fault is not None:
+            self.fault.strike(self.step, plan, self.arrived)
+
+    def _step(self) -> None:
+        scheduler = self.engine.scheduler
+        scheduler.budget = self.pace.budget(len(scheduler.running))
+        self.shape = 0, 0
+        began = time.monotonic()
+        try:
+            events = self.blame.step()
+            self.blame.told(events)
+        except Exception as error:
+            report(error)
+            events = self.blame.raised(error)
+        took = time.monotonic() - began
+        self.busy += took
+        if sum(self.shape):
+            self.pace.note(self.shape[0], took)
+            self.steps[-1]["seconds"] = took
+            self.step += 1
+        self._tidy([event.id for event in events if event.finish])
+        started, self.started = self.started, []
+        for event in events:
+            if event.field:
+                self._send(pipe.Refused(event.id, event.error, event.field))
+        news = [pipe.News.of(event) for event in events if not event.field]
+        self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
+
+    def _tidy(self, ids: list[str]) -> None:
+        """Forgets requests that have no choice left."""
+        for id in ids:
+            if id not in self.engine.scheduler.by_id:
+                self.arrived.pop(id, None)
+                self.unstarted.discard(id)
+
+    # --- what it tells of itself ---
+
+    def _gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
+        scheduler = self.engine.scheduler
+        return pipe.Gauges(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.pool.blocks,
+            len(scheduler.pool.free),
+            astuple(self.engine.metrics),
+            tokens,
+            seconds,
+            self.busy,
+        )
+
+    def _answer(self, what: str) -> dict[str, Any]:
+        engine, scheduler = self.engine, self.engine.scheduler
+        if what == "ping":
+            return {}
+        if what == "steps":
+            return {
+                "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
+                "step_seconds": self.pace.seconds,
+                "steps": list(self.steps),
+            }
+        if what == "reset":
+            return {"freed": scheduler.pool.forget()}
+        if what == "kv":
+            live = [seq for group in scheduler.by_id.values() for seq in group]
+            tables = [
+                {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
+                 "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
+                 "state": s.state.value}
+                for s in live
+            ]  # fmt: skip
+            now = engine.stats()
+            return {
+                "block_size": self.limits.block_size,
+                "blocks": now.blocks,
+                "free_blocks": now.free_blocks,
+                "cached_blocks": now.cached_blocks,  # of the free ones
+                "sequences": tables,
+            }
+        return asdict(engine.stats())
+
+
+def report(error: Exception) -> None:
+    """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
+    print(f"flyweight: a step failed: {type(error).__name__}", file=sys.stderr)
+    traceback.print_tb(error.__traceback__)
+
+
+def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
+    """What a front end must know of a built engine."""
+    limits, plan = loaded.limits, loaded.memory
+    return {
+        "vocab": loaded.spec.vocab,
+        "width": loaded.spec.hidden,
+        "max_model_len": limits.max_model_len,
+        "scored": limits.scored,
+        "adapters": list(settings.adapters),
+        "blocks": limits.blocks,
+        "block_size": limits.block_size,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "prefix_caching": limits.prefix_caching,
+        "threads": plan.sizing.threads,
+        "isa": loaded.isa,
+        "kv_dtype": plan.sizing.kv_dtype,
+        "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
+    }
+
+
+def serve(line: socket.socket) -> int:
+    """Builds the engine that the first message asks for, and runs it."""
+    frames = pipe.Frames(pipe.ToEngine)
+    begun: list[Any] = []
+    while not begun:
+        data = line.recv(READ)
+        if not data:
+            return 0
+        begun = frames.push(data)
+    begin = begun[0]
+    gc.disable()  # nothing that loading makes is garbage
+    try:
+        settings = Settings.of(**begin.settings)
+        loaded = build(settings, Teller(line))
+        worker = Worker(line, loaded, begin)
+    except FlyweightError as error:
+        line.sendall(pipe.frame(pipe.Failed(str(error))))
+        return 2
+    except Gone:
+        return 0
+    gc.freeze()  # what lives as long as the process is not looked at again
+    gc.enable()
+    try:
+        line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
+        for message in begun[1:]:
+            worker._take(message)
+        worker.run()
+    except (Gone, OSError):
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    import signal
+
+    # Ctrl-C reaches the whole group; when the engine ends is the front end's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,64 @@
+"""What a parser makes of an answer, piece by piece.
+
+Invariant: deltas come in the order of the text; a call's name comes before its arguments.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """`VOID` takes back a call that had begun: what it was made of follows as content."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    NAME = "name"
+    ARGUMENTS = "arguments"
+    VOID = "void"
+
+
+class Delta(NamedTuple):
+    """`text` is new; `call` numbers the call it belongs to."""
+
+    kind: Kind
+    text: str
+    call: int = 0
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Deltas joined."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, deltas: Iterable[Delta]) -> "Answer":
+        content: list[str] = []
+        reasoning: list[str] = []
+        names: dict[int, str] = {}
+        arguments: dict[int, list[str]] = {}
+        for delta in deltas:
+            if delta.kind is Kind.CONTENT:
+                content.append(delta.text)
+            elif delta.kind is Kind.REASONING:
+                reasoning.append(delta.text)
+            elif delta.kind is Kind.NAME:
+                names[delta.call], arguments[delta.call] = delta.text, []
+            elif delta.kind is Kind.ARGUMENTS:
+                arguments[delta.call].append(delta.text)
+            else:
+                del names[delta.call]
+        calls = [Call(name, "".join(arguments[i])) for i, name in names.items()]
+        return cls("".join(content), "".join(reasoning), calls)

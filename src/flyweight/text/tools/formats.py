@@ -1,0 +1,115 @@
+"""How models write their calls and their reasoning, under the names of vLLM's parsers.
+
+Invariant: a mark's first character does not come again in it, so that a failed match never has to
+look back.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from flyweight.errors import ConfigError, nearest
+from flyweight.untrusted import shown
+
+T = TypeVar("T")
+
+
+def _plain(mark: str) -> bool:
+    return not mark or mark[0] not in mark[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Calls stand behind `trigger`, or, where they may be `bare`, at the beginning of the answer;
+    several are separated by `separator` (empty: by nothing) or `listed` in brackets, and followed
+    by `closer`.  `headed` ones may have their name in front, and have where the model `heads`
+    them.  `short_ids`: nine letters or digits.
+    """
+
+    trigger: str = ""
+    bare: bool = False
+    separator: str = ""
+    listed: bool = False
+    closer: str = ""
+    headed: bool = False
+    heads: bool = False
+    short_ids: bool = False
+    arguments: str = "arguments"  # the key that models of this format were trained with
+
+    def __post_init__(self) -> None:
+        assert _plain(self.trigger) and _plain(self.closer)
+        assert self.trigger or self.bare
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What reasoning stands between."""
+
+    opening: str
+    closing: str
+
+    def __post_init__(self) -> None:
+        assert _plain(self.opening) and _plain(self.closing)
+
+
+HERMES = Format(trigger="<tool_call>", closer="</tool_call>")
+LLAMA = Format(trigger="<|python_tag|>", bare=True, separator=";", arguments="parameters")
+MISTRAL = Format(trigger="[TOOL_CALLS]", listed=True, headed=True, short_ids=True)
+MISTRAL_HEADED = replace(MISTRAL, heads=True)
+JSON = Format(bare=True, listed=True)
+THINK = Marks("<think>", "</think>")
+
+FORMATS = {
+    "hermes": HERMES,
+    "qwen": HERMES,
+    "llama3_json": LLAMA,
+    "llama4_json": LLAMA,
+    "mistral": MISTRAL,
+    "json": JSON,
+}
+REASONING = {
+    "deepseek_r1": THINK,
+    "qwen3": THINK,
+    "think": THINK,
+    "mistral": Marks("[THINK]", "[/THINK]"),
+}
+AUTO, NONE = "auto", "none"
+
+
+def format_of(name: str, template: str) -> Format | None:
+    """The parser of that name; "auto": what the model's chat template shows.  Raises
+    `ConfigError`.
+    """
+    if name == NONE:
+        return None
+    headed = "[ARGS]" in template
+    if name != AUTO:
+        found = _named("tool_call_parser", name, FORMATS)
+        return MISTRAL_HEADED if found is MISTRAL and headed else found
+    if MISTRAL.trigger in template:
+        return MISTRAL_HEADED if headed else MISTRAL
+    if HERMES.trigger in template:
+        return HERMES
+    if LLAMA.trigger in template or '"parameters":' in template:
+        return LLAMA
+    return JSON
+
+
+def marks_of(name: str, template: str) -> Marks | None:
+    """The same for reasoning; none where the template has no marks of it."""
+    if name == NONE:
+        return None
+    if name != AUTO:
+        return _named("reasoning_parser", name, REASONING)
+    for marks in REASONING.values():
+        if marks.closing in template:
+            return marks
+    return None
+
+
+def _named(field: str, name: str, known: dict[str, T]) -> T:
+    if name not in known:
+        listed = ", ".join((AUTO, NONE, *known))
+        raise ConfigError(
+            f"{field} = {shown(name)} is not known{nearest(name[:80], known)}; allowed: {listed}"
+        )
+    return known[name]

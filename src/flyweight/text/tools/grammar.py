@@ -1,0 +1,139 @@
+"""A grammar of the answers that call tools: in the model's own format, arguments as their schemas
+say.
+
+Invariant: what the grammar takes, the format's parser reads as calls of the tools that are offered,
+and of nothing else.  Written in Lark as llguidance reads it, which is not needed to write it.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flyweight.text.tools.formats import Format, Marks
+
+MOST_CALLS = 16  # in one answer, where calls are demanded: it is to come to an end
+_ANGLED = re.compile(r"<[^<>\s]+>")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool by its name, and what its arguments are as a Lark grammar says it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """Grammars of one format.  `special`: ids of the marks that are special tokens; `marks`: of
+    reasoning, which may come first, and has begun already where it is `opened`; at most `most`
+    calls.
+    """
+
+    form: Format
+    special: Mapping[str, int]
+    marks: Marks | None = None
+    opened: bool = False
+    most: int | None = None
+
+    def demanded(self, offers: Sequence[Offer]) -> str:
+        """Answers that are calls."""
+        count = MOST_CALLS if self.most is None else min(self.most, MOST_CALLS)
+        form = self.form
+        if not self._repeats:
+            calls = self._section(count) if form.bare else f"trigger {self._section(count)}"
+        else:
+            call = f"trigger {self._section(1)}"
+            calls = f"{call} {_more(f'GAP {call}' if form.closer else call, count)}"
+        return self._written(f"start: {self._thought}({calls})", offers)
+
+    def allowed(self, offers: Sequence[Offer]) -> str:
+        """Answers of any kind; from where a call begins it is one of these."""
+        count = MOST_CALLS if self.most is None else self.most
+        if self.form.bare:
+            first = "[{" if self.form.listed else "{"
+            trigger = "trigger? " if self.form.trigger else ""
+            start = f"start: {self._thought}(OTHER? | {trigger}{self._section(count)})"
+            other = rf"OTHER: /[^ \t\r\n{re.escape(first)}](.|\n)*/{self._unthought}"
+            return self._written(f"{start}\n{other}", offers)
+        section = self._section(1 if self._repeats else count)
+        call = f"lead {section}"
+        later = f"({call})*" if self.most is None else _more(call, self.most)
+        lead = _until("lead", "TEXT", self._mark(self.form.trigger))
+        if self.marks is None or self.opened:
+            calls = f"TEXT | lead {section} {later} TEXT"
+            return self._written(f"start: {self._thought}({calls})\n{lead}", offers)
+        calls = f"FIRST | head {section} {later} TEXT"
+        first = rf"FIRST: /(.|\n)*/{self._unthought}"
+        head = _until("head", "FIRST", self._mark(self.form.trigger))
+        start = f"start: {self._thought}({calls})"
+        return self._written(f"{start}\n{lead}\n{head}\n{first}", offers)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether each call has a trigger of its own."""
+        return bool(self.form.closer) or self.form.heads
+
+    @property
+    def _thought(self) -> str:
+        if self.marks is None:
+            return ""
+        gap = r"/[ \t\r\n]{0,8}/"
+        return (
+            f"inner {gap} " if self.opened else f"({self._mark(self.marks.opening)} inner {gap})? "
+        )
+
+    @property
+    def _unthought(self) -> str:
+        """What begins as reasoning does is no other text."""
+        if self.marks is None or self.opened:
+            return ""
+        return rf" & ~/{re.escape(self.marks.opening)}(.|\n)*/"
+
+    def _section(self, count: int) -> str:
+        """What follows a trigger."""
+        form = self.form
+        if form.closer:
+            return f"GAP one GAP {self._mark(form.closer)}"
+        if form.heads or (form.bare and count == 1):
+            return "one"
+        separator = '", "' if form.listed else json.dumps(f"{form.separator} ")
+        several = f"one {_more(f'{separator} one', count)}"
+        if not form.listed:
+            return several
+        # SentencePiece's models were taught a space after a special token.
+        return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
+
+    def _written(self, start: str, offers: Sequence[Offer]) -> str:
+        lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/", r'GAP: "\n"']
+        if self.form.trigger:
+            lines.append(f"trigger: {self._mark(self.form.trigger)}")
+        if self.marks is not None:
+            lines.append(_until("inner", "TEXT", self._mark(self.marks.closing)))
+        lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
+        for i, offer in enumerate(offers):
+            lines += [self._one(i, offer.name), f"arguments_{i}: {offer.arguments}"]
+        return "\n".join(lines) + "\n"
+
+    def _one(self, i: int, name: str) -> str:
+        if self.form.heads:
+            return f"one_{i}: {json.dumps(name)} {self._mark('[ARGS]')} arguments_{i}"
+        begun = f'{{"name": {json.dumps(name)}, "{self.form.arguments}": '
+        return f'one_{i}: {json.dumps(begun)} arguments_{i} "}}"'
+
+    def _mark(self, mark: str) -> str:
+        """A mark as a token where it is a special one, else as text."""
+        if mark not in self.special:
+            return json.dumps(mark)
+        return mark if _ANGLED.fullmatch(mark) else f"<[{self.special[mark]}]>"
+
+
+def _until(rule: str, text: str, mark: str) -> str:
+    """Text that ends with the first `mark`; no text holds a token."""
+    return f"{rule}[lazy]: {text} {mark}" if mark.startswith('"') else f"{rule}: {text} {mark}"
+
+
+def _more(rule: str, count: int) -> str:
+    """What may follow the first of `count`."""
+    return f"({rule}){{0,{count - 1}}}" if count > 1 else ""

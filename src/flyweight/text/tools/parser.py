@@ -1,0 +1,67 @@
+"""An answer's reasoning, content and calls, as it grows: one parser for one choice.
+
+Invariant: joined, what `push` and `finish` give does not depend on how the text was cut.
+"""
+
+from dataclasses import dataclass
+
+from flyweight.text.tools.calls import CallSplitter
+from flyweight.text.tools.deltas import Delta, Kind
+from flyweight.text.tools.formats import Format, Marks
+from flyweight.text.tools.reasoning import ReasoningSplitter
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an answer is to be read: `tools` by their names, at most `most` calls; `opened`: the
+    prompt ended inside reasoning.
+    """
+
+    calls: Format | None = None
+    tools: frozenset[str] = frozenset()
+    most: int | None = None
+    reasoning: Marks | None = None
+    opened: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether all of an answer is content."""
+        return self.reasoning is None and (self.calls is None or not self.tools)
+
+
+class AnswerParser:
+    """Reads one answer."""
+
+    def __init__(self, reading: Reading) -> None:
+        marks, form = reading.reasoning, reading.calls
+        self._reasoning = None if marks is None else ReasoningSplitter(marks, reading.opened)
+        self._calls = (
+            None if form is None or not reading.tools
+            else CallSplitter(form, reading.tools, reading.most)
+        )  # fmt: skip
+
+    @property
+    def calls(self) -> int:
+        """Calls that are whole."""
+        return 0 if self._calls is None else self._calls.calls
+
+    def push(self, text: str) -> list[Delta]:
+        """What is new."""
+        if self._reasoning is None:
+            return self._content(text)
+        found: list[Delta] = []
+        for delta in self._reasoning.push(text):
+            found += self._content(delta.text) if delta.kind is Kind.CONTENT else [delta]
+        return found
+
+    def finish(self, cut: bool = False) -> list[Delta]:
+        """The end of the answer; `cut`: at a limit, not by the model."""
+        found: list[Delta] = []
+        for delta in self._reasoning.finish() if self._reasoning is not None else ():
+            found += self._content(delta.text) if delta.kind is Kind.CONTENT else [delta]
+        return found + (self._calls.finish(cut) if self._calls is not None else [])
+
+    def _content(self, text: str) -> list[Delta]:
+        if self._calls is not None:
+            return self._calls.push(text)
+        return [Delta(Kind.CONTENT, text)] if text else []

@@ -1,0 +1,226 @@
+"""Figures of a load, from answers whose times are written down, and how they are said."""
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flyweight.bench.serving.answer import Answer
+from flyweight.bench.serving.arrivals import Pace
+from flyweight.bench.serving.asks import Ask
+from flyweight.bench.serving.load import Load, Played
+from flyweight.bench.serving.report import (
+    Header,
+    beside,
+    block,
+    compared,
+    document,
+    file_name,
+    miscounted,
+    reasons,
+)
+from flyweight.bench.serving.summary import (
+    Summary,
+    goals_of,
+    metrics_of,
+    percents_of,
+    summarize,
+)
+from flyweight.errors import ConfigError
+
+METRICS = ("ttft", "tpot", "itl", "e2el")
+
+
+def answer(start: float, *times: float, tokens: int | None = None, error: str = "") -> Answer:
+    """Sent at `start`, its chunks so many seconds after."""
+    end = start + (times[-1] if times else 0)
+    moments = array("d", [start + t for t in times])
+    return Answer(start, end, moments, ["w"] * len(times), tokens, None, True, error)
+
+
+ANSWERS = (
+    answer(100.0, 0.5, 0.6, 0.9),
+    answer(100.0, 1.0, 1.1),
+    answer(101.5, 0.2, tokens=1),
+    answer(102.0, error="HTTP 429: full"),
+    answer(102.0, 0.1, error="it died"),
+    answer(102.0, error="HTTP 429: full"),
+)
+ASKS = [Ask([0] * n, n, 4) for n in (10, 20, 30, 40, 50, 60)]
+PLAYED = Played(Load(ASKS, [0.0] * 6, 4), ANSWERS, 4.0, 0.0007)
+
+
+def summary(**more: Any) -> Summary:
+    given: dict[str, Any] = {"percents": (50, 99), "goals": {}} | more
+    return summarize(PLAYED, given["percents"], given["goals"])
+
+
+def header(**more: Any) -> Header:
+    given: dict[str, Any] = {
+        "backend": "openai", "model": "org/m", "tokenizer": "t", "count": 6, "pace": Pace(),
+        "most": None,
+    }  # fmt: skip
+    return Header(**(given | more))
+
+
+def test_counts_and_rates() -> None:
+    got = summary()
+    assert (got.completed, got.failed) == (3, 3)
+    assert got.reasons == {"HTTP 429: full": 2, "it died": 1}
+    assert (got.input_tokens, got.output_tokens) == (60, 6)
+    assert (got.requests, got.output, got.total) == (0.75, 1.5, 16.5)
+    assert got.concurrency == pytest.approx((0.9 + 1.1 + 0.2) / 4)
+    assert got.chunks == 7 and got.processor_us == pytest.approx(100)
+
+
+def test_every_gap_counts_and_every_request_once() -> None:
+    times = summary().times
+    assert times["ttft"].mean == pytest.approx(1e3 * (0.5 + 1.0 + 0.2) / 3)
+    assert times["itl"].mean == pytest.approx(1e3 * (0.1 + 0.3 + 0.1) / 3)
+    assert times["itl"].median == pytest.approx(100)
+    assert times["tpot"].mean == pytest.approx(1e3 * (0.2 + 0.1) / 2)  # one of one token has none
+    assert times["e2el"].median == pytest.approx(900)
+    waits = [500.0, 1000.0, 200.0]
+    assert times["ttft"].std == pytest.approx(np.std(waits))
+    assert times["ttft"].percentiles[99] == pytest.approx(np.percentile(waits, 99))
+
+
+def test_tokens_are_the_servers_where_it_counts_them() -> None:
+    many = Played(Load([ASKS[0]], [0.0]), [answer(0, 1.0, 2.0, tokens=9)], 2.0, 0.0)
+    got = summarize(many, (), {})
+    assert got.output_tokens == 9 and got.times["tpot"].mean == pytest.approx(1000 / 8)
+    assert got.peak_output == pytest.approx(4.5)  # a second's chunk of two, of nine tokens
+
+
+def test_peaks_are_of_seconds_since_the_first() -> None:
+    got = summary()
+    assert got.peak_output == 3  # the first second has 0.5, 0.6 and 0.9
+    assert got.peak_requests == 2
+    assert summarize(Played(Load([], []), [], 1.0, 0.0), (99,), {}).peak_requests == 0
+
+
+def test_goodput_counts_requests_that_keep_every_goal() -> None:
+    assert summary(goals={}).good is None
+    assert summary(goals={"ttft": 600.0}).good == 2 / 4
+    assert summary(goals={"ttft": 600.0, "e2el": 800.0}).good == 1 / 4
+    assert summary(goals={"tpot": 100.0}).good == 2 / 4  # a single token is in time
+
+
+def test_the_block_has_vllms_labels_in_order() -> None:
+    got = [*block(summary(goals={"ttft": 600.0}), header(most=4, pace=Pace(2.5)), METRICS)]
+    labels = [line.split(":")[0] for line in got if ":" in line]
+    assert labels == [
+        "Successful requests", "Failed requests", "Maximum request concurrency",
+        "Request rate configured (RPS)", "Benchmark duration (s)", "Total input tokens",
+        "Total generated tokens", "Request throughput (req/s)", "Request goodput (req/s)",
+        "Output token throughput (tok/s)", "Peak output token throughput (tok/s)",
+        "Peak concurrent requests", "Total token throughput (tok/s)", "Concurrency",
+        "Client processor time (us/chunk)",
+        *(f"{kind} {name.upper()} (ms)" for name in METRICS
+          for kind in ("Mean", "Median", "P50", "P99")),
+    ]  # fmt: skip
+    assert got[0] == "============ Serving Benchmark Result ============"
+    assert got[-1] == "=" * 50
+    titles = [line for line in got if line.startswith("--")]
+    assert titles == [
+        "---------------Time to First Token----------------",
+        "-----Time per Output Token (excl. 1st token)------",
+        "---------------Inter-token Latency----------------",
+        "----------------End-to-end Latency----------------",
+    ]
+    assert "Successful requests:                     3         " in got
+    assert "Output token throughput (tok/s):         1.50      " in got
+
+
+def test_what_was_not_asked_for_is_not_in_the_block() -> None:
+    got = "\n".join(block(summary(), header(), ["ttft"]))
+    for absent in ("goodput", "RPS", "Maximum request", "ITL", "E2EL"):
+        assert absent not in got
+
+
+def test_the_document_has_vllms_keys() -> None:
+    got = document(summary(), header(pace=Pace(2.5), most=4), ["ttft"])
+    keys = (
+        "date backend label model_id tokenizer_id num_prompts request_rate burstiness "
+        "max_concurrency duration completed failed total_input_tokens total_output_tokens "
+        "request_throughput request_goodput output_throughput total_token_throughput "
+        "max_output_tokens_per_s max_concurrent_requests "
+        "mean_ttft_ms median_ttft_ms std_ttft_ms p50_ttft_ms p99_ttft_ms"
+    )
+    assert {*keys.split()} <= got.keys()
+    assert not {"ttfts", "mean_itl_ms"} & got.keys()
+    assert (got["request_rate"], got["max_concurrency"]) == (2.5, 4)
+    assert document(summary(), header(), [])["request_rate"] == "inf"
+    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=2.0)
+    assert document(summary(), header(pace=ramp), [])["ramp_up_end_rps"] == 2.0
+    odd = document(summary(percents=(99.9,)), header(), ["itl"])
+    assert "p99.9_itl_ms" in odd
+
+
+def test_details_are_one_a_request() -> None:
+    got = document(summary(), header(), [], PLAYED)
+    assert got["input_lens"] == [10, 20, 30, 40, 50, 60]
+    assert got["output_lens"] == [3, 2, 1, 0, 0, 0]
+    assert got["errors"] == ["", "", "", "HTTP 429: full", "it died", "HTTP 429: full"]
+    assert got["ttfts"][:3] == pytest.approx([0.5, 1.0, 0.2])
+    assert got["itls"][0] == pytest.approx([0.1, 0.3])
+    assert got["generated_texts"][0] == "www" and len(got["start_times"]) == 6
+
+
+def test_names_of_files() -> None:
+    assert file_name(header()).startswith("openai-infqps-m-")
+    name = file_name(header(pace=Pace(2.5), most=4, label="night"))
+    assert name.startswith("night-2.5qps-concurrency4-m-") and name.endswith(".json")
+
+
+def test_reasons_are_shown_once_each_and_not_all() -> None:
+    assert [*reasons(summary())] == ["2 failed: HTTP 429: full", "1 failed: it died"]
+    many = [answer(0, error=f"why {i}") for i in range(7)]
+    load = Load([ASKS[0]] * 7, [0.0] * 7)
+    got = [*reasons(summarize(Played(load, many, 1.0, 0.0), (), {}))]
+    assert len(got) == 6 and got[-1] == "... and 2 other reasons"
+
+
+def test_a_servers_other_count_of_a_prompt_is_told() -> None:
+    right, wrong = answer(0, 1.0), answer(0, 1.0)
+    right.prompt_counted, wrong.prompt_counted = 10, 21
+    assert [*miscounted(Played(Load(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
+    (line,) = miscounted(Played(Load(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
+    assert "counts 1 prompts differently (21 tokens for 20)" in line
+
+
+def test_ratios_are_above_one_where_ours_is_better() -> None:
+    slow = Played(PLAYED.load, [answer(0, 1.0, 3.0)] * 6, 8.0, 0.0)
+    fast = Played(PLAYED.load, [answer(0, 0.5, 1.0)] * 6, 2.0, 0.0)
+    ours, other = (summarize(played, (99,), {}) for played in (fast, slow))
+    got = compared(ours, other)
+    assert got["Output token throughput (tok/s)"] == (6.0, 1.5, 4.0)
+    assert got["Median TTFT (ms)"] == (500.0, 1000.0, 2.0)
+    assert got["P99 ITL (ms)"] == (500.0, 2000.0, 4.0)
+    lines = [*beside(ours, other, "http://x:1")]
+    assert "http://x:1" in lines[0] and any(line.endswith("x4.00") for line in lines)
+    assert "P99 ITL (ms)" not in compared(summarize(fast, (), {}), summarize(slow, (), {}))
+    dead = summarize(Played(PLAYED.load, [answer(0, error="gone")] * 6, 1.0, 0.0), (99,), {})
+    assert compared(ours, dead) == compared(dead, ours) == {}
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: goals_of(["ttft"]), "write NAME:MILLISECONDS"),
+        (lambda: goals_of(["ttft:-3"]), "write NAME:MILLISECONDS"),
+        (lambda: goals_of(["itl:3"]), "goodput = 'itl:3'; known: ttft, tpot, e2el"),
+        (lambda: metrics_of("ttft,tpt"), "did you mean 'tpot'"),
+        (lambda: percents_of("99,x"), "metric_percentiles = '99,x'"),
+        (lambda: percents_of("101"), "numbers of 0 to 100"),
+    ],
+)
+def test_wishes_that_are_none(call: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        call()
+
+
+def test_wishes() -> None:
+    assert goals_of(["ttft:500", "e2el:2e3"]) == {"ttft": 500.0, "e2el": 2000.0}
+    assert metrics_of("e2el,ttft") == ["ttft", "e2el"] and percents_of("50,99.9") == [50.0, 99.9]

@@ -1,0 +1,257 @@
+"""The words of `flyweight serve`: what they come to, and what is refused, without a server."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flyweight.cli.serve.choices import Choice, choose
+from flyweight.cli.serve.flags import GROUPS
+from flyweight.cli.serve.stances import STANCES
+from flyweight.cli.serve.words import flags, read
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.server.settings import ServerSettings
+
+# As they stand in the documents people start from.
+VLLM_SERVE = "NousResearch/Meta-Llama-3-8B-Instruct --dtype auto --api-key token-abc123"
+API_SERVER = "--host 0.0.0.0 --port 8000 --model facebook/opt-6.7b --seed 42 -tp 1"
+DRAFT_MODEL = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
+
+
+def chosen(*words: object) -> Choice:
+    return choose(read([str(word) for word in words]))
+
+
+def refusal(*words: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        chosen(*words)
+    return str(caught.value)
+
+
+def test_nothing_said_is_the_model_inside_with_the_defaults() -> None:
+    choice = chosen()
+    assert choice.settings == Settings() and choice.server == ServerSettings()
+    assert not choice.wishes.given and not choice.wishes.noted
+
+
+def test_the_commands_people_know() -> None:
+    choice = chosen(*VLLM_SERVE.split())
+    assert choice.settings.model == "NousResearch/Meta-Llama-3-8B-Instruct"
+    assert choice.server.keys == ("token-abc123",)
+    words = [*API_SERVER.split(), "--gpu_memory_utilization", "0.8"]
+    speculating = [*words, "--speculative_config", DRAFT_MODEL]
+    said = refusal(*speculating)
+    assert "method = 'draft_model' (model = 'facebook/opt-125m') is not built yet" in said
+    assert "--host = '0.0.0.0'" in said and "--api-key" in said
+    choice = chosen(*words, "--api-key", "k")
+    assert choice.settings.model == "facebook/opt-6.7b" and choice.settings.seed == 42
+    assert choice.settings.memory_limit == "80%"
+    assert (choice.server.host, choice.server.port) == ("0.0.0.0", 8000)
+
+
+@pytest.mark.parametrize("name", sorted(flags().keys() - {"config"}))
+def test_both_spellings(name: str) -> None:
+    """An option with underscores means what it means with dashes."""
+    flag = flags()[name]
+    value = [] if flag.kind == "switch" else ["1"]
+    old = read([f"--{name}", *value])
+    assert name in old.options
+    assert old == read([f"--{name.replace('-', '_')}", *value])
+    if flag.kind != "switch":
+        assert read([f"--{name.replace('-', '_')}=1"]).options == old.options
+
+
+def test_every_setting_has_an_option() -> None:
+    """And every option that sets a field sets one that exists."""
+    sets = {flag.sets for group in GROUPS.values() for flag in group if flag.sets}
+    settings = {f"engine.{name}" for name in Settings.__slots__}
+    server = {f"server.{name}" for name in ServerSettings.__slots__}
+    assert sets <= settings | server
+    # set by options that take a thought
+    thoughtful = {"keys", "chat_template", "model_defaults"}
+    assert {f"server.{x}" for x in thoughtful} == server - sets
+    assert not {flag.name for flag in flags().values() if not flag.help}
+
+
+def test_every_option_is_in_the_page_about_serving() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    rows = [flag for group in GROUPS.values() for flag in group]
+    told = set(re.findall(r"--[a-z][a-z-]*", page))
+    assert {flag.spellings[0] for flag in rows} - told == set()
+    tables = set(re.findall(r"--[a-z][a-z-]*", page.split("## Options")[1].split("**Refused")[0]))
+    known = {s for flag in flags().values() for s in flag.spellings}
+    assert {name.replace("--no-", "--") for name in tables} <= known
+
+
+def test_lengths_and_shares() -> None:
+    for text, tokens in (("32k", 32000), ("32K", 32768), ("4096", 4096), ("1.5k", 1500)):
+        assert chosen("--max-model-len", text).settings.max_model_len == tokens
+    assert chosen("--max-model-len", "auto").settings.max_model_len is None
+    assert chosen("--gpu-memory-utilization", "0.85").settings.memory_limit == "85%"
+    assert chosen("--gpu-memory-utilization=1").settings.memory_limit == "100%"
+    assert chosen("--kv-cache-memory-bytes", "1GiB").settings.kv_cache_memory_bytes == 1 << 30
+    assert chosen("--max-body-bytes", "2MiB").server.body_bytes == 2 << 20
+
+
+def test_several_words(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nthird\n\nfourth\n")
+    choice = chosen(
+        "--served-model-name", "a", "b", "--api-key", "first", "second", "--api-key-file", keys,
+        "--api-key", "fifth",
+    )  # fmt: skip
+    assert choice.server.names == ("a", "b")
+    assert choice.server.keys == ("first", "second", "fifth", "third", "fourth")
+    assert "first" not in json.dumps(dict(choice.wishes.given))
+
+
+def test_adapters() -> None:
+    given = "--enable-lora", "--lora-modules", "a=/x/y", '{"name": "b", "path": "/z"}'
+    assert chosen(*given).settings.adapters == {"a": "/x/y", "b": "/z"}
+    assert "needs --enable-lora" in refusal(*given[1:])
+    assert "'c=' is not valid; allowed: NAME=FOLDER" in refusal(*given, "c=")
+    assert "'a' is given twice" in refusal(*given, "a=/other")
+    assert "--lora-modules NAME=FOLDER" in refusal("--enable-lora")
+
+
+def test_speculation_is_what_the_drafter_does() -> None:
+    text = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
+    settings = chosen("--speculative-config", text).settings
+    assert settings.draft_tokens == 3
+    assert (settings.prompt_lookup_max, settings.prompt_lookup_min) == (4, 2)
+
+
+SPECULATIONS = [
+    ("{", "--speculative-config: not valid JSON"),
+    ("[]", "a JSON object was expected"),
+    ("{}", "num_speculative_tokens is missing; allowed: 1 to 64"),
+    ('{"num_speculative_tokens": 0}', "num_speculative_tokens = 0 is out of range"),
+    ('{"num_speculative_tokens": 65}', "nearest valid: 64"),
+    ('{"num_speculative_tokens": true}', "num_speculative_tokens = True is not valid"),
+    ('{"num_speculative_tokens": 5, "mehtod": "ngram"}', "(did you mean 'method'?)"),
+    ('{"num_speculative_tokens": 5, "method": "eagle"}', "method = 'eagle' is not built yet"),
+    ('{"num_speculative_tokens": 5, "method": "ngrm"}', "allowed: ngram (did you mean 'ngram'?)"),
+    (
+        '{"num_speculative_tokens": 5, "prompt_lookup_max": 2, "prompt_lookup_min": 3}',
+        "prompt_lookup_min = 3 is out of range; allowed: a whole number, 1 to 2",
+    ),
+    ('{"num_speculative_tokens": 5, "revision": "main"}', "revision means nothing to ngram"),
+]
+
+
+@pytest.mark.parametrize("text, says", SPECULATIONS)
+def test_speculation_is_read_strictly(text: str, says: str) -> None:
+    assert says in refusal("--speculative-config", text)
+
+
+REFUSED = [
+    (["-tp", "2"], "--tensor-parallel-size = 2 cannot be honoured", "--threads"),
+    (["-pp", "2"], "--pipeline-parallel-size = 2", "--threads"),
+    (["--trust-remote-code"], "--trust-remote-code cannot be honoured", "leave it out"),
+    (["--no-enforce-eager"], "--no-enforce-eager cannot be honoured", "no graphs"),
+    (["--cpu-offload-gb", "4"], "--cpu-offload-gb = 4", "--memory-limit"),
+    (["--quantization", "awq"], "--quantization = 'awq'", "org/name:Q4_K_M"),
+    (["--load-format", "pt"], "--load-format = 'pt'", "allowed: auto, safetensors, gguf"),
+    (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
+    (["--dtype", "half"], "--dtype = 'float16'", "nearest valid: bfloat16"),
+    (["--tokenizer", "x"], "--tokenizer = x cannot be honoured", "beside the weights"),
+    (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill", "--max-num-batched-tokens"),
+    (["--otlp-traces-endpoint", "x"], "nothing is sent anywhere", "/metrics"),
+    (["a", "b"], "MODEL = a, b: 2 models; allowed: one", "--port"),
+    (["a", "--model", "b"], "MODEL = a, b: 2 models", "--port"),
+    (["--max-prompts", "0"], "--max-prompts = 0 is out of range", "nearest valid: 1"),
+    (["--port", "70000"], "--port = 70000", "nearest valid: 65535"),
+    (["--port", "x"], "--port = 'x' is not valid", "a whole number"),
+    (["--drain-seconds", "-1"], "--drain-seconds = -1.0 is out of range", "above 0"),
+    (["--request-timeout", "nan"], "--request-timeout = 'nan' is not valid", "a number"),
+    (["--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization = 1.5", "nearest valid: 1.0"),
+    (["--max-model-len", "long"], "--max-model-len = 'long' is not valid", "32k"),
+    (["--max-logprobs", "21"], "--max-logprobs = 21", "nearest valid: 20"),
+    (["--api-key", ""], "--api-key = ''", "one character or more"),
+    (["--api-key-file", "/none"], "--api-key-file /none", "No such file"),
+    (["--host", "0.0.0.0"], "--host = '0.0.0.0' would let anyone", "--insecure"),
+    (["--max-modl-len", "5"], "unknown option '--max-modl-len'", "'--max-model-len'"),
+    (["--port"], "--port: expected one argument", "--help"),
+    (["--activations", "int4"], "--activations = 'int4'", "int8, bf16, f32"),
+    (["--dtype", "float32", "--activations", "bf16"], "--dtype float32", "contradict"),
+    (["--memory-limit", "1GiB", "--gpu-memory-utilization", "0.5"], "same thing", "one of them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words, says, way_out", REFUSED, ids=[" ".join(r[0]) for r in REFUSED])
+def test_refusals_name_the_option_and_the_way_out(words, says: str, way_out: str) -> None:
+    said = refusal(*words)
+    assert says in said and way_out in said and "\n" not in said
+
+
+def test_all_refusals_are_told_at_once() -> None:
+    said = refusal("-tp", "2", "--quantization", "fp8", "--port", "x")
+    for name in ("--tensor-parallel-size", "--quantization", "--port"):
+        assert name in said
+
+
+@pytest.mark.parametrize("stance", STANCES, ids=[stance.name for stance in STANCES])
+def test_no_option_is_ignored(stance) -> None:
+    """What asks for what is so anyway is in the ledger; everything else is refused by name."""
+    for value in stance.so:
+        words = {"on": [f"--{stance.name}"], "off": [f"--no-{stance.name}"]}
+        said = words.get(value, [f"--{stance.name}", "3" if " " in value else value])
+        (wish,) = chosen(*said).wishes.noted
+        assert (wish.feature, wish.active) == (f"--{stance.name}", stance.active)
+    if stance.kind == "text":
+        said = refusal(f"--{stance.name}", "nonsense")
+        assert f"--{stance.name} = nonsense" in said
+    else:
+        other = f"--no-{stance.name}" if "on" in stance.so else f"--{stance.name}"
+        assert f"{other} cannot be honoured" in refusal(other)
+    assert stance.instead and stance.why
+
+
+# --- a file of options ---
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_file_and_a_command_line_that_wins(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "serve.yaml",
+        "model: one\nserved-model-name: [a, b]\nport: 1234\nmax_num_seqs: 8\nlenient: true\n"
+        "max-model-len: 32k\n"
+        "speculative-config: {method: ngram, num_speculative_tokens: 2}\n",
+    )
+    choice = chosen("--config", file, "--port", "4321")
+    assert choice.settings.model == "one" and choice.settings.max_num_seqs == 8
+    assert choice.settings.draft_tokens == 2 and choice.settings.max_model_len == 32000
+    assert choice.server.port == 4321 and choice.server.names == ("a", "b")
+    assert choice.server.lenient
+    assert chosen("two", "--config", file).settings.model == "two"
+
+
+FILES = [
+    ("prot: 1", "unknown option 'prot' (did you mean 'port'?)"),
+    ("config: other.yaml", "unknown option 'config'"),
+    ("- port", "options and their values were expected"),
+    ("port: [1", "line 2: not YAML"),
+    ("lenient: 1", "lenient = 1 is not valid; allowed: true or false"),
+    ("port: null", "port = None is not valid"),
+    ("!!python/object/apply:os.system [true]", "not YAML"),
+    ("port: x", "--port = 'x' is not valid"),
+    ("tensor-parallel-size: 4", "--tensor-parallel-size = 4 cannot be honoured"),
+]
+
+
+@pytest.mark.parametrize("text, says", FILES, ids=[text for text, _ in FILES])
+def test_files_are_read_strictly(tmp_path: Path, text: str, says: str) -> None:
+    assert says in refusal("--config", written(tmp_path / "bad.yaml", text + "\n"))
+
+
+def test_the_command_shows_help_and_refusals(command) -> None:
+    got = command("serve", "--help")
+    assert got.code == 0 and "--max-queued-requests" in got.out and "80%" in got.out
+    got = command("serve", "-tp", "2")
+    assert got.code == 2 and got.err.startswith("error: --tensor-parallel-size = 2")

@@ -1,0 +1,184 @@
+"""Why a prompt was not found in the prefix cache: each reason, through the whole engine."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from oracle import MockRunner
+
+from flyweight.config import Limits
+from flyweight.engine.engine import Engine
+from flyweight.engine.metrics import Metrics
+from flyweight.engine.scheduler import Scheduler
+from flyweight.kv import known
+from flyweight.kv.blocks import BlockPool
+from flyweight.kv.known import Known, common
+from flyweight.types import Request, Reuse, SamplingParams
+
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16, block_size=4, blocks=32
+)
+LONG = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3)  # four blocks, and two tokens
+
+
+class World:
+    """An engine over the mock model, that answers one request after the other."""
+
+    def __init__(self, **changes: Any) -> None:
+        limits = replace(LIMITS, **changes)
+        self.pool = BlockPool(limits.blocks, limits.block_size)
+        self.scheduler = Scheduler(limits, self.pool)
+        runner = MockRunner(limits.blocks, limits.block_size)
+        self.engine = Engine(self.scheduler, runner, None, Metrics())
+        self.count = 0
+
+    def add(self, tokens: Sequence[int], salt: str = "", explain: bool = True, **more: Any) -> str:
+        id = f"r{self.count}"
+        self.count += 1
+        length = more.pop("max_tokens", 2)
+        self.engine.add(
+            Request(
+                id, tuple(tokens), SamplingParams(**more), max_tokens=length, salt=salt,
+                explain=explain,
+            )
+        )  # fmt: skip
+        return id
+
+    def finish(self) -> dict[str, list[Reuse | None]]:
+        told: dict[str, list[Reuse | None]] = {}
+        while self.engine.busy:
+            for event in self.engine.step():
+                told.setdefault(event.id, []).append(event.reuse)
+        return told
+
+    def ask(self, tokens: Sequence[int], salt: str = "", **more: Any) -> Reuse:
+        id = self.add(tokens, salt, **more)
+        found = [one for one in self.finish()[id] if one is not None]
+        assert found and all(one == found[0] for one in found)
+        return found[0]
+
+
+def test_nothing_like_it_was_seen_then_all_of_it() -> None:
+    world = World()
+    assert world.ask(LONG) == Reuse(0, "never_seen", 0)
+    assert world.ask(LONG) == Reuse(16, "", None)
+
+
+def test_where_prompts_part_is_told_to_the_token() -> None:
+    world = World()
+    world.ask(LONG)
+    other = (*LONG[:10], 9, *LONG[11:])
+    assert world.ask(other) == Reuse(8, "never_seen", 10)
+    assert world.ask(other[:11] + LONG[:7]) == Reuse(8, "never_seen", 11)
+
+
+def test_who_does_not_ask_is_told_nothing() -> None:
+    world = World()
+    id = world.add(LONG, explain=False)
+    assert set(world.finish()[id]) == {None}
+
+
+def test_caching_off() -> None:
+    world = World(prefix_caching=False)
+    world.ask(LONG)
+    assert world.ask(LONG) == Reuse(0, "caching_off", None)
+    assert not world.scheduler.known.ended
+
+
+def test_a_prompt_of_one_block_is_too_short() -> None:
+    world = World()
+    world.ask(LONG)
+    assert world.ask(LONG[:4]) == Reuse(0, "short", None)
+    assert world.ask(LONG[:5]) == Reuse(4, "", None)
+
+
+def test_a_new_salt_and_a_known_one() -> None:
+    world = World()
+    world.ask(LONG)
+    assert world.ask(LONG, "mine") == Reuse(0, "new_salt", 0)
+    assert world.ask(LONG, "mine") == Reuse(16, "", None)
+    assert world.ask(LONG[::-1], "mine").reason == "never_seen"
+
+
+def test_another_salts_prompts_are_never_told_of() -> None:
+    """The answer is the same whether another tenant has asked the very same, or nothing."""
+    first = LONG[:12] + (7,) * 6
+    answers = []
+    for theirs in (LONG, LONG[::-1], None):
+        world = World()
+        world.ask(first, "mine")
+        if theirs is not None:
+            world.ask(theirs, "theirs")
+            world.add(theirs, "theirs", max_tokens=9)  # and is still at it
+            world.engine.step()
+        answers.append(world.ask(LONG, "mine"))
+    assert answers == [Reuse(12, "never_seen", 12)] * 3
+
+
+def test_evicted() -> None:
+    world = World(blocks=8)
+    world.ask(LONG)
+    world.ask(tuple(6 + i for i in range(26)))  # takes seven of eight blocks
+    found = world.ask(LONG)
+    assert found.reason == "evicted" and found.hit < 16 and found.diverged is None
+
+
+def test_an_evicted_key_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "KEYS", 2)
+    memory = Known(BlockPool(4, 4))
+    for key in (b"a", b"b", b"c"):
+        memory.lose(key)
+    assert list(memory.lost) == [b"b", b"c"]
+
+
+def test_ended_prompts_are_bounded_by_number_and_by_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    monkeypatch.setattr(known, "PROMPTS", 3)
+    for i in range(5):
+        world.ask((10 + i,) * 6)
+    assert len(world.scheduler.known.ended) == 3
+    monkeypatch.setattr(known, "TOKENS", 20)
+    world.ask((20,) * 8)
+    assert sum(len(tokens) for _, tokens in world.scheduler.known.ended) <= 20
+
+
+def test_not_yet_where_another_is_computing_it() -> None:
+    world = World(max_chunk=4)
+    world.add(LONG)
+    world.engine.step()
+    second = world.add(LONG)
+    found = next(one for one in world.finish()[second] if one is not None)
+    assert found == Reuse(4, "not_yet", None)
+
+
+def test_log_probabilities_of_the_prompt_need_its_rows() -> None:
+    world = World()
+    world.ask(LONG)
+    assert world.ask(LONG, prompt_logprobs=1) == Reuse(0, "rows_wanted", None)
+
+
+def test_choices_share_one_explanation() -> None:
+    world = World()
+    world.ask(LONG)
+    assert world.ask(LONG, n=3) == Reuse(16, "", None)
+
+
+def test_a_preempted_request_keeps_its_first_explanation() -> None:
+    world = World(blocks=8)
+    world.ask(LONG[:9])
+    ids = [world.add(LONG[:9], max_tokens=20), world.add(LONG[:9][::-1], max_tokens=20)]
+    told = world.finish()
+    assert world.engine.metrics.preempted
+    assert {one for one in told[ids[0]] if one} == {Reuse(8, "", None)}
+    assert {one.reason for one in told[ids[1]] if one} == {"never_seen"}
+
+
+@pytest.mark.parametrize("same", [0, 1, 2, 3, 7, 8])
+def test_common_beginnings(same: int) -> None:
+    a = array("i", range(8))
+    b = array("i", [*range(same), *[99] * (9 - same)])
+    assert common(a, b) == common(b, a) == same

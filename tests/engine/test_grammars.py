@@ -1,0 +1,181 @@
+"""Grammars beside the loop: compiling, keeping, aborting, and what goes wrong with one."""
+
+import threading
+from array import array
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flyweight.engine.grammars import Grammars
+from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.errors import RequestError
+from flyweight.kv.blocks import Table
+from flyweight.structured import StructuredOutputs
+from flyweight.types import Finish, Request, SamplingParams
+from flyweight.wire import U32
+
+WORD = "abcdefgh"
+
+
+class Spelling:
+    """A matcher of one word, a token a letter; `fault` raises at its place."""
+
+    def __init__(self, fault: int | None = None) -> None:
+        self.at, self.fault, self.broken = 0, fault, ""
+
+    def copy(self) -> "Spelling":
+        return Spelling(self.fault)
+
+    @property
+    def over(self) -> bool:
+        return self.at == len(WORD)
+
+    def take(self, tokens: Seq[int]) -> int:
+        count = self.fits(tokens)
+        self.at += count
+        return count
+
+    def back(self, count: int) -> None:
+        self.at -= count
+
+    def fits(self, tokens: Seq[int]) -> int:
+        count = 0
+        for token, letter in zip(tokens, WORD[self.at :], strict=False):
+            if token != ord(letter):
+                break
+            count += 1
+        return count
+
+    def mask(self, *, endless: bool = False) -> U32:
+        if self.at == self.fault:
+            raise ZeroDivisionError("a bug in a matcher")
+        return np.array([self.at], np.uint32)
+
+
+class Spells:
+    """Compiles what it is let, and counts; a regex "bad" is refused, "2" is one with a fault."""
+
+    def __init__(self) -> None:
+        self.count, self.go = 0, threading.Event()
+        self.go.set()
+
+    def compile(self, outputs: StructuredOutputs) -> Spelling:
+        self.go.wait(60)
+        self.count += 1
+        if outputs.regex == "bad":
+            raise RequestError("structured_outputs.regex: no")
+        return Spelling(int(outputs.regex) if str(outputs.regex).isdigit() else None)
+
+    def nbytes(self, outputs: StructuredOutputs) -> int:
+        return 100
+
+
+def asked(id: str, regex: str = "x", **params: Any) -> Request:
+    form = StructuredOutputs(regex=regex)
+    return Request(id, (1, 2), SamplingParams(structured_outputs=form, **params))
+
+
+def all_ready(grammars: Grammars) -> list[tuple[str, str]]:
+    found = []
+    while grammars.busy:
+        grammars.wait()
+        found += [(request.id, error) for request, error in grammars.ready()]
+    return found
+
+
+def sequence(request: Request, text: str = "", index: int = 0) -> Sequence:
+    tokens = array("i", [*request.tokens, *text.encode()])
+    return Sequence(request, index, (0, 0, index), Table(b""), tokens)
+
+
+def test_nothing_is_compiled_without_a_vocabulary() -> None:
+    with pytest.raises(RequestError, match="no vocabulary"):
+        Grammars().begin(asked("a"))
+
+
+def test_requests_are_ready_once_compiled_or_refused() -> None:
+    spells = Spells()
+    grammars = Grammars(lambda: spells)
+    spells.go.clear()
+    grammars.begin(asked("a"))
+    assert grammars.busy and grammars.ready() == []
+    with pytest.raises(RequestError, match="in use"):
+        grammars.begin(asked("a"))
+    grammars.begin(asked("b", "bad"))
+    grammars.begin(asked("c"))
+    spells.go.set()
+    assert all_ready(grammars) == [("a", ""), ("b", "structured_outputs.regex: no"), ("c", "")]
+    assert spells.count <= 3 and not grammars.busy
+
+
+def test_one_that_is_aborted_while_it_compiles_is_forgotten() -> None:
+    spells = Spells()
+    grammars = Grammars(lambda: spells)
+    spells.go.clear()
+    grammars.begin(asked("a", n=2))
+    assert grammars.abort("a", 1) == [] == grammars.abort("b", None)
+    ended = grammars.abort("a", None)
+    assert [(event.index, event.finish) for event in ended] == [
+        (0, Finish.ABORT),
+        (1, Finish.ABORT),
+    ]
+    spells.go.set()
+    assert all_ready(grammars) == []
+
+
+def test_the_newest_grammars_are_kept_within_their_bytes() -> None:
+    spells = Spells()
+    grammars = Grammars(lambda: spells, most=250)
+    for i, regex in enumerate(("x", "y", "x", "z", "x", "y")):
+        grammars.begin(asked(f"{i}", regex))
+        assert all_ready(grammars) == [(f"{i}", "")]
+        assert grammars.kept_bytes <= 250
+    assert spells.count == 4  # x, y, z, and y again
+
+
+def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:
+    grammars = Grammars(Spells)
+    request = asked("a")
+    grammars.begin(request)
+    all_ready(grammars)
+    seq = sequence(request, "ab")
+    plan = Plan([Chunk(seq, 3, 1, 1, None)])
+    assert grammars.marks(plan).masks[0].tolist() == [2]
+    assert grammars.take(seq, [ord("c")]) == ("", False)
+    seq.tokens.append(ord("c"))
+    grammars.forget("a", 0)  # preempted: made anew from its tokens
+    assert grammars.marks(plan).masks[0].tolist() == [3]
+    fork = sequence(request, "abcd", index=1)
+    assert grammars.take(fork, list(b"efgh")) == ("", True)
+    assert grammars.take(seq, [ord("x")])[0].endswith("leave no token to draw")
+
+
+def test_drafts_are_cut_and_every_row_has_its_mask() -> None:
+    grammars = Grammars(Spells)
+    request = asked("a")
+    grammars.begin(request)
+    all_ready(grammars)
+    seq = sequence(request, "ab")
+    assert grammars.cut(seq, list(b"cdxf")) == list(b"cd")
+    seq.draft = list(b"cd")
+    other = sequence(request, "", index=1)
+    plan = Plan([Chunk(other, 1, 1, 1, None), Chunk(seq, 3, 3, 3, None)])
+    masks = grammars.marks(plan).masks
+    assert {row: mask.tolist() for row, mask in masks.items()} == {0: [0], 1: [2], 2: [3], 3: [4]}
+    assert grammars.take(seq, list(b"cde")) == ("", False)
+
+
+def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
+    grammars = Grammars(Spells)
+    for id, regex in (("a", "2"), ("b", "x")):
+        grammars.begin(asked(id, regex))
+    all_ready(grammars)
+    chunks = [
+        Chunk(sequence(asked("a", "2"), "ab"), 3, 1, 1, None),
+        Chunk(sequence(asked("b"), "ab"), 3, 1, 1, None),
+    ]
+    marks = grammars.marks(Plan(chunks))
+    assert list(marks.errors) == [0] and "ZeroDivisionError" in marks.errors[0]
+    assert marks.masks[1].tolist() == [2]

@@ -1,0 +1,162 @@
+"""Servers for the tests: real processes on free ports, asked over HTTP."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WAIT = 120.0  # seconds for anything that should take one
+SERVE = ("-m", "flyweight.cli.main", "serve")
+KEYLESS: dict[str, str] = {}
+NOTHING: dict[str, Any] = {}
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """The data of server-sent events, `[DONE]` left out."""
+        lines = [x for x in self.body.split(b"\n") if x.startswith(b"data: ")]
+        found = [line.removeprefix(b"data: ") for line in lines]
+        return [json.loads(one) for one in found if one != b"[DONE]"]
+
+
+@dataclass
+class Running:
+    """A server under test."""
+
+    process: subprocess.Popen[str]
+    port: int
+    said: list[str] = field(default_factory=list)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] = KEYLESS
+    ) -> Reply:
+        line = self.connection()
+        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        line.request(method, path, raw, {"content-type": "application/json", **headers})
+        got = line.getresponse()
+        found = Reply(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
+        line.close()
+        return found
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, headers=headers)
+
+    def post(self, path: str, body: Any, **headers: str) -> Reply:
+        return self.ask("POST", path, body, headers)
+
+    @property
+    def worker(self) -> int:
+        """The process of the engine."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        named = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found.split()}
+        (worker,) = [pid for pid, words in named.items() if b"flyweight.server.worker" in words]
+        return worker
+
+    def raw(self, data: bytes, wait: float = WAIT) -> bytes:
+        """What comes back for bytes until the server closes the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), wait) as line:
+            with suppress(ConnectionError):
+                line.sendall(data)
+            found = b""
+            with suppress(ConnectionError):
+                while part := line.recv(1 << 16):
+                    found += part
+        return found
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds."""
+        end = time.monotonic() + WAIT
+        while not holds():
+            assert time.monotonic() < end, "it never came true"
+            time.sleep(0.02)
+
+    def empty(self) -> bool:
+        """Whether nobody holds a block."""
+        return self.get("/debug/kv").json["sequences"] == []
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT)
+
+
+def started(
+    *words: str, command: Sequence[str] = SERVE, **environment: str
+) -> AbstractContextManager[Running]:
+    """`flyweight serve` with these words, once it takes requests."""
+    return running([*command, "--port", "0", *words], environment)
+
+
+def served(
+    engine: Mapping[str, Any] = NOTHING,
+    server: Mapping[str, Any] = NOTHING,
+    before: Callable[[], None] | None = None,
+    **environment: str,
+) -> AbstractContextManager[Running]:
+    """The server with these `Settings` and `ServerSettings`; `before` is called in its process."""
+    given = json.dumps({"settings": dict(engine), "server": {"port": 0, **server}})
+    script = str(Path(__file__).parent / "serve_settings.py")
+    return running([script, given], environment, before)
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    before: Callable[[], None] | None = None,
+) -> Iterator[Running]:
+    """A server that a script starts, once it has said where it is."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
+        preexec_fn=before,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    port = None
+    for line in process.stderr:
+        said.append(line)
+        found = re.search(r"http://\S+:(\d+)", line)
+        if found:
+            port = int(found[1])
+            break
+    if port is None:
+        process.wait(WAIT)
+        raise AssertionError("".join(said))
+    rest = process.stderr
+    reader = threading.Thread(target=lambda: said.extend(rest), daemon=True)
+    reader.start()
+    try:
+        yield Running(process, port, said)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(WAIT)
+        reader.join(WAIT)
+        rest.close()

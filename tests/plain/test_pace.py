@@ -1,0 +1,188 @@
+"""The token budget of a step, learned on simulated machines: steps take about as long as wanted."""
+
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+
+from flyweight.config import Limits
+from flyweight.engine.scheduler import Scheduler
+from flyweight.engine.sequence import Produced
+from flyweight.kv.blocks import BlockPool
+from flyweight.server.pace import LEAST, STEEPEST, Pace
+from flyweight.types import Request, SamplingParams
+
+TARGET, MOST = 0.2, 4096
+SETTLED = 25  # steps after which it should know the machine
+
+
+@dataclass
+class Machine:
+    """A step streams the weights once (`weights` seconds), computes each token (`token`), and reads
+    the K/V of each sequence that decodes (`depth`).
+    """
+
+    weights: float
+    token: float
+    depth: float = 0.0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def step(self, prompt: int, decodes: int) -> float:
+        computed = max(self.weights, self.token * (prompt + decodes)) + self.depth * decodes
+        return computed * (1 + self.noise * self.rng.uniform(-1, 1))
+
+    def fits(self, decodes: int) -> float:
+        """Prompt tokens a step of `TARGET` has room for."""
+        return (TARGET - self.depth * decodes) / self.token - decodes
+
+
+MACHINES = {
+    "small model": Machine(0.001, 0.00005),
+    "0.6B": Machine(0.015, 0.0013, 0.0004),
+    "1B": Machine(0.03, 0.003, 0.0005),
+    "7B": Machine(0.15, 0.01, 0.0005),
+}
+
+
+def drive(pace: Pace, machine: Machine, decodes: int, steps: int) -> list[tuple[int, float]]:
+    """Steps full of prompt tokens beside `decodes` sequences: (prompt tokens, seconds)."""
+    found = []
+    for _ in range(steps):
+        prompt = pace.budget(decodes) - decodes
+        seconds = machine.step(prompt, decodes)
+        pace.note(prompt, seconds)
+        found.append((prompt, seconds))
+    return found
+
+
+def near(machine: Machine, decodes: int, prompt: int, seconds: float) -> bool:
+    """Whether a step took about as long as wanted, or no more or fewer tokens could be had."""
+    if prompt + decodes >= MOST:
+        return seconds < 1.3 * TARGET
+    if prompt <= LEAST:
+        return machine.fits(decodes) < 2 * LEAST
+    return 0.6 * TARGET < seconds < 1.3 * TARGET
+
+
+@pytest.mark.parametrize("decodes", [0, 1, 16, 64])
+@pytest.mark.parametrize("name", MACHINES)
+def test_steps_come_to_take_what_is_wanted(name: str, decodes: int) -> None:
+    machine = MACHINES[name]
+    pace = Pace(TARGET, MOST)
+    for _ in range(8 if decodes else 0):  # they decoded before the prompt came
+        pace.note(0, machine.step(0, decodes))
+    found = drive(pace, machine, decodes, 60)
+    assert all(near(machine, decodes, *one) for one in found[SETTLED:]), found[SETTLED:][:9]
+    if machine.fits(decodes) > LEAST:
+        assert found[0][1] < 2 * TARGET  # while it knows nothing
+    for (before, _), (after, _) in pairwise(found):  # not by a leap
+        assert after <= max(LEAST, STEEPEST * before)
+
+
+@pytest.mark.parametrize("factor", [8.0, 3.0, 1 / 3, 1 / 8])
+def test_a_machine_that_changes_is_learned_again_from_both_sides(factor: float) -> None:
+    pace = Pace(TARGET, MOST)
+    drive(pace, Machine(0.002, 0.0008), 8, 40)
+    other = Machine(0.002, 0.0008 * factor)
+    for _ in range(4):
+        pace.note(0, other.step(0, 8))
+    found = drive(pace, other, 8, 60)
+    assert all(near(other, 8, *one) for one in found[SETTLED:]), found[SETTLED:][:9]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mixed_traffic_on_a_noisy_machine_stays_near(seed: int) -> None:
+    """Prompts come and go, and so do sequences; a step is rarely much too long."""
+    rng = random.Random(seed)
+    machine = Machine(0.015, 0.0013, 0.0004, noise=0.2)
+    pace = Pace(TARGET, MOST)
+    times = []
+    waiting, running = 0, 4
+    for _ in range(600):
+        if rng.random() < 0.1:
+            waiting += rng.choice((30, 300, 2000))
+        running = min(64, max(1, running + rng.choice((-1, 0, 1))))
+        budget = pace.budget(running)
+        prompt = min(waiting, budget - running)
+        waiting -= prompt
+        seconds = machine.step(prompt, running)
+        if prompt or running:
+            pace.note(prompt, seconds)
+        times.append(seconds)
+    late = [t for t in times[SETTLED:] if t > 1.6 * TARGET]
+    assert len(late) < 0.02 * len(times), sorted(late)
+    full = [t for t in times[SETTLED:] if t > 0.6 * TARGET]
+    assert len(full) > 0.2 * len(times)
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.01, 5.0, 1e6])
+@pytest.mark.parametrize("running", [0, 1, 64, 4000])
+def test_every_sequence_has_a_token_whatever_was_learned(seconds: float, running: int) -> None:
+    pace = Pace(TARGET, MOST)
+    for prompt in (0, 1, 16, 500, 0):
+        for _ in range(20):
+            pace.note(prompt, seconds)
+    assert running < pace.budget(running) <= MOST
+    assert pace.budget(running) >= min(MOST, running + LEAST)
+
+
+def test_the_memory_plan_is_never_exceeded() -> None:
+    pace = Pace(TARGET, 100)
+    for _ in range(50):
+        pace.note(64, 1e-6)
+    assert pace.budget(10) == 100 == pace.budget(100)
+    assert Pace(TARGET, 20).budget(0) <= 20
+
+
+def test_a_prompt_that_grows_dearer_with_depth_is_followed() -> None:
+    pace = Pace(TARGET, MOST)
+    at, times = 0, []
+    while at < 30_000:
+        prompt = pace.budget(0)
+        seconds = prompt * 0.0005 * (1 + at / 6000)
+        pace.note(prompt, seconds)
+        at += prompt
+        times.append(seconds)
+    assert all(0.5 * TARGET < t < 1.4 * TARGET for t in times[SETTLED:]), times
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_decodes_never_wait_for_a_long_prefill_by_more_than_a_step(machine: Machine) -> None:
+    """Scheduler and pace together: long prompts keep coming, and whoever decodes has a token in
+    every step, which takes about as long as wanted.
+    """
+    limits = Limits(
+        max_model_len=20_000, max_num_seqs=16, max_num_batched_tokens=MOST, block_size=32,
+        blocks=5_000,
+    )  # fmt: skip
+    scheduler = Scheduler(limits, BlockPool(limits.blocks, limits.block_size))
+    pace = Pace(TARGET, MOST)
+
+    def add(id: str, prompt: int, answer: int) -> None:
+        tokens = tuple(hash((id, i)) & 0xFFFF for i in range(prompt))
+        scheduler.add(Request(id, tokens, SamplingParams(), max_tokens=answer))
+
+    for i in range(4):
+        add(f"talk{i}", 20, 10_000)
+    times = []
+    for step in range(300):
+        if step % 40 == 20:
+            add(f"document{step}", 6_000, 5)
+        decoding = {s.request.id for s in scheduler.running if s.decoding}
+        scheduler.budget = pace.budget(len(scheduler.running))
+        plan = scheduler.schedule()
+        planned = {c.seq.request.id: c for c in plan.chunks}
+        assert decoding <= planned.keys(), "somebody who decodes has no token in this step"
+        prompt = sum(c.count for c in plan.chunks if not c.seq.decoding)
+        seconds = machine.step(prompt, len(plan.chunks))
+        scheduler.commit(plan, [Produced([1] * min(1, c.rows)) for c in plan.chunks])
+        pace.note(prompt, seconds)
+        times.append((prompt, seconds))
+    assert any(prompt >= LEAST for prompt, _ in times[SETTLED:]), "no prompt was computed"
+    roomy = machine.fits(16) > 2 * LEAST
+    slow = [t for _, t in times[SETTLED:] if t > 1.5 * TARGET]
+    assert not roomy or len(slow) <= 3, slow

@@ -1,0 +1,66 @@
+"""JSON-Schema-Test-Suite: whatever schema is accepted, nothing invalid is; how many are accepted
+may not fall.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight.errors import RequestError
+from flyweight.structured import StructuredOutputs
+from flyweight.testing import acceptor
+
+FLOOR = 207  # of 461, of the suite's schemas
+# Valid only where formats are annotations; here they are kept to, as `format` asks.
+ANNOTATED = "is only an annotation by default"
+
+
+def cases(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(root.rglob("*.json")):
+        for case in json.loads(path.read_text(encoding="utf-8")):
+            yield f"{path.relative_to(root)}: {case['description']}", case
+
+
+def test_nothing_invalid_is_accepted(data: Callable[[str], Path]) -> None:
+    root = data("schemas-json-schema-test-suite/draft2020-12")
+    everything = list(cases(root))
+    accepted, loose, right, valid = 0, [], 0, 0
+    for name, case in everything:
+        try:
+            judge = acceptor(StructuredOutputs(json=case["schema"]))
+        except RequestError as error:
+            assert str(error).startswith("structured_outputs.json"), name
+            continue
+        accepted += 1
+        for one in case["tests"]:
+            passes = judge(json.dumps(one["data"], ensure_ascii=False))
+            if passes and not one["valid"]:
+                loose.append(f"{name}: {one['description']}")
+            if one["valid"] and ANNOTATED not in one["description"]:
+                valid += 1
+                right += passes
+    share = accepted / len(everything)
+    print(f"{accepted} of {len(everything)} schemas ({share:.1%}); {right} of {valid} valid texts")
+    assert loose == []
+    assert accepted >= FLOOR
+    assert right >= 0.9 * valid
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("date", 1), ("time", 0.4), ("date-time", 0.5), ("hostname", 0.3)],  # no punycode
+)
+def test_formats_are_no_looser_than_the_suite(
+    data: Callable[[str], Path], name: str, share: float
+) -> None:
+    """As above, one by one: these four are patterns of ours."""
+    path = data(f"schemas-json-schema-test-suite/draft2020-12/optional/format/{name}.json")
+    judge = acceptor(StructuredOutputs(json={"type": "string", "format": name}))
+    texts = [t for case in json.loads(path.read_text(encoding="utf-8")) for t in case["tests"]]
+    strings = [t for t in texts if isinstance(t["data"], str)]
+    passed = [t for t in strings if judge(json.dumps(t["data"], ensure_ascii=False))]
+    assert [t["description"] for t in passed if not t["valid"]] == []
+    assert len(passed) >= share * sum(t["valid"] for t in strings)

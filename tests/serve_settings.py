@@ -1,0 +1,33 @@
+"""Serves with settings given as JSON: what the tests of limits start, as not all are options."""
+
+import json
+import sys
+from pathlib import Path
+
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.server.front import Front
+from flyweight.server.ledger import Wishes
+from flyweight.server.run import serve
+from flyweight.server.settings import ServerSettings
+
+
+class Quiet:
+    """A `Shows` that tells the address alone."""
+
+    def ready(self, front: Front, port: int) -> None:
+        print(f"http://127.0.0.1:{port}", file=sys.stderr, flush=True)
+
+    def found(self, path: Path) -> None: ...
+    def __getattr__(self, name: str) -> object:
+        return lambda *told: None
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    server = {k: tuple(v) if isinstance(v, list) else v for k, v in given["server"].items()}
+    try:
+        settings = Settings.of(**given["settings"])
+        sys.exit(serve(settings, ServerSettings.of(server), Quiet(), Wishes()))
+    except ConfigError as error:
+        sys.exit(f"error: {error}")

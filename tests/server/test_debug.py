@@ -1,0 +1,39 @@
+"""/debug/steps and /debug/kv: what they say adds up."""
+
+from http_server import Running, started
+
+
+def test_steps_tell_who_was_computed_and_how_long_it_took() -> None:
+    with started("--disable-log-requests") as server:
+        body = {"prompt": "Once upon a time there was a dog", "max_tokens": 6, "ignore_eos": True}
+        used = server.post("/v1/completions", body).json["usage"]
+        told = server.get("/debug/steps").json
+        assert told["chunk"] == ["request", "choice", "start", "count"]
+        steps = told["steps"]
+        assert [step["step"] for step in steps] == list(range(len(steps)))
+        assert sum(step["prompt_tokens"] for step in steps) == used["prompt_tokens"]
+        assert sum(step["decode_tokens"] for step in steps) == used["completion_tokens"] - 1
+        for step in steps:
+            computed = step["prompt_tokens"] + step["decode_tokens"]
+            assert sum(count for *_, count in step["chunks"]) == computed <= step["budget"]
+            assert step["running"] == 1 and step["waiting"] == 0
+            assert step["seconds"] > 0 and step["at"] > 1e9
+        assert len({id for step in steps for id, *_ in step["chunks"]}) == 1
+        assert not any(" request " in line for line in server.said)
+
+
+def test_kv_tells_who_holds_which_blocks(server: Running) -> None:
+    line = server.connection()
+    raw = b'{"prompt": "One day", "n": 32, "max_tokens": 400, "ignore_eos": true, "stream": true}'
+    line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})
+    line.getresponse().read(100)
+    told = server.get("/debug/kv").json
+    line.close()
+    assert 1 <= len(told["sequences"]) <= 32
+    held = set()
+    for one in told["sequences"]:
+        assert one["computed"] <= one["tokens"]
+        assert len(one["blocks"]) == -(-one["computed"] // told["block_size"])
+        assert one["state"] == ("running" if one["blocks"] else "waiting")
+        held.update(one["blocks"])
+    assert told["free_blocks"] + len(held) == told["blocks"] >= told["cached_blocks"]

@@ -1,0 +1,149 @@
+"""What must be the same in every dialect: schemas are kept to, strangers' fields refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import chat_model
+from http_server import Running, started
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"cat": {"type": "boolean"}, "legs": {"enum": [3, 4]}},
+    "required": ["cat", "legs"],
+    "additionalProperties": False,
+}
+HOSTNAME = {"type": "string", "minLength": 9, "maxLength": 2}  # nothing is
+TALK = [{"role": "user", "content": "A cat sat."}]
+
+
+def asked(name: str, path: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A request for JSON of `schema` in the dialect of `path`."""
+    typed = {"type": "json_schema", "name": "cat", "schema": schema}
+    return {
+        "/v1/messages": {
+            "model": name, "messages": TALK, "max_tokens": 60,
+            "output_config": {"format": {"type": "json_schema", "schema": schema}},
+        },
+        "/v1/responses": {"input": "A cat sat.", "text": {"format": typed}},
+        "/api/chat": {"model": name, "messages": TALK, "format": schema, "stream": False},
+        "/api/generate": {"model": name, "prompt": "A cat", "format": schema, "stream": False},
+        "/completion": {"prompt": "A cat", "n_predict": 60, "json_schema": schema},
+    }[path]  # fmt: skip
+
+
+def said(path: str, answer: dict[str, Any]) -> str:
+    found: Any = {
+        "/v1/messages": lambda: answer["content"][0]["text"],
+        "/v1/responses": lambda: answer["output"][0]["content"][0]["text"],
+        "/api/chat": lambda: answer["message"]["content"],
+        "/api/generate": lambda: answer["response"],
+        "/completion": lambda: answer["content"],
+    }[path]()
+    assert isinstance(found, str)
+    return found
+
+
+PATHS = ["/v1/messages", "/v1/responses", "/api/chat", "/api/generate", "/completion"]
+
+
+def name_of(talker: Running) -> str:
+    found: str = talker.get("/v1/models").json["data"][0]["id"]
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_schema_is_kept_to(talker: Running, path: str) -> None:
+    got = talker.post(path, asked(name_of(talker), path, SCHEMA))
+    assert got.status == 200, got.body
+    found = json.loads(said(path, got.json))
+    assert sorted(found) == ["cat", "legs"] and found["legs"] in (3, 4)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_schema_nothing_satisfies_is_refused_by_the_dialects_name(
+    talker: Running, path: str
+) -> None:
+    got = talker.post(path, asked(name_of(talker), path, HOSTNAME))
+    assert got.status == 400, got.body
+    words = got.body.decode()
+    place = {"/v1/messages": "output_config.format", "/v1/responses": "text.format"}
+    assert place.get(path, "schema" if path == "/completion" else "format") in words
+    assert "response_format" not in words and "structured_outputs" not in words
+
+
+def test_the_raw_prompt_of_ollama_keeps_to_json_too(talker: Running) -> None:
+    body = {"model": name_of(talker), "prompt": "A cat", "raw": True, "stream": False}
+    got = talker.post("/api/generate", {**body, "format": SCHEMA})
+    assert sorted(json.loads(got.json["response"])) == ["cat", "legs"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_strangers_are_refused_by_name(talker: Running, path: str) -> None:
+    body = {**asked(name_of(talker), path, SCHEMA), "no_such_field": 1}
+    got = talker.post(path, body)
+    assert got.status == 400 and "no_such_field" in got.body.decode()
+
+
+# --- tools ---
+
+TOOLED = "{% for t in tools or [] %}<tool> {{ t | tojson }}\n{% endfor %}" + chat_model.TEMPLATE
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"], "additionalProperties": False}  # fmt: skip
+PLAIN = {"name": "weather", "parameters": CITY}
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A model whose template takes tools."""
+    path = chat_model.write(tmp_path_factory.mktemp("caller") / "caller.gguf", TOOLED)
+    words = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    with started(str(path), *words, "--served-model-name", "caller") as running:
+        yield running
+
+
+def test_a_call_in_anthropics_dialect(caller: Running) -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    body = {
+        "model": "caller", "messages": TALK, "max_tokens": 80, "tool_choice": choice,
+        "tools": [{"name": "weather", "input_schema": CITY}],
+    }  # fmt: skip
+    whole = caller.post("/v1/messages", body).json
+    (block,) = whole["content"]
+    assert block["type"] == "tool_use" and block["name"] == "weather"
+    assert block["input"]["city"] in ("Rome", "Oslo") and whole["stop_reason"] == "tool_use"
+    events = caller.post("/v1/messages", {**body, "stream": True}).events
+    (start,) = (e["content_block"] for e in events if e["type"] == "content_block_start")
+    assert start["type"] == "tool_use" and start["input"] == {}
+    parts = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+    assert json.loads("".join(parts))["city"] in ("Rome", "Oslo")
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_call_in_a_response(caller: Running) -> None:
+    body = {
+        "input": "Hi", "max_output_tokens": 80, "parallel_tool_calls": False,
+        "tools": [{"type": "function", **PLAIN}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    }  # fmt: skip
+    (item,) = caller.post("/v1/responses", body).json["output"]
+    assert item["type"] == "function_call" and item["name"] == "weather"
+    assert json.loads(item["arguments"])["city"] in ("Rome", "Oslo")
+    events = caller.post("/v1/responses", {**body, "stream": True}).events
+    assert [e["type"].removeprefix("response.") for e in events] == [
+        "created", "in_progress", "output_item.added", "function_call_arguments.delta",
+        "function_call_arguments.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert events[-1]["response"]["output"] == [events[-2]["item"]]
+    again = [*TALK, item, {"type": "function_call_output", "call_id": item["call_id"],
+                           "output": "Sun."}]  # fmt: skip
+    assert caller.post("/v1/responses", {**body, "input": again}).status == 200
+
+
+def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
+    body = {"model": "caller", "messages": TALK, "stream": False, "options": {"num_predict": 1}}
+    bare = caller.post("/api/chat", body).json["prompt_eval_count"]
+    tools = [{"type": "function", "function": PLAIN}]
+    assert caller.post("/api/chat", {**body, "tools": tools}).json["prompt_eval_count"] > bare

@@ -1,0 +1,197 @@
+"""What is left behind: memory, files, threads, processes, work while nothing is to be done, and
+words in the log.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from json import dumps
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from http_server import NOTHING, Running, served
+
+SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
+SHORT, LONG = 8.0, 240.0  # seconds of soaking
+IDLE = 3.0
+CANARY, KEY = "xyzzyplugh", "sk-quuxfrobnicate"
+
+
+def processes(server: Running) -> list[int]:
+    return [server.process.pid, server.worker]
+
+
+def ticks(pid: int) -> int:
+    """Processor time of a process, in hundredths of a second."""
+    words = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return int(words[11]) + int(words[12])
+
+
+def resident(pid: int) -> int:
+    """KiB."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (row,) = [row for row in rows if row.startswith("VmRSS")]
+    return int(row.split()[1])
+
+
+def held(pid: int) -> tuple[int, int]:
+    """Open files and threads."""
+    root = Path(f"/proc/{pid}")
+    return len(list((root / "fd").iterdir())), len(list((root / "task").iterdir()))
+
+
+def test_nothing_to_do_costs_nothing(server: Running) -> None:
+    server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
+    server.until(server.empty)
+    found = []
+    for _ in range(5):  # the machine has other things to do, we have not
+        before = [ticks(pid) for pid in processes(server)]
+        time.sleep(IDLE)
+        found.append([ticks(p) - b for p, b in zip(processes(server), before, strict=True)])
+        if found[-1] == [0, 0]:
+            return
+    raise AssertionError(f"hundredths of a second in {IDLE} s: {found}")
+
+
+def everything(server: Running, draw: Random) -> None:
+    """One request of a mixed load: good, bad, streamed, left."""
+    words = draw.choices(["cat", "dog", "sun", "big", "house"], k=draw.randint(1, 80))
+    body = {
+        "prompt": " ".join(words),
+        "max_tokens": draw.randint(1, 40), "n": draw.choice([1, 1, 2]), "logprobs": 2,
+        "stream": draw.random() < 0.5, "cache_salt": str(draw.random()),
+    }  # fmt: skip
+    kind = draw.random()
+    if kind < 0.2:
+        body["temperature"] = -1
+    if kind > 0.8:
+        line = server.connection()
+        line.request("POST", "/v1/completions", dumps({**body, "max_tokens": 300}))
+        time.sleep(draw.random() / 50)
+        line.close()
+        return
+    assert server.post("/v1/completions", body).status == (400 if kind < 0.2 else 200)
+
+
+def soak(server: Running, seconds: float, seed: int) -> None:
+    end = time.monotonic() + seconds
+
+    def client(number: int) -> None:
+        draw = Random(seed + number)
+        while time.monotonic() < end:
+            everything(server, draw)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(client, range(6)))
+    server.until(server.empty)
+
+
+def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
+    """FLYWEIGHT_SOAK_SECONDS=3600 soaks for an hour."""
+    seconds = SOAK or (LONG if request.config.getoption("--long") else SHORT)
+    good = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 3}
+    with served({"blocks": 128}) as server:  # few: memory of blocks is the system's until used
+        expected = server.post("/v1/completions", good).json["choices"]
+        soak(server, seconds, 1)  # until every cache is as full as it gets
+        memory = [resident(pid) for pid in processes(server)]
+        files = [held(pid) for pid in processes(server)]
+        soak(server, seconds, 2)
+        grown = [resident(p) - old for p, old in zip(processes(server), memory, strict=True)]
+        allowed = max(4 << 10, 5 * 1024 * seconds / 3600)
+        assert max(grown) < allowed, f"KiB: {grown}"
+        server.until(lambda: [held(pid) for pid in processes(server)] <= files)
+        assert server.post("/v1/completions", good).json["choices"] == expected
+
+
+@pytest.mark.parametrize("count", [4])
+def test_a_storm_of_restarts_leaves_nothing(request: pytest.FixtureRequest, count: int) -> None:
+    """On one port, ended in every way there is."""
+    port, orphans = 0, []
+    for i in range(5 * count if request.config.getoption("--long") else count):
+        with served(server={"port": port}) as server:
+            port = server.port
+            orphans.append(server.worker)
+            assert server.get("/health").status == 200
+            if i % 2:
+                server.stop()
+            else:
+                server.process.kill()
+                server.process.wait()
+        server.until(lambda: all(gone(pid) for pid in orphans))
+
+
+def gone(pid: int) -> bool:
+    try:
+        return ") Z" in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def limited(files: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
+def test_few_files_are_enough() -> None:
+    """With 64 open files at most, a hundred clients come and go, and the server stays."""
+    with served(before=limited(64)) as server:
+        lines = []
+        for _ in range(100):
+            line = server.connection()
+            line.connect()
+            lines.append(line)
+        assert server.get("/health").status == 200
+        for line in lines:
+            line.close()
+        got = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
+        assert got.status == 200
+
+
+def refused(files: int = 0, **engine: object) -> str:
+    """What a server says that does not start."""
+    script = Path(__file__).parents[1] / "serve_settings.py"
+    given = dumps({"settings": engine, "server": {"port": 0}})
+    ended = subprocess.run(
+        [sys.executable, str(script), given],
+        capture_output=True, text=True, timeout=120, preexec_fn=limited(files) if files else None,
+    )  # fmt: skip
+    assert ended.returncode not in (0, None) and ended.returncode > 0, ended
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_too_little_memory_is_refused_before_it_is_used() -> None:
+    assert "memory" in refused(memory_limit="60MiB")
+
+
+def test_too_few_files_are_refused() -> None:
+    assert "ulimit -n" in refused(files=30)
+
+
+def test_neither_log_nor_errors_hold_what_was_asked() -> None:
+    """Not even where a step fails."""
+    fault = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "raise:step=2,request=0"}
+    with served(NOTHING, {"keys": [KEY]}, **fault) as server:
+        known = {"Authorization": f"Bearer {KEY}"}
+        bodies: list[dict[str, object]] = [
+            {"prompt": CANARY, "max_tokens": 9, "ignore_eos": True},
+            {"prompt": CANARY, "max_tokens": 9, "ignore_eos": True, "stream": True},
+            {"prompt": [CANARY], "max_tokens": "x", "user": CANARY},
+            {"prompt": CANARY * 2000},
+        ]
+        for body in bodies:
+            got = server.post(f"/v1/completions?q={CANARY}", body, **known)
+            assert (CANARY in got.body.decode()) <= (got.status == 200), got.body
+        server.post("/v1/completions", bodies[0], Authorization=f"Bearer {CANARY}")
+        server.get("/v1/models", **{"X-Request-Id": CANARY + " x", **known})
+        server.raw(f"{CANARY} nonsense\r\n\r\n".encode())
+        server.get("/health", Host=CANARY, **known)
+        server.stop()
+        said = "".join(server.said)
+        assert CANARY not in said and KEY not in said
+        assert "StepFault" in said, "nothing failed"

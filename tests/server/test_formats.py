@@ -1,0 +1,160 @@
+"""Structured outputs over HTTP: what comes out, what is refused, and that nobody else waits."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from http_server import Reply, Running, started
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "born": {"type": "string", "format": "date"},
+        "cats": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["name", "born", "cats"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+TALK = [{"role": "user", "content": "Tell me about a cat."}]
+BOMBS = {
+    "dates": {"json": {"type": "object", "properties": {
+        f"p{i}": {"type": "string", "format": "date-time"} for i in range(1100)}}},
+    "nesting": {"regex": "(" * 30_000 + "a" + ")" * 30_000},
+    "groups": {"grammar": "start: " + "(" * 30_000 + '"a"' + ")" * 30_000},
+    "levels": {"json": '{"items":' * 5_000 + "{}" + "}" * 5_000},
+    "enum": {"json": {"enum": [f"v{i:06}" for i in range(5_500)]}},
+    "repeats": {"regex": "((((a{1,999}){1,999}){1,999}){1,999}){1,999}"},
+    "back": {"regex": "(a+)+b"},
+    "minLength": {"json": {"type": "string", "minLength": 10**9, "maxLength": 10**9}},
+    "minItems": {"json": {"type": "array", "minItems": 10**9, "items": {"minItems": 10**9}}},
+    "multiples": {"json": {"type": "integer", "multipleOf": 99991, "minimum": 10**15}},
+    "doubling": {"json": {"$ref": "#/$defs/d0", "$defs": {
+        **{f"d{i}": {"anyOf": [
+            {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"minimum": i}]},
+            {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"maximum": i}]}]} for i in range(30)},
+        "d30": {"type": "integer"}}}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Running]:
+    with started("--compile-seconds", "3") as running:
+        yield running
+
+
+def completed(server: Running, **body: Any) -> Reply:
+    asked = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 1, **body}
+    return server.post("/v1/completions", asked)
+
+
+def test_a_schema_is_kept_to_in_both_dialects(server: Running, talker: Running) -> None:
+    got = completed(server, response_format=FORMAT, n=3, seed=1)
+    assert got.status == 200, got.body
+    for choice in got.json["choices"]:
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["text"]), SCHEMA)
+    body = {"messages": TALK, "response_format": FORMAT, "max_tokens": 150}
+    got = talker.post("/v1/chat/completions", body)
+    assert got.status == 200, got.body
+    jsonschema.validate(json.loads(got.json["choices"][0]["message"]["content"]), SCHEMA)
+
+
+def test_a_stream_joined_is_the_answer(server: Running) -> None:
+    asked = {"response_format": FORMAT, "seed": 5}
+    whole = completed(server, **asked).json["choices"][0]
+    streamed = completed(server, stream=True, **asked).events
+    assert "".join(e["choices"][0]["text"] for e in streamed) == whole["text"]
+    assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ({"choice": ["red", "green"]}, "red|green"),
+        ({"regex": "[0-9]{3}-[a-f]{1,9}x"}, "[0-9]{3}-[a-f]{1,9}x"),
+        ({"grammar": 'start: "<" inner ">"\ninner: "a" | "b" "b" inner'}, "<(bb)*a>"),
+        ({"json": json.dumps({"enum": [1, "two"]})}, '1|"two"'),
+        ({"json": SCHEMA, "disable_any_whitespace": True}, r'\{"name":"[^"].*'),
+        ({"json": SCHEMA, "whitespace_pattern": "[ ]{2}"}, r'\{"name":  "[^"].*'),
+    ],
+)
+def test_structured_outputs(server: Running, form: dict[str, Any], pattern: str) -> None:
+    (choice,) = completed(server, structured_outputs=form, seed=2).json["choices"]
+    assert re.fullmatch(pattern, choice["text"]), choice["text"]
+
+
+def test_json_objects_and_text(server: Running) -> None:
+    got = completed(server, response_format={"type": "json_object"}, max_tokens=5)
+    assert got.json["choices"][0]["text"].startswith("{")
+    inline = {"type": "json_object", "schema": {"enum": [{}]}}
+    assert completed(server, response_format=inline).json["choices"][0]["text"] == "{}"
+    plain = completed(server, temperature=0, max_tokens=8)
+    text = completed(server, temperature=0, max_tokens=8, response_format={"type": "text"})
+    assert text.json["choices"][0]["text"] == plain.json["choices"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        ({"response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"not": {}}}}}, "response_format",
+         "response_format.json_schema.schema: at '#': the keyword 'not' is not supported"),
+        ({"response_format": {"type": "json_object", "schema": {"format": "regex"}}},
+         "response_format", "format"),
+        ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly"),
+        ({"structured_outputs": {"regex": "(a"}}, "structured_outputs", "regex"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag",
+         "not a field"),
+        ({"structured_outputs": {"grammar": "start: nowhere"}}, "structured_outputs", "nowhere"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+         "structured_outputs", "one of them"),
+        ({"guided_json": {}}, "guided_json", "not a field"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(
+    server: Running, body: dict[str, Any], param: str, words: str
+) -> None:
+    got = completed(server, **body)
+    assert got.status == 400, got.body
+    assert got.json["error"]["param"] == param
+    assert words in got.json["error"]["message"]
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_answered_or_refused(hurried: Running, name: str) -> None:
+    """Whatever is asked: an answer, and the engine that gave it lives on."""
+    got = completed(hurried, structured_outputs=BOMBS[name], max_tokens=4)
+    assert got.status in (200, 400), got.body
+    if got.status == 400:
+        assert got.json["error"]["param"].startswith("structured_outputs")
+        assert len(got.json["error"]["message"]) < 600
+    assert completed(hurried, max_tokens=2).status == 200
+    metrics = hurried.get("/metrics").body.decode()
+    assert re.search(r"^flyweight:engine_restarts_total\S* 0", metrics, re.M)
+
+
+def test_others_are_served_while_a_schema_compiles(hurried: Running) -> None:
+    """Answers come, and other schemas pass, while one is compiled."""
+    form = {**BOMBS["dates"], "disable_any_whitespace": True}  # not asked before
+    done: list[Reply] = []
+    slow = threading.Thread(
+        target=lambda: done.append(completed(hurried, structured_outputs=form, max_tokens=2))
+    )
+    slow.start()
+    served = 0
+    while slow.is_alive():
+        assert completed(hurried, max_tokens=2).status == 200
+        assert completed(hurried, structured_outputs={"choice": ["a", "b"]}).status == 200
+        served += 1
+    assert done[0].status in (200, 400)
+    assert served >= 2

@@ -1,0 +1,183 @@
+"""Bodies that are valid JSON and ask for too much: refused by name, and at little cost."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import chat_model
+from flyweight.errors import RequestError
+from flyweight.server.api.completions import CompletionBody
+from flyweight.server.errors import HttpError
+from flyweight.server.front import Front
+from flyweight.server.routes import ROUTES
+from flyweight.server.settings import ServerSettings
+from http_server import Reply, Running, served
+
+PROMPT = {"prompt": "Once", "max_tokens": 2}
+TALK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+LONGEST = 512  # the model's context
+
+
+def refusal(got: Reply, param: str | None = None) -> str:
+    assert got.status == 400, (got.status, got.body[:300])
+    error = got.json["error"]
+    assert error["type"] == "invalid_request_error"
+    assert param is None or str(error["param"]).split(".")[0] == param, error
+    assert len(error["message"]) < 600
+    found: str = error["message"]
+    return found
+
+
+def post(server: Running, **given: Any) -> Reply:
+    return server.post("/v1/completions", {**PROMPT, **given})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 0), ("n", 129), ("n", 2**63), ("n", 1.5), ("n", True), ("n", "2"), ("n", -1),
+        ("best_of", 21), ("max_tokens", -1), ("max_tokens", 2**31), ("max_tokens", 1e300),
+        ("logprobs", 21), ("prompt_logprobs", 10**18), ("temperature", -0.1),
+        ("temperature", 1e308), ("top_p", 0), ("top_p", 1.1), ("top_k", -2), ("min_p", 2),
+        ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0),
+        ("seed", 2**63), ("min_tokens", 2**31), ("priority", 2**31), ("stop", ["x"] * 5),
+        ("stop", [""]), ("stop", ["a" * 1025]), ("stop", [["x"]]), ("stop_token_ids", [-1]),
+        ("stop_token_ids", [2**31]), ("stop_token_ids", [1] * 2000),
+        ("allowed_token_ids", []), ("allowed_token_ids", [10**6]), ("bad_words", ["x"] * 129),
+        ("logit_bias", {"x": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"5": 101}),
+        ("logit_bias", {"999999999": 1}), ("logit_bias", {str(i): 1 for i in range(1025)}),
+        ("prompt", []), ("prompt", [[]]), ("prompt", [-1]), ("prompt", [2**31 - 1]),
+        ("prompt", [1, "a"]), ("prompt", {"a": 1}), ("prompt", None), ("prompt", [["a"]]),
+        ("prompt", ["x"] * 1025), ("prompt", [1.0]), ("prompt", [True]), ("stream", "yes"),
+        ("dry_sequence_breakers", ["x"] * 65), ("mirostat", 3), ("cache_salt", ""),
+        ("cache_salt", "a" * 1025), ("logits_processors", ["os.system"]), ("beam_width", 10**6),
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_refused_by_name(server: Running, name: str, value: Any) -> None:
+    refusal(post(server, **{name: value}), name)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n": 128, "prompt": ["a"] * 1024},
+        {"n": 20, "best_of": 20, "prompt": ["a"] * 200},
+        {"n": 1, "best_of": 20, "prompt": ["a"] * 1024},
+    ],
+)
+def test_many_choices_of_many_prompts_are_refused(server: Running, given: dict[str, Any]) -> None:
+    assert "2048" in refusal(post(server, **given), "n")
+
+
+def test_many_tokens_of_many_choices_are_refused() -> None:
+    with served(server={"request_tokens": 5000}) as server:
+        many = {"prompt": ["Once"] * 20, "max_tokens": 400, "n": 2}
+        assert "5000" in refusal(post(server, **many), "max_tokens")
+        assert post(server, **{**many, "max_tokens": 2}).status == 200
+        # no more than the context has room for is counted
+        assert post(server, prompt="Once", max_tokens=2**31 - 1, stop=["a"]).status == 200
+
+
+def test_a_prompt_may_be_as_long_as_the_context_and_no_longer(server: Running) -> None:
+    fits = post(server, prompt=[20] * (LONGEST - 1), max_tokens=1)
+    assert fits.status == 200 and fits.json["usage"]["prompt_tokens"] == LONGEST - 1
+    for longer in (LONGEST, LONGEST + 1, 100_000):
+        assert str(LONGEST) in refusal(post(server, prompt=[20] * longer), "prompt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 1_000_000, "ab" * 3_900_000, " " * 1_000_000, "🔑" * 250_000, "é漢𝒳" * 100_000,
+     "The cat sat on the mat. " * 40_000, "\n" * 1_000_000, "\u0300" * 500_000, "</s>" * 200_000],
+    ids=["letter", "8 MB", "spaces", "emoji", "unicode", "words", "lines", "marks", "specials"],
+)  # fmt: skip
+def test_a_text_that_is_far_too_long_is_not_read_to_its_end(server: Running, text: str) -> None:
+    for path, body in (
+        ("/v1/completions", {"prompt": text}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+    ):
+        got = server.post(path, body)
+        assert got.status in (400, 413), got.body[:200]
+    assert server.get("/health").status == 200
+
+
+def crowds() -> Iterator[tuple[type[BaseModel], bytes]]:
+    """For every list and object of a body, one with thousands of mistakes."""
+    seen: set[tuple[str, str]] = set()
+    for kind in {entry.body: None for entry in ROUTES if entry.body}:
+        for name, field in kind.model_json_schema()["properties"].items():
+            many = any(word in str(field) for word in ("array", "object", "$ref"))
+            if many and (name, str(field)) not in seen:
+                seen.add((name, str(field)))
+                for item in (b"{}", b"[]"):
+                    yield kind, b'{"%s": [%s]}' % (name.encode(), b",".join([item] * 8_000))
+
+
+def test_a_crowd_of_mistakes_costs_little() -> None:
+    """To list what is wrong with each of a million items took minutes."""
+    front = Front.__new__(Front)
+    front.settings = ServerSettings()
+    for kind, raw in crowds():
+        before = time.thread_time()
+        with suppress(HttpError, RequestError):
+            front.read(None, raw, kind)  # type: ignore[arg-type]
+        took = time.thread_time() - before
+        assert took < 2, (kind, raw[:40], took)
+    for item in (b"{}", b'"a"', b'{"a":1}'):
+        raw = b'{"prompt": [%s]}' % b",".join([item] * 200_000)
+        with pytest.raises(HttpError, match="values that are no ids"):
+            front.read(None, raw, CompletionBody)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    path = chat_model.write(
+        tmp_path_factory.mktemp("chatty") / "m.gguf",
+        "{% if loop %}{% for i in range(999999999) %}{% endfor %}{% endif %}"
+        "{% if grow %}{% set x = ('a' * grow) %}{{ x }}{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}{{ name }}",
+    )
+    with served({"model": str(path)}) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"x": []}, {"x": {}}, {"x": {"__class__": 1}}, {"x": "a" * 5000}, {"a" * 65: 1},
+     {str(i): 1 for i in range(33)}, {"messages": "x"}, {"tools": 1}],
+)  # fmt: skip
+def test_only_plain_switches_reach_a_template(chatty: Running, given: dict[str, Any]) -> None:
+    got = chatty.post("/v1/chat/completions", {**TALK, "chat_template_kwargs": given})
+    refusal(got, "chat_template_kwargs")
+
+
+@pytest.mark.parametrize("given", [{"loop": True}, {"grow": 10**9}, {"grow": 10**30}])
+def test_a_template_that_knows_no_end_is_stopped(chatty: Running, given: dict[str, Any]) -> None:
+    got = chatty.post("/v1/chat/completions", {**TALK, "chat_template_kwargs": given})
+    assert got.status == 400, got.body
+    assert chatty.get("/health").status == 200
+    plain = {**TALK, "chat_template_kwargs": {"name": "{{ 7 * 7 }}"}}
+    assert chatty.post("/v1/chat/completions", plain).status == 200
+
+
+def test_no_template_of_a_request_is_taken(chatty: Running) -> None:
+    refusal(chatty.post("/v1/chat/completions", {**TALK, "chat_template": "x"}), "chat_template")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x"}},
+        {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}},
+        {"type": "video_url", "video_url": {"url": "http://169.254.169.254/"}},
+    ],
+)
+def test_nothing_is_fetched(chatty: Running, part: dict[str, Any]) -> None:
+    talk = [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
+    message = refusal(chatty.post("/v1/chat/completions", {"messages": talk}), "messages")
+    assert "only text" in message

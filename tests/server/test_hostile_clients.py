@@ -1,0 +1,271 @@
+"""Clients that are slow, too many, too large or not HTTP: refused, while others are answered."""
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from http_server import Running, served
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+GOOD = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
+SHORT = {"header_seconds": 1.0, "body_seconds": 1.0, "stalled_seconds": 1.0, "connections": 64}
+QUICK = 0.1  # seconds in which health is answered
+TRIES = 20  # on a busy machine
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    """A server of little patience."""
+    with served(server=SHORT) as running:
+        yield running
+
+
+def status(answer: bytes) -> int:
+    found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert found, answer[:100]
+    return int(found[1])
+
+
+def healthy_soon(server: Running) -> None:
+    """Health answers at once; on a machine that is busy with other things, one time in a few."""
+    took = []
+    for _ in range(TRIES):
+        start = time.monotonic()
+        assert server.get("/health").status == 200
+        took.append(time.monotonic() - start)
+        if took[-1] < QUICK:
+            return
+    raise AssertionError(f"health never took less than {min(took):.3f} s")
+
+
+def line(server: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 60)
+
+
+def closed(one: socket.socket) -> bool:
+    """Reads until the server closes."""
+    try:
+        while one.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET /hea", HEAD, HEAD + b"X: ", POST + b"Content-Length: 9\r\n\r\n{"]
+)
+def test_who_does_not_finish_is_shut_out(hasty: Running, begun: bytes) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(line(hasty)) for _ in range(40)]
+        for one in slow:
+            one.sendall(begun)
+        healthy_soon(hasty)
+        assert all(closed(one) for one in slow)
+
+
+def test_dripping_does_not_help(hasty: Running) -> None:
+    """A byte now and then buys no time, neither in the head nor after an answer."""
+    with line(hasty) as one:
+        one.sendall(HEAD + b"\r\n")
+        assert one.recv(1 << 16)
+        with pytest.raises(ConnectionError):
+            while True:
+                one.sendall(b"\r\n")
+                time.sleep(0.05)
+
+
+def test_too_many_connections_let_new_ones_in(hasty: Running) -> None:
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(line(hasty)) for _ in range(SHORT["connections"] + 40)]
+        healthy_soon(hasty)
+        assert all(closed(one) for one in crowd)
+
+
+def test_who_reads_nothing_is_shut_out(hasty: Running) -> None:
+    """More than the system's buffers hold, to somebody who never reads."""
+    body = {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "logprobs": 20, "n": 8}
+    raw = json.dumps({**body, "stream": True}).encode()
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with one:
+        one.connect(("127.0.0.1", hasty.port))
+        one.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        hasty.until(lambda: not hasty.empty())
+        healthy_soon(hasty)
+        hasty.until(hasty.empty)
+        hasty.until(lambda: connections(hasty) <= 1)
+
+
+def connections(server: Running) -> int:
+    """Established ones of the server, from the system's table."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(1 for row in rows if row[1].endswith(f":{server.port:04X}") and row[3] == "01")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"X: " + b"a" * (1 << 17),
+        b"".join(b"X%d: %s\r\n" % (i, b"a" * 1000) for i in range(100)),
+        b"".join(b"X: a\r\n" for _ in range(30_000)),
+    ],
+    ids=["one", "hundred", "thirty thousand"],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_large_head_is_refused(server: Running, head: bytes, whole: bool) -> None:
+    raw = HEAD + head + (b"\r\n\r\n" if whole else b"")
+    got = server.raw(raw)
+    assert got == b"" or status(got) == 431  # a sender may lose what it is told
+    got = server.raw(b"GET /" + b"a" * (1 << 17) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert got == b"" or status(got) == 431
+
+
+def test_trailers_are_bounded(server: Running) -> None:
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+    with line(server) as one, pytest.raises(ConnectionError):
+        one.sendall(chunked)
+        for _ in range(10_000):
+            one.sendall(b"X: " + b"a" * 10_000 + b"\r\n")
+
+
+def test_a_large_body_is_refused_and_told_why() -> None:
+    with served(server={"body_bytes": 10_000}) as server:
+        for size in (10_001, 3_000_000):
+            got = server.post("/v1/completions", {"prompt": "a" * size})
+            assert got.status == 413 and got.json["error"]["message"]
+        length = b"Content-Length: 99999999999999999999\r\n\r\n"
+        assert status(server.raw(POST + length)) in (400, 413)
+        chunk = b"%x\r\n%s\r\n" % (5000, b" " * 5000)
+        got = server.raw(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 4)
+        assert status(got) == 413
+
+
+def test_a_chunked_body_is_read(server: Running) -> None:
+    parts = b"".join(b"1\r\n%c\r\n" % byte for byte in GOOD) + b"0\r\n\r\n"
+    got = server.raw(POST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + parts)
+    assert status(got) == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",  # TLS says hello
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: x\r\n\r\n",
+        POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Bad Header: x\r\n\r\n",
+        HEAD + b" folded: x\r\n\r\n",
+        b"CONNECT example.com:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://[::bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_a_400(server: Running, raw: bytes) -> None:
+    with line(server) as one:
+        one.settimeout(60)
+        one.sendall(raw)
+        one.shutdown(socket.SHUT_WR)
+        found = b""
+        try:
+            while part := one.recv(1 << 16):
+                found += part
+        except ConnectionError:
+            pass
+    assert found == b"" or status(found) in (400, 404, 405)
+    healthy_soon(server)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "BREW"])
+def test_other_methods_are_refused(server: Running, method: str) -> None:
+    raw = f"{method} /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert status(server.raw(raw.encode())) in (400, 405)
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_upgrades_are_not_made(server: Running, upgrade: bytes) -> None:
+    asked = HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n" + b"\x81\x05hello"
+    assert status(server.raw(asked)) == 200
+    healthy_soon(server)
+
+
+def test_old_http_is_answered(server: Running) -> None:
+    assert status(server.raw(b"GET /health HTTP/1.0\r\n\r\n")) == 200
+    raw = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(GOOD) + GOOD
+    assert status(server.raw(raw)) == 200
+
+
+def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
+    version = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
+    got = server.raw(HEAD + b"\r\n" + version + b"\r\n" + HEAD + b"Connection: close\r\n\r\n")
+    assert [b'"status"' in part for part in got.split(b"HTTP/1.1 200 OK")[1:]] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_flood_of_pipelined_requests_ends(server: Running) -> None:
+    raw = json.dumps({"prompt": "Once", "max_tokens": 200, "ignore_eos": True}).encode()
+    one = POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw
+    server.raw(one + (HEAD + b"\r\n") * 1000)
+    server.until(server.empty)
+
+
+def test_who_pipelines_and_leaves_frees_his_blocks(server: Running) -> None:
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    raw = json.dumps(body).encode()
+    with line(server) as one:
+        one.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw + HEAD + b"\r\n")
+        server.until(lambda: not server.empty())
+    server.until(server.empty)
+    steps = server.get("/debug/steps").json["steps"]
+    assert steps[-1]["chunks"]
+
+
+def test_continue_is_said_only_to_who_may(server: Running) -> None:
+    expect = b"Expect: 100-continue\r\nConnection: close\r\n"
+    good = POST + b"Content-Length: %d\r\n" % len(GOOD) + expect + b"\r\n"
+    assert server.raw(good + GOOD).startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
+    large = POST + b"Content-Length: 999999999\r\n" + expect + b"\r\n"
+    assert status(server.raw(large)) == 413
+
+
+def test_health_is_quick_while_prompts_are_read_and_computed(server: Running) -> None:
+    words = "The cat sat on the mat. " * 40_000  # far too long: refused, but not at once
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+
+    def long() -> int:
+        return server.post("/v1/completions", {"prompt": words}).status
+
+    with ThreadPoolExecutor(6) as pool:
+        refused = [pool.submit(long) for _ in range(3)]
+        served_ = [pool.submit(server.post, "/v1/completions", body) for _ in range(3)]
+        healthy_soon(server)
+        assert [job.result() for job in refused] == [400] * 3
+        assert [job.result().status for job in served_] == [200] * 3
+
+
+def test_a_connection_serves_request_after_request(hasty: Running) -> None:
+    """Limits of one request are not those of the next."""
+    kept = http.client.HTTPConnection("127.0.0.1", hasty.port, timeout=60)
+    for _ in range(40):
+        kept.request("POST", "/v1/completions", GOOD, {"X-Filler": "a" * 8000})
+        got = kept.getresponse()
+        assert got.status == 200 and got.read()
+    kept.close()

@@ -1,0 +1,115 @@
+"""The ledger by itself, and what /proc tells: no server."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import astuple, replace
+
+import pytest
+
+from flyweight.config import Settings
+from flyweight.engine.metrics import Metrics
+from flyweight.server.ledger import PATIENCE, Ledger
+from flyweight.server.pipe import Gauges
+from flyweight.server.portrait import Portrait
+from flyweight.server.processes import Process, age, begun, command, family, listener
+from flyweight.server.settings import ServerSettings
+from flyweight.server.wishes import Wishes
+
+FACTS = {
+    "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
+    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
+    "kv_dtype": "f16", "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
+}  # fmt: skip
+PORTRAIT = Portrait("llama", 1_500_000_000, ("Q4_K", "Q6_K"), 1024, "gguf")
+
+
+def ledger(given: dict[str, str] | None = None, **settings: object) -> Ledger:
+    wishes = Wishes(given or {})
+    return Ledger(Settings(**settings), ServerSettings(), wishes, FACTS, PORTRAIT)
+
+
+def gauges(**totals: int) -> Gauges:
+    return Gauges(0, 0, 10, 10, astuple(replace(Metrics(), **totals)), 0, 0.0, 0.0)
+
+
+def test_a_warning_comes_once_and_goes_with_the_first_effect() -> None:
+    made = ledger()
+    assert made.note(gauges(finished=PATIENCE - 1)) == []
+    (warning,) = made.note(gauges(finished=PATIENCE))
+    assert warning.startswith("prefix caching is on and has had no effect")
+    assert made.note(gauges(finished=10 * PATIENCE)) == []
+    assert len(made.document(gauges(finished=PATIENCE))["warnings"]) == 1
+    assert made.document(gauges(finished=PATIENCE, cached=1))["warnings"] == []
+
+
+def test_what_was_not_asked_for_is_not_warned_of() -> None:
+    off = Settings(enable_prefix_caching=False)
+    facts = FACTS | {"prefix_caching": False}
+    made = Ledger(off, ServerSettings(), Wishes(), facts, PORTRAIT)
+    assert made.note(gauges(finished=PATIENCE)) == []
+
+
+@pytest.mark.parametrize(
+    "given, settings, counter, name",
+    [
+        ({"speculative-config": "--speculative-config {}"}, {"draft_tokens": 2}, "accepted",
+         "speculation"),
+        ({"lora-modules": "--lora-modules a=b"}, {"adapters": {"a": "b"}}, "adapted", "LoRA"),
+        ({"enable-chunked-prefill": "--enable-chunked-prefill"}, {}, "chunked", "chunked prefill"),
+    ],
+)  # fmt: skip
+def test_what_was_asked_for_is(given, settings, counter: str, name: str) -> None:
+    made = ledger(given, **settings)
+    used = {"finished": PATIENCE, "cached": 1}
+    (warning,) = made.note(gauges(**used))
+    assert warning.startswith(f"{name} is on")
+    assert ledger(given, **settings).note(gauges(**used, **{counter: 1})) == []
+    (row,) = [r for r in made.document(gauges(**used))["features"] if r["feature"] == name]
+    assert row["asked"] == next(iter(given.values())) and row["counter"]["value"] == 0
+
+
+def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
+    rows = {r["feature"]: r for r in ledger().document(None)["features"]}
+    assert rows["context"]["why"] == "of 1024: what memory has room for"
+    asked = ledger(max_model_len=512).document(None)["features"]
+    assert {r["feature"]: r for r in asked}["context"]["why"] == "as asked"
+
+
+def test_a_portrait_in_words() -> None:
+    assert PORTRAIT.size == "1.5 B" and PORTRAIT.quantisation == "Q4_K (and Q6_K)"
+
+
+def test_processes_are_known_by_when_they_began() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        began = begun(child.pid)
+        assert began is not None and Process(child.pid, began).alive
+        assert Process(child.pid, began) in family(os.getpid())
+        assert 0 <= age(child.pid) <= age(os.getpid())
+        assert command(child.pid).split()[0] == os.path.basename(sys.executable)
+    finally:
+        child.kill()
+        child.wait()
+    assert not Process(child.pid, began).alive and begun(child.pid) is None
+
+
+def test_who_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        port = ours.getsockname()[1]
+        holder = listener(port)
+        assert holder is not None and holder.pid == os.getpid()
+    assert listener(port) is None
+
+
+def test_options_of_a_command_line_are_not_shown() -> None:
+    words = [sys.executable, "-c", "input()", "--api-key", "secret"]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE)
+    try:
+        while "input" not in command(child.pid):
+            pass
+        assert "secret" not in command(child.pid) and "--" not in command(child.pid)
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,78 @@
+"""llama-server's /completion."""
+
+import json
+
+import pytest
+
+from http_server import Running
+
+START = {"prompt": "Once upon a time", "n_predict": 12, "temperature": 0}
+
+
+def test_a_completion(server: Running) -> None:
+    same = {"prompt": START["prompt"], "max_tokens": 12, "temperature": 0}
+    text = server.post("/v1/completions", same).json["choices"][0]["text"]
+    got = server.post("/completion", {**START, "return_tokens": True, "n_probs": 2}).json
+    assert got["content"] == text and len(got["tokens"]) == 12
+    assert got["stop"] and got["stop_type"] == "limit" and not got["truncated"]
+    assert got["generation_settings"]["temperature"] == 0
+    assert got["generation_settings"]["top_k"] == 40, "llama-server's own default"
+    assert got["timings"]["predicted_n"] == 12 == got["tokens_predicted"]
+    assert got["timings"]["cache_n"] + got["timings"]["prompt_n"] == got["tokens_evaluated"]
+    first = got["completion_probabilities"][0]
+    assert first["id"] == got["tokens"][0] and len(first["top_logprobs"]) == 2
+    assert first["top_logprobs"][0]["logprob"] == first["logprob"]
+
+
+def test_a_stream_joined_is_the_answer(server: Running) -> None:
+    body = {**START, "stop": ["little"], "n_predict": 40}
+    whole = server.post("/completion", body).json
+    assert whole["stop_type"] == "word" and whole["stopping_word"] == "little"
+    events = server.post("/completion", {**body, "stream": True}).events
+    assert "".join(e["content"] for e in events) == whole["content"]
+    assert [e["stop"] for e in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["stopping_word"] == "little"
+
+
+def test_prompts_of_all_kinds(server: Running) -> None:
+    ids = server.post("/tokenize", {"prompt": "Once upon a time"}).json["tokens"]
+    text = server.post("/completion", START).json["content"]
+    assert server.post("/completion", {**START, "prompt": ids}).json["content"] == text
+    mixed = [ids[0], *ids[1:3], " a time"]
+    assert server.post("/completion", {**START, "prompt": mixed}).json["content"] == text
+    several = server.post("/completion", {**START, "prompt": ["One day", ids]}).json
+    assert [one["index"] for one in several] == [0, 1] and several[1]["content"] == text
+    cold = server.post("/completion", {**START, "cache_prompt": False}).json
+    assert cold["content"] == text and cold["tokens_cached"] == 0
+
+
+def test_biases_by_text_or_id(server: Running) -> None:
+    word = server.post("/completion", {**START, "n_predict": 1, "return_tokens": True}).json
+    (token,) = word["tokens"]
+    for banned in ([[token, False]], {str(token): -100}, [[word["content"], False]]):
+        got = server.post("/completion", {**START, "n_predict": 1, "logit_bias": banned})
+        assert got.status == 200 and got.json["content"] != word["content"], banned
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"samplers": ["top_k"]}, {"grammar_file": "x"}, {"n_keep": 3}, {"id_slot": 1},
+        {"min_keep": 2},
+        {"repeat_last_n": 64}, {"dynatemp_range": 0.5}, {"n_predict": 0},
+        {"logit_bias": [[1, True]]},
+        {"lora": [{"id": 0, "scale": 1}]}, {"t_max_predict_ms": 5},
+        {"response_fields": ["content"]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused(server: Running, field: dict[str, object]) -> None:
+    got = server.post("/completion", {"prompt": "x", **field})
+    assert got.status == 400 and next(iter(field)) in got.json["error"]["message"]
+
+
+def test_a_schema_is_kept_to(server: Running) -> None:
+    schema = {"enum": ["a", 5]}
+    got = server.post("/completion", {"prompt": "x", "json_schema": schema, "seed": 1}).json
+    assert json.loads(got["content"]) in ("a", 5)
+    got = server.post("/completion", {"prompt": "x", "json_schema": {"uniqueItems": True}})
+    assert got.status == 400 and "json_schema: at '#'" in got.json["error"]["message"]

@@ -1,0 +1,124 @@
+"""The log: what a line holds, and what it never does."""
+
+import io
+import json
+import time
+
+import pytest
+
+from flyweight.server.counts import FIELDS, Counts
+from flyweight.server.log import QUEUE, Log, line
+from flyweight.server.pipe import Gauges, Stepped
+from flyweight.server.watch import INTERVAL, Watch
+from http_server import Running, started
+
+EVIL = 'a\r\n2026-01-01 request x=1\x1b[31m\u2028\u202e\x00"é'
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_value_cannot_forge_a_line_or_move_a_terminal(form: str) -> None:
+    text = line(form, 0.0, "request", {"path": EVIL, "status": 200, "no": None})
+    assert text.count("\n") == 1 and text.endswith("\n")
+    assert text.isascii() and text[:-1].isprintable()
+    assert "no=" not in text and len(line(form, 0.0, "x", {"path": "a" * 9999})) < 400
+    if form == "json":
+        assert json.loads(text)["status"] == 200
+    else:
+        assert text.startswith("1970-01-01T00:00:00.000Z request path=a%0D%0A2026")
+
+
+def test_lines_nobody_takes_are_counted_not_waited_for() -> None:
+    class Stuck(io.StringIO):
+        def write(self, text: str) -> int:
+            time.sleep(0.2)
+            return super().write(text)
+
+    log = Log(to=Stuck())
+    for i in range(QUEUE + 500):
+        log.event("x", i=i)
+    assert log.lost > 300
+    log.close(0.0)
+
+
+def test_what_was_said_is_written_before_the_end() -> None:
+    to = io.StringIO()
+    log = Log(to=to)
+    log.event("one", a=1)
+    log.event("two", b="x y")
+    log.close()
+    assert [x.split(" ", 1)[1] for x in to.getvalue().splitlines()] == ["one a=1", 'two b="x y"']
+
+
+def test_preemptions_are_told_of_once_an_interval() -> None:
+    now = 100.0
+    said: list[dict[str, object]] = []
+
+    class Says:
+        def event(self, name: str, /, **facts: object) -> None:
+            said.append({"name": name, **facts})
+
+    watch = Watch(Counts(100), dict, Says(), clock=lambda: now)
+    totals = dict.fromkeys(FIELDS, 0)
+
+    def step(preempted: int) -> None:
+        totals["preempted"] += preempted
+        gauges = Gauges(1, 1, 8, 0, tuple(totals.values()), 1, 0.1, 0.1)
+        watch.stepped(Stepped([], [], gauges))
+
+    for preempted in (0, 1, 2, 0):
+        step(preempted)
+    assert [x["sequences"] for x in said] == [1]
+    now += INTERVAL
+    step(0)
+    step(0)
+    assert [(x["sequences"], x["in_all"]) for x in said] == [(1, 1), (2, 3)]
+
+
+def told(server: Running, word: str) -> str:
+    """The newest line of the log with a word in it."""
+    for _ in range(200):
+        found = [text for text in server.said if word in text]
+        if found:
+            return found[-1]
+        time.sleep(0.05)
+    raise AssertionError(server.said)
+
+
+def test_a_request_is_one_line_without_prompt_or_key() -> None:
+    with started("--api-key", "sesame-key") as server:
+        key = {"authorization": "Bearer sesame-key"}
+        body = {"prompt": "Xylophones sing", "max_tokens": 5, "temperature": 0}
+        server.ask("POST", "/v1/completions?key=sesame-key", body, key)
+        text = told(server, " request ")
+        for part in (
+            "method=POST",
+            "path=/v1/completions ",
+            "status=200",
+            "tokens=5",
+            "id=request-",
+        ):
+            assert part in text, text
+        for part in ("prompt_tokens=", "cached_tokens=", "queue_ms=", "ttft_ms=", "seconds="):
+            assert part in text, text
+        server.ask("GET", "/nothing%0d%0astatus=200", None, {"x-api-key": "wrong-key"})
+        assert "status=401" in told(server, "path=/nothing%0D%0Astatus=200")
+        line = server.connection()
+        raw = b'{"prompt": "Xylophones", "max_tokens": 400, "ignore_eos": true, "stream": true}'
+        line.request("POST", "/v1/completions", raw, {"content-type": "application/json", **key})
+        line.getresponse().read(100)
+        line.close()
+        assert "tokens=" in told(server, "cut=True")
+        assert server.stop() == 0
+        assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
+        assert len([x for x in server.said if " request " in x]) == 3
+
+
+def test_a_process_that_ends_is_told_of() -> None:
+    faults = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "die:step=3"}
+    with started(**faults) as server:
+        assert server.post("/v1/completions", {"prompt": "One", "max_tokens": 9}).status == 503
+        assert "requests=1" in told(server, " engine_ended ")
+        assert "restarts=1" in told(server, " engine_ready ")
+        page = server.get("/metrics").body.decode()
+        assert 'flyweight:engine_restarts_total{engine="0",model_name="stories"} 1.0' in page
+        assert 'finished_reason="error",model_name="stories"} 1.0' in page

@@ -1,0 +1,159 @@
+"""/metrics: vLLM's names on a page a parser takes, and numbers that add up."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flyweight.server.counts import FIELDS, ITL, TTFT, EngineTotals, Histogram, series
+from http_server import Running, started
+
+GAUGES = """
+num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc
+engine_sleep_state cache_config_info gpu_cache_usage_perc num_requests_swapped cpu_cache_usage_perc
+"""
+COUNTERS = """
+prefix_cache_queries prefix_cache_hits external_prefix_cache_queries external_prefix_cache_hits
+mm_cache_queries mm_cache_hits num_preemptions prompt_tokens prompt_tokens_by_source
+prompt_tokens_cached generation_tokens request_success gpu_prefix_cache_queries
+gpu_prefix_cache_hits
+"""
+HISTOGRAMS = """
+time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
+e2e_request_latency_seconds request_queue_time_seconds request_inference_time_seconds
+request_prefill_time_seconds request_decode_time_seconds request_prompt_tokens
+request_generation_tokens iteration_tokens_total request_max_num_generation_tokens request_params_n
+request_params_max_tokens request_prefill_kv_computed_tokens time_per_output_token_seconds
+"""
+LLAMA = """
+prompt_tokens_total prompt_seconds_total prompt_tokens_seconds tokens_predicted_total
+tokens_predicted_seconds_total predicted_tokens_seconds requests_processing requests_deferred
+n_decode_total n_busy_slots_per_decode
+"""
+WAIT = 30.0
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Running]:
+    """A server nobody else asks."""
+    with started() as running:
+        yield running
+
+
+class Page:
+    """A page of metrics, read by Prometheus' own parser."""
+
+    def __init__(self, server: Running) -> None:
+        got = server.get("/metrics")
+        assert got.status == 200 and got.headers["content-type"].startswith("text/plain")
+        self.families = {f.name: f for f in text_string_to_metric_families(got.body.decode())}
+        self.samples = [s for f in self.families.values() for s in f.samples]
+
+    def value(self, name: str, **labels: str) -> float:
+        found = [
+            s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()
+        ]
+        assert len(found) == 1, (name, labels, found)
+        return found[0]
+
+
+def test_every_name_of_vllm_is_there_with_its_kind_and_labels(quiet: Running) -> None:
+    page = Page(quiet)
+    for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
+        for name in names.split():
+            family = page.families[f"vllm:{name}"]
+            assert family.type == kind, name
+            for sample in family.samples:
+                assert sample.labels["engine"] == "0", sample
+                assert name == "cache_config_info" or sample.labels["model_name"], sample
+    assert {f"llamacpp:{name}" for name in LLAMA.split()} <= {s.name for s in page.samples}
+    assert page.families["http_request_duration_highr_seconds"].type == "histogram"
+
+
+def test_buckets_are_vllms_and_finer_ones() -> None:
+    assert TTFT[0] == 0.001 and TTFT[-1] == 2560
+    assert [b for b in ITL if b >= 0.01][:4] == [0.01, 0.025, 0.05, 0.075]
+    assert len([b for b in ITL if b < 0.01]) > 4
+    assert series(300) == (1, 2, 5, 10, 20, 50, 100, 200)
+
+
+def test_a_value_on_a_bound_lies_within_it() -> None:
+    histogram = Histogram((1, 2))
+    for value in (0.5, 1, 1.5, 2, 3):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1] and histogram.sum == 8
+
+
+def test_totals_go_on_where_another_process_starts_over() -> None:
+    totals = EngineTotals()
+    steps = [5, 9, 2, 4]
+    seen = []
+    for step in steps:
+        totals.take((step, *[0] * (len(FIELDS) - 1)))
+        seen.append(totals["steps"])
+    assert seen == [5, 9, 11, 13]
+
+
+def test_what_is_counted_adds_up(quiet: Running) -> None:
+    before = Page(quiet)
+    body = {"prompt": "Once upon a time there was", "max_tokens": 40, "temperature": 0}
+    used = [quiet.post("/v1/completions", {**body, "n": n}).json["usage"] for n in (1, 2)]
+    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    used.append(quiet.post("/v1/completions", streamed).events[-1]["usage"])
+    page = Page(quiet)
+
+    def grown(name: str, **labels: str) -> float:
+        return page.value(name, **labels) - before.value(name, **labels)
+
+    made = sum(u["completion_tokens"] for u in used)
+    asked = sum(u["prompt_tokens"] for u in used)
+    found = sum(u["prompt_tokens_details"]["cached_tokens"] for u in used)
+    assert grown("vllm:generation_tokens_total") == made
+    assert grown("vllm:prompt_tokens_total") == grown("vllm:prefix_cache_queries_total") == asked
+    assert grown("vllm:prefix_cache_hits_total") == found
+    assert grown("vllm:request_success_total", finished_reason="length") == 4
+    assert grown("vllm:time_to_first_token_seconds_count") == 3
+    assert grown("vllm:inter_token_latency_seconds_count") == made - 4
+    assert grown("vllm:request_generation_tokens_sum") == made
+    assert grown("vllm:request_params_n_sum") == 4
+    assert grown("vllm:e2e_request_latency_seconds_sum") > 0
+    assert grown("vllm:iteration_tokens_total_sum") >= asked - found + made - 4
+    route = {"handler": "/v1/completions", "method": "POST"}
+    assert page.value("http_requests_total", **route, status="2xx") >= 3
+    assert page.value("http_request_duration_seconds_count", **route) >= 3
+    assert page.value("http_response_size_bytes_sum", handler="/v1/completions") > 1000
+
+
+def test_running_goes_back_to_zero_after_a_client_left(quiet: Running) -> None:
+    line = quiet.connection()
+    raw = b'{"prompt": "One day", "max_tokens": 400, "ignore_eos": true, "stream": true}'
+    line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})
+    line.getresponse().read(100)
+    line.close()
+    until = time.monotonic() + WAIT
+    while time.monotonic() < until:
+        page = Page(quiet)
+        running = page.value("vllm:num_requests_running")
+        aborted = page.value("vllm:request_success_total", finished_reason="abort")
+        if not running and aborted and page.value("flyweight:http_requests_active") == 1:
+            return
+    raise AssertionError((running, aborted))
+
+
+def test_refused_requests_are_counted_without_labels_of_their_own(quiet: Running) -> None:
+    quiet.get("/secret/" + "x" * 100)
+    quiet.ask("PROPFIND", "/v1/completions")
+    page = Page(quiet)
+    assert page.value("http_requests_total", handler="none", method="GET", status="4xx") >= 1
+    route = {"handler": "/v1/completions", "status": "4xx"}
+    assert page.value("http_requests_total", method="other", **route) >= 1
+    assert not any("secret" in str(s.labels) for s in page.samples)
+
+
+@pytest.mark.parametrize(("words", "status"), [((), 401), (("--open-metrics",), 200)])
+def test_metrics_need_the_key_unless_they_are_opened(words: tuple[str, ...], status: int) -> None:
+    with started("--api-key", "sesame", *words) as server:
+        assert server.get("/metrics").status == status
+        assert server.get("/v1/models").status == 401
+        assert server.get("/metrics", authorization="Bearer sesame").status == 200

@@ -1,0 +1,99 @@
+"""OpenAI's /v1/responses, asked without its client."""
+
+from typing import Any
+
+import pytest
+
+from http_server import Running
+
+GREEDY = {"temperature": 0, "max_output_tokens": 16}
+TALK = [{"role": "user", "content": "A cat sat."}]
+
+
+def test_a_response_is_what_chat_says(talker: Running) -> None:
+    got = talker.post("/v1/responses", {"input": "A cat sat.", **GREEDY}).json
+    same = {"messages": TALK, "temperature": 0, "max_tokens": 16}
+    chat = talker.post("/v1/chat/completions", same).json
+    (item,) = got["output"]
+    assert item["content"][0]["text"] == chat["choices"][0]["message"]["content"]
+    assert got["status"] == "incomplete" == item["status"]
+    assert got["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert got["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
+    assert got["usage"]["output_tokens"] == 16 and got["store"] is False
+
+
+def test_input_as_items_is_the_same(talker: Running) -> None:
+    text = {"input": "A cat sat.", "instructions": "Be kind.", **GREEDY}
+    part = {"type": "input_text", "text": "A cat sat."}
+    items = [
+        {"role": "system", "content": "Be kind."},
+        {"type": "message", "role": "user", "content": [part]},
+    ]
+    one = talker.post("/v1/responses", text).json
+    other = talker.post("/v1/responses", {"input": items, **GREEDY}).json
+    said = [r["output"][0]["content"][0]["text"] for r in (one, other)]
+    assert said[0] == said[1] and one["usage"]["input_tokens"] == other["usage"]["input_tokens"]
+    assert one["instructions"] == "Be kind." and other["instructions"] is None
+
+
+def test_events_come_in_order_and_end_with_the_whole(talker: Running) -> None:
+    whole = talker.post("/v1/responses", {"input": "A cat sat.", **GREEDY}).json
+    got = talker.post("/v1/responses", {"input": "A cat sat.", **GREEDY, "stream": True})
+    kinds = [e["type"].removeprefix("response.") for e in got.events]
+    deltas = kinds.count("output_text.delta")
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "content_part.added",
+        *["output_text.delta"] * deltas,
+        "output_text.done", "content_part.done", "output_item.done", "incomplete",
+    ]  # fmt: skip
+    assert [e["sequence_number"] for e in got.events] == list(range(len(kinds)))
+    said = "".join(e["delta"] for e in got.events if e["type"].endswith("text.delta"))
+    last = got.events[-1]["response"]
+    assert said == whole["output"][0]["content"][0]["text"]
+    assert last["output"][0]["content"] == whole["output"][0]["content"]
+    assert last["usage"]["output_tokens"] == 16
+
+
+def test_what_was_called_and_what_came_of_it(talker: Running) -> None:
+    items = [
+        *TALK,
+        {"type": "reasoning", "id": "rs_1", "summary": [],
+         "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "It sat."},
+    ]  # fmt: skip
+    got = talker.post("/v1/responses", {"input": items, **GREEDY}).json
+    same = [*TALK, {"role": "assistant", "content": ""}, {"role": "tool", "content": "It sat."}]
+    count = talker.post("/tokenize", {"messages": same}).json["count"]
+    assert got["usage"]["input_tokens"] == count
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"store": True},
+        {"previous_response_id": "resp_1"},
+        {"background": True},
+        {"truncation": "auto"},
+        {"include": ["reasoning.encrypted_content"]},
+        {"conversation": "c"},
+        {"tools": [{"type": "web_search"}]},
+        {"input": []},
+    ],
+)
+def test_what_would_need_a_memory_is_refused(talker: Running, field: dict[str, Any]) -> None:
+    got = talker.post("/v1/responses", {"input": "x", **field})
+    assert got.status == 400, got.body
+    assert got.json["error"]["param"].split(".")[0] == next(iter(field))
+
+
+def test_a_format_is_kept_to(talker: Running) -> None:
+    form = {"type": "json_schema", "name": "pet", "schema": {"enum": ["cat", 7]}, "strict": True}
+    got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": form}}).json
+    (said,) = [one for one in got["output"] if one["type"] == "message"]
+    assert said["content"][0]["text"] in ('"cat"', "7")
+    assert got["text"]["format"] == form
+    bad = {**form, "schema": {"not": {}}}
+    got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": bad}})
+    assert got.status == 400
+    assert "text.format.schema: at '#': the keyword 'not'" in got.json["error"]["message"]

@@ -1,0 +1,237 @@
+"""How a server starts: what it was told to be is what it says it is, and does."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from filewriters import encode, write_safetensors
+from http_server import WAIT, Running, started
+from tiny_model import CONFIG, tiny_folder
+
+LONG = "Once there was a little dog who liked to play in the garden with a red ball. " * 10
+GREEDY = {"temperature": 0, "ignore_eos": True}
+KEY = {"authorization": "Bearer token-abc123"}
+
+
+def effective(server: Running, **headers: str) -> dict[str, Any]:
+    return server.get("/v1/engine/effective", **headers).json
+
+
+def feature(server: Running, name: str, **headers: str) -> dict[str, Any]:
+    (row,) = [r for r in effective(server, **headers)["features"] if r["feature"] == name]
+    return row
+
+
+def count(server: Running, name: str, **headers: str) -> int:
+    return feature(server, name, **headers)["counter"]["value"]
+
+
+def refusal(*words: str, module: str = "flyweight.cli.main serve", **variables: str) -> str:
+    """What a start that comes to nothing says."""
+    done = subprocess.run(
+        [sys.executable, "-m", *module.split(), *words],
+        capture_output=True, text=True, timeout=WAIT, env={**os.environ, **variables},
+    )  # fmt: skip
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Running]:
+    """One that was asked for much."""
+    speculation = '{"method": "ngram", "num_speculative_tokens": 4}'
+    with started(
+        "--dtype", "auto", "--api-key", "token-abc123", "-tp", "1", "--enforce-eager",
+        "--max_num_batched_tokens", "64", "--max-num-seqs", "16", "--served-model-name", "a", "b",
+        "--kv-cache-memory-bytes", "8MiB", "--gpu-memory-utilization", "0.5",
+        "--speculative_config", speculation, "--max-prompts", "3", "--max-logprobs", "2",
+        "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
+    ) as running:  # fmt: skip
+        yield running
+
+
+def test_the_banner_says_what_is_served(asked: Running) -> None:
+    said = "".join(asked.said)
+    for words in (
+        "a, b: llama, 2.76 M parameters, Q8_0", "512 tokens", "K/V cache", "memory",
+        "2 threads" if (os.cpu_count() or 0) == 2 else "threads", "int8 activations",
+        "prefix caching on", "speculation ngram", "--enforce-eager", "no graphs to capture",
+        "needed (1 known)",
+    ):  # fmt: skip
+        assert words in said, said
+    assert "token-abc123" not in said
+    plan = next(line for line in asked.said if " allowed (weights " in line)
+    assert asked.said.index(plan) < len(asked.said) - 1
+    assert f"http://127.0.0.1:{asked.port}" in said
+
+
+def test_a_key_is_needed_where_one_was_given(asked: Running) -> None:
+    for path in ("/v1/models", "/v1/engine/effective"):
+        assert asked.get(path).status == 401
+        assert asked.get(path, **KEY).status == 200
+    names = [card["id"] for card in asked.get("/v1/models", **KEY).json["data"]]
+    assert names == ["a", "b"]
+
+
+def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
+    told = effective(asked, **KEY)
+    rows = {row["feature"]: row for row in told["features"]}
+    assert rows["--enforce-eager"]["active"] == "always"
+    assert rows["--tensor-parallel-size"]["asked"] == "--tensor-parallel-size 1"
+    assert rows["prefix caching"]["asked"] == "by default"
+    assert rows["speculation"]["active"] == "ngram"
+    assert rows["LoRA"]["active"] == "off"
+    assert rows["tool calls"]["asked"].startswith("--tool-call-parser hermes")
+    assert rows["tool calls"]["active"] == "<tool_call>"
+    assert rows["reasoning"]["active"] == "off"
+    assert "limit 50%" in rows["memory"]["why"]
+    assert told["limits"]["prompts"] == 3
+    assert all(row["why"] for row in rows.values())
+    assert "token-abc123" not in json.dumps(told)
+    blocks = asked.get("/server_info", **KEY).json["engine"]["memory"]["kv"]
+    assert 0 < blocks <= 8 << 20
+
+
+def test_limits_are_those_that_were_given(asked: Running) -> None:
+    got = asked.post("/v1/completions", {"prompt": ["x"] * 4, "max_tokens": 1}, **KEY)
+    assert got.status == 400 and "3" in got.json["error"]["message"]
+    body = {"prompt": "x", "max_tokens": 1, "logprobs": 3}
+    got = asked.post("/v1/completions", body, **KEY)
+    assert got.status == 400 and got.json["error"]["param"] == "logprobs"
+    assert asked.post("/v1/completions", {**body, "logprobs": 2}, **KEY).status == 200
+
+
+def test_counters_are_alive(asked: Running) -> None:
+    before = count(asked, "prefix caching", **KEY)
+    body = {"prompt": LONG, "max_tokens": 2, **GREEDY}
+    first = asked.post("/v1/completions", body, **KEY).json
+    assert count(asked, "chunked prefill", **KEY) >= 1
+    second = asked.post("/v1/completions", body, **KEY).json
+    assert first["choices"][0]["text"] == second["choices"][0]["text"]
+    assert count(asked, "prefix caching", **KEY) >= before + 64
+    asked.post("/v1/completions", {**body, "n": 3, "max_tokens": 8, "temperature": 1}, **KEY)
+    assert count(asked, "batching", **KEY) > 0
+    choice = {"prompt": "Yes or no?", "max_tokens": 4, "structured_outputs": {"choice": ["no"]}}
+    assert asked.post("/v1/completions", choice, **KEY).json["choices"][0]["text"] == "no"
+    assert count(asked, "structured output", **KEY) == 1
+
+
+def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) -> None:
+    body = {"prompt": LONG, "max_tokens": 60, **GREEDY}
+    text = asked.post("/v1/completions", body, **KEY).json["choices"][0]["text"]
+    assert text == server.post("/v1/completions", body).json["choices"][0]["text"]
+    assert count(asked, "speculation", **KEY) > 0
+
+
+def test_what_is_on_and_does_nothing_is_told() -> None:
+    """A hundred short prompts share no block: there is a line in the log and in the ledger."""
+    with started() as server:
+        body = {"prompt": "Hi", "n": 100, "max_tokens": 1, "temperature": 1}
+        assert server.post("/v1/completions", body).status == 200
+        assert feature(server, "prefix caching")["warning"]
+        (warning,) = effective(server)["warnings"]
+        assert warning.startswith("prefix caching: no effect in 100 requests")
+        until = time.monotonic() + WAIT
+        while not any("no_effect" in line for line in server.said):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        (line,) = [line for line in server.said if "no_effect" in line]
+        assert "prefix caching is on and has had no effect" in line
+        body = {"prompt": LONG, "max_tokens": 1}
+        for _ in range(2):
+            server.post("/v1/completions", body)
+        assert effective(server)["warnings"] == []
+
+
+def adapter(path: Path) -> Path:
+    """A LoRA adapter of the tiny model's query projections."""
+    rng, hidden = np.random.default_rng(1), CONFIG["hidden_size"]
+    tensors = {}
+    for i in range(CONFIG["num_hidden_layers"]):
+        at = f"base_model.model.model.layers.{i}.self_attn.q_proj"
+        tensors[f"{at}.lora_A.weight"] = encode(rng.normal(0, 0.4, (3, hidden)), "f32")
+        tensors[f"{at}.lora_B.weight"] = encode(rng.normal(0, 0.4, (hidden, 3)), "f32")
+    path.mkdir()
+    (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 6}))
+    write_safetensors(path / "adapter_model.safetensors", tensors)
+    return path
+
+
+def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    words = str(tiny_folder(tmp_path / "model")), "--enable-lora", "--chat-template", str(template)
+    with started(*words, "--lora-modules", f"poet={adapter(tmp_path / 'poet')}") as server:
+        ids = [card["id"] for card in server.get("/v1/models").json["data"]]
+        assert ids == [words[0], "poet"]
+        body = {"model": "poet", "prompt": "hello there", "max_tokens": 4}
+        assert server.post("/v1/completions", body).status == 200
+        assert count(server, "LoRA") == 1
+        assert feature(server, "LoRA")["active"] == "1 loaded"
+        talk = {"messages": [{"role": "user", "content": "hello"}]}
+        assert server.post("/apply-template", talk).json["prompt"] == "<hello>"
+
+
+def test_the_name_of_vllms_module() -> None:
+    module = "flyweight.entrypoints.openai.api_server"
+    draft = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
+    said = refusal(
+        "--host", "0.0.0.0", "--port", "8000", "--model", "facebook/opt-6.7b", "--seed", "42",
+        "-tp", "1", "--gpu_memory_utilization", "0.8", "--speculative_config", draft,
+        module=module,
+    )  # fmt: skip
+    assert "is not built yet" in said and "--api-key" in said
+    with started(
+        "--model", "stories", "--seed", "42", "-tp", "1", command=["-m", module]
+    ) as server:
+        body = {"prompt": "One day", "max_tokens": 4, "temperature": 1}
+        assert server.post("/v1/completions", body).json["choices"][0]["text"]
+
+
+def test_a_busy_port_names_its_holder(server: Running) -> None:
+    said = refusal("--port", str(server.port))
+    assert f"in use by process {server.process.pid} (" in said
+    assert f"flyweight stop --port {server.port}" in said
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        port = ours.getsockname()[1]
+        said = refusal("--port", str(port))
+        assert f"in use by process {os.getpid()} (" in said and "flyweight stop" not in said
+
+
+def test_files_of_another_kind_and_too_little_for_one_sequence_are_refused() -> None:
+    said = refusal("--port", "0", "--load-format", "safetensors")
+    assert "stories.gguf holds gguf, and safetensors was asked for" in said
+
+
+def test_kv_memory_too_small_for_one_sequence_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0",
+         "--kv-cache-memory-bytes", "1000", "--max-model-len", "512"],
+        capture_output=True, text=True, timeout=WAIT,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "kv_cache_memory_bytes = 1000" in done.stderr and "nearest valid: " in done.stderr
+
+
+def test_a_banner_for_scripts() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    told = json.loads(process.stdout.readline())
+    process.terminate()
+    process.communicate(timeout=WAIT)
+    assert told["pid"] == process.pid and told["url"] == f"http://127.0.0.1:{told['port']}"
+    assert told["effective"]["model"]["quantisation"] == "Q8_0"
+    assert process.returncode == 0

@@ -1,0 +1,205 @@
+"""How a server ends: signals, draining, `flyweight stop`, and what is left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPResponse, IncompleteRead
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flyweight.server.processes import Process, begun, family
+from flyweight.server.records import Record, running, write
+from http_server import WAIT, Running, started
+
+# Steps that take 20 ms, and an answer of ten seconds.
+SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
+LASTING = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}
+WAITS = ("--drain-seconds", "100")
+Command = Callable[..., SimpleNamespace]
+
+
+@contextmanager
+def stream(server: Running, **more: object) -> Iterator[HTTPResponse]:
+    """A stream that has begun."""
+    line = server.connection()
+    body = json.dumps({**LASTING, **more})
+    line.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+    answer = line.getresponse()
+    assert answer.status == 200 and answer.readline().startswith(b"data: ")
+    yield answer
+    line.close()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def draining(server: Running) -> bool:
+    return server.get("/ready").status == 503
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
+    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=100) as answer:
+        members = family(server.process.pid)
+        assert len(members) == 2
+        server.process.send_signal(number)
+        eventually(lambda: draining(server))
+        refused = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert refused.status == 503 and refused.json["error"]["code"] == "draining"
+        assert server.get("/health").status == 200
+        assert answer.read().endswith(b"data: [DONE]\n\n")
+        assert server.process.wait(WAIT) == 0
+        assert not any(one.alive for one in members)
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    with started(*WAITS, **SLOW) as server, stream(server) as answer:
+        members = family(server.process.pid)
+        server.process.terminate()
+        eventually(lambda: draining(server))
+        server.process.terminate()
+        assert server.process.wait(WAIT) == 0
+        assert b"[DONE]" not in rest(answer)
+        assert not any(one.alive for one in members)
+
+
+def test_draining_has_an_end() -> None:
+    with started("--shutdown-timeout", "0.2", **SLOW) as server, stream(server) as answer:
+        server.process.terminate()
+        assert server.process.wait(WAIT) == 0
+        assert b"[DONE]" not in rest(answer)
+
+
+def rest(answer: HTTPResponse) -> bytes:
+    """What still comes of an answer that may be cut off."""
+    try:
+        return answer.read()
+    except IncompleteRead as error:
+        return error.partial
+    except OSError:
+        return b""
+
+
+def test_a_signal_while_the_model_loads() -> None:
+    """The engine's process is held still, so that there is such a while."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0"],
+        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    eventually(lambda: len(family(process.pid)) == 2)
+    members = family(process.pid)
+    engine = next(one.pid for one in members if one.pid != process.pid)
+    os.kill(engine, signal.SIGSTOP)
+    eventually(lambda: caught(process.pid, signal.SIGTERM))
+    process.terminate()
+    assert process.wait(WAIT) == 130
+    assert not any(one.alive for one in members)
+
+
+def caught(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a way of its own with a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_a_server_that_is_killed_leaves_no_process() -> None:
+    with started() as server:
+        members = family(server.process.pid)
+        server.process.kill()
+        eventually(lambda: not any(one.alive for one in members))
+
+
+# --- flyweight stop, and servers without a terminal ---
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records of these tests' servers alone."""
+    monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def flyweight(*words: object) -> SimpleNamespace:
+    done = subprocess.run(
+        [sys.executable, "-m", "flyweight.cli.main", *map(str, words)],
+        capture_output=True, text=True, timeout=WAIT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def test_detached_and_stopped(cache: Path) -> None:
+    got = flyweight("serve", "--port", "0", "--detach")
+    assert got.code == 0, got.err
+    (record,) = running()
+    assert got.out.startswith(f"{record.url} pid {record.pid}, log {record.log}\n")
+    server = Running(None, record.port)  # type: ignore[arg-type]
+    assert server.get("/ready").status == 200
+    members = family(record.pid)
+    log = Path(record.log)
+    assert record.url in log.read_text() and log.stat().st_mode & 0o077 == 0
+    got = flyweight("stop")
+    assert got.code == 0
+    assert got.out.startswith(f"stopped {record.url} (pid {record.pid}) after ")
+    assert "MiB given back" in got.out
+    assert not any(one.alive for one in members) and running() == []
+    got = flyweight("stop")
+    assert got.code == 2 and "no server of ours is running" in got.err
+
+
+def test_a_detached_start_that_fails_says_why(cache: Path) -> None:
+    got = flyweight("serve", "--detach", "--port", "0", "--memory-limit", "1MiB")
+    assert got.code == 2
+    assert "error: memory_limit" in got.err and "nearest settings" in got.err
+    assert got.out == "" and running() == []
+
+
+def test_one_of_several_is_named(cache: Path) -> None:
+    with started() as one, started() as other:
+        got = flyweight("stop")
+        assert got.code == 2 and "2 servers run" in got.err
+        assert str(one.port) in got.err and str(other.port) in got.err
+        assert flyweight("stop", "--port", one.port).code == 0
+        assert one.process.wait(WAIT) == 0 and other.process.poll() is None
+        got = flyweight("stop", "--port", one.port)
+        assert got.code == 2 and f"ours: {other.port}" in got.err
+        assert flyweight("stop", "--all").code == 0
+        assert other.process.wait(WAIT) == 0
+
+
+def test_stop_waits_for_answers_unless_told_not_to(cache: Path) -> None:
+    with started(*WAITS, **SLOW) as server, stream(server) as answer:
+        got = flyweight("stop", "--now")
+        assert got.code == 0
+        assert b"[DONE]" not in rest(answer)
+    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=40) as answer:
+        assert flyweight("stop").code == 0
+        assert answer.read().endswith(b"data: [DONE]\n\n")
+
+
+def test_stale_records_are_not_believed(cache: Path) -> None:
+    """An id that was given again is somebody else's: nothing is sent to it."""
+    own = os.getpid()
+    began = begun(own)
+    assert began is not None
+    write(Record(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0))
+    place = cache / "servers"
+    (place / "7.json").write_text("{")
+    (place / "8.json").write_text('{"pid": "8"}')
+    (place / "9.json").write_text('{"pid": [], "begun": 1, "host": 1, "port": 1, "model": 1, '
+                                  '"log": 1, "drain": 1}')  # fmt: skip
+    assert flyweight("stop").code == 2
+    assert not list(place.glob("*.json"))
+    assert Process(own, began).alive and not Process(own, began - 1).alive

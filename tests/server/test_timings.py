@@ -1,0 +1,169 @@
+"""What every reply says of its time, and of the prefix cache where it is asked."""
+
+from typing import Any
+
+import pytest
+
+from flyweight.collect import Collector
+from flyweight.server.api.usage import llama_timings, timings
+from flyweight.types import Event, Finish, Request, SamplingParams, Timings
+from http_server import Running, started
+
+NAMES = {
+    "time_to_first_token_ms", "queue_time_ms", "prefill_time_ms", "generation_time_ms",
+    "mean_itl_ms", "tokens_per_second",
+}  # fmt: skip
+TALK = [{"role": "user", "content": "Tell me about a cat."}]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Silent:
+    """A detokenizer that says nothing."""
+
+    stopped = None
+
+    def push(self, tokens: list[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class Mute(Collector):
+    """Gathers without a vocabulary."""
+
+    def _detokenizer(self) -> Any:
+        return Silent()
+
+
+def gathered(
+    spans: list[tuple[float, float, int]], arrival: float = 10.0, scheduled: float = 11.0
+) -> Collector:
+    """A request of a choice each for (first token, last token, tokens)."""
+    clock = Clock()
+    params = SamplingParams(n=len(spans))
+    request = Request("r", (1, 2, 3), params, max_tokens=9, arrival=arrival)
+    tokenizer: Any = None
+    collector = Mute(request, tokenizer, None, clock)
+    for index, (first, last, tokens) in enumerate(spans):
+        for i in range(tokens):
+            clock.now = first + (last - first) * i / max(1, tokens - 1)
+            timed = Timings(arrival, scheduled, first, clock.now) if not i else None
+            finish = Finish.LENGTH if i == tokens - 1 else None
+            collector.feed(Event("r", index, (5,), finish=finish, timings=timed, cached=2))
+    return collector
+
+
+def test_one_choice() -> None:
+    told = timings(gathered([(12.0, 14.0, 5)]))
+    assert told == {
+        "time_to_first_token_ms": 2000, "queue_time_ms": 1000, "prefill_time_ms": 1000,
+        "generation_time_ms": 2000, "mean_itl_ms": 500, "tokens_per_second": 2,
+    }  # fmt: skip
+
+
+def test_choices_run_side_by_side_so_gaps_are_not_divided_by_all_tokens() -> None:
+    told = timings(gathered([(12.0, 14.0, 5), (12.0, 14.0, 5)]))
+    assert told["mean_itl_ms"] == 500 and told["generation_time_ms"] == 2000
+    assert told["tokens_per_second"] == 4
+
+
+def test_a_single_token_has_no_gap() -> None:
+    told = timings(gathered([(12.0, 12.0, 1)]))
+    assert told["mean_itl_ms"] is None and told["tokens_per_second"] == 0
+
+
+def test_nothing_yet_is_zeros() -> None:
+    told = timings(gathered([(0.0, 0.0, 0)]))
+    assert told["time_to_first_token_ms"] == 0 == told["generation_time_ms"]
+
+
+def test_several_prompts_are_told_of_as_one_reply() -> None:
+    one = gathered([(14.0, 20.0, 4)], arrival=10.0, scheduled=13.0)
+    two = gathered([(12.0, 16.0, 5)], arrival=10.5, scheduled=11.0)
+    told = timings(one, two)
+    assert told["time_to_first_token_ms"] == 2000 and told["queue_time_ms"] == 500
+    assert told["generation_time_ms"] == 8000
+    assert told["mean_itl_ms"] == round(1000 * 10 / 7, 3)
+
+
+def test_llama_servers_shape() -> None:
+    assert llama_timings(gathered([(12.0, 14.0, 4)])) == {
+        "cache_n": 2, "prompt_n": 1, "prompt_ms": 1000, "prompt_per_token_ms": 1000,
+        "prompt_per_second": 1, "predicted_n": 4, "predicted_ms": 2000,
+        "predicted_per_token_ms": 500, "predicted_per_second": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [
+        ("/v1/completions", {"prompt": "Once upon a time"}),
+        ("/v1/completions", {"prompt": ["Once upon a time", "One day"]}),
+        ("/v1/chat/completions", {"messages": TALK}),
+    ],
+)
+def test_every_reply_has_timings(
+    talker: Running, path: str, ask: dict[str, Any], n: int, stream: bool
+) -> None:
+    body = {**ask, "n": n, "max_tokens": 12, "ignore_eos": True, "seed": 4}
+    if stream:
+        options = {"include_usage": True}
+        got = talker.post(path, {**body, "stream": True, "stream_options": options}).events[-1]
+    else:
+        got = talker.post(path, body).json
+    told = got["metrics"]
+    assert set(told) == NAMES
+    assert got["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
+    parts = told["queue_time_ms"] + told["prefill_time_ms"]
+    assert abs(parts - told["time_to_first_token_ms"]) < 0.01
+    assert 0 < told["mean_itl_ms"] <= told["generation_time_ms"]
+
+
+def explained(server: Running, prompt: str, **more: Any) -> dict[str, Any]:
+    body = {"prompt": prompt, "max_tokens": 2, "return_cache_explanation": True, **more}
+    got = server.post("/v1/completions", body)
+    (found,) = (got.events[-1] if more.get("stream") else got.json)["cache_explanation"]
+    return dict(found)
+
+
+def test_the_cache_explanation_comes_where_it_is_asked_for(server: Running) -> None:
+    salt = {"cache_salt": "explained"}
+    story = "The owl and the fox went to the lake to find a red boat. " * 4
+    first = explained(server, story, **salt)
+    assert first["reason"] == "new_salt" and first["hit_tokens"] == 0 == first["diverged_at"]
+    again = explained(server, story, **salt, stream=True)
+    assert again["reason"] is None and again["diverged_at"] is None
+    assert again["hit_tokens"] % again["block_size"] == 0 < again["hit_tokens"]
+    assert again["prompt_tokens"] - again["hit_tokens"] <= again["block_size"]
+    other = explained(server, story[:180] + "zebras. " + story, **salt)
+    assert other["reason"] == "never_seen" and other["hit_tokens"] < other["diverged_at"]
+    plain = server.post("/v1/completions", {"prompt": story, "max_tokens": 2})
+    assert "cache_explanation" not in plain.json
+
+
+def test_strangers_learn_where_prompts_part_to_the_block_only() -> None:
+    with started("--api-key", "one", "--api-key", "two") as server:
+        story = "The owl and the fox went to the lake to find a red boat. " * 4
+
+        def ask(key: str, prompt: str, **more: Any) -> dict[str, Any]:
+            body = {"prompt": prompt, "max_tokens": 2, "return_cache_explanation": True, **more}
+            key = f"Bearer {key}"
+            got = server.ask("POST", "/v1/completions", body, {"authorization": key})
+            return dict(got.json["cache_explanation"][0])
+
+        changed = story[:180] + "zebras. " + story
+        ask("one", story)
+        told = ask("two", changed)
+        assert told["diverged_at"] == told["hit_tokens"]
+        ask("one", story, cache_salt="ours")
+        assert ask("one", changed, cache_salt="ours")["diverged_at"] > told["diverged_at"]
+        assert ask("two", changed, cache_salt="else")["reason"] == "new_salt"

@@ -1,0 +1,170 @@
+"""Grammars of calls: what they take the parser reads as calls that keep to their schemas, and what
+calls nothing else is refused.
+"""
+
+import json
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from flyweight.sampling.grammar import embedded
+from flyweight.text.tools.deltas import Answer, Call
+from flyweight.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_HEADED, THINK, Format
+from flyweight.text.tools.grammar import MOST_CALLS, CallGrammar, Offer
+from flyweight.text.tools.parser import AnswerParser, Reading
+
+llguidance = pytest.importorskip("llguidance")
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+NONE = {"type": "object", "properties": {}, "additionalProperties": False}
+SCHEMAS = {"get": CITY, "get_all": NONE, "a.b:c/d-e": NONE}
+OFFERS = [Offer(name, embedded(schema)) for name, schema in SCHEMAS.items()]
+NAMES = frozenset(offer.name for offer in OFFERS)
+FORMS = {
+    "hermes": HERMES,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "headed": MISTRAL_HEADED,
+    "json": JSON,
+}
+GET = Call("get", '{"city": "Rome", "days": 3}')
+ALL = Call("get_all", "{}")
+
+
+def written(form: Format, calls: list[Call]) -> str:
+    """As the grammar has it."""
+    if form.heads:
+        return "".join(f"[TOOL_CALLS]{c.name}[ARGS]{c.arguments}" for c in calls)
+    made = [f'{{"name": "{c.name}", "{form.arguments}": {c.arguments}}}' for c in calls]
+    if form.closer:
+        return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in made)
+    if form.listed:
+        return f"{form.trigger}[{', '.join(made)}]"
+    return "; ".join(made)
+
+
+def taken(grammar: str, text: str) -> tuple[int, bool]:
+    """How many bytes of a text are taken, and whether it may end there."""
+    lark = llguidance.LLMatcher.grammar_from_lark(grammar)
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), lark, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    found = matcher.try_consume_tokens(list(text.encode()))
+    return found, matcher.is_accepting()
+
+
+def accepts(grammar: str, text: str) -> bool:
+    return taken(grammar, text) == (len(text.encode()), True)
+
+
+def read(form: Format, text: str, **more: Any) -> Answer:
+    parser = AnswerParser(Reading(form, NAMES, **more))
+    return Answer.of(parser.push(text) + parser.finish())
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_demanded_calls_are_read_as_calls(form: Format) -> None:
+    grammar = CallGrammar(form, {}).demanded(OFFERS)
+    for calls in ([GET], [ALL, GET], [GET, Call("a.b:c/d-e", "{}"), GET]):
+        text = written(form, calls)
+        assert accepts(grammar, text) and read(form, text) == Answer("", "", calls), text
+    for bad in ("", "Hello", written(form, [Call("got", "{}")]), written(form, [GET]) + " Done."):
+        assert not accepts(grammar, bad), bad
+    for bad in (
+        '{"city": "Lima"}',
+        '{"days": 3}',
+        '{"city": "Rome", "x": 1}',
+        '{"city": "Rome",  ',
+    ):
+        assert not accepts(grammar, written(form, [Call("get", bad)])), bad
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_calls_are_counted(form: Format) -> None:
+    one = replace(CallGrammar(form, {}), most=1)
+    single = (
+        written(form, [GET])
+        if form is not JSON
+        else written(LLAMA, [GET]).replace("parameters", "arguments")
+    )
+    assert accepts(one.demanded(OFFERS), single) and read(form, single).calls == [GET]
+    assert not accepts(one.demanded(OFFERS), written(form, [GET, GET]))
+    many = CallGrammar(form, {}).demanded(OFFERS)
+    assert accepts(many, written(form, [GET] * MOST_CALLS))
+    assert not accepts(many, written(form, [GET] * (MOST_CALLS + 1)))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("marks", [None, THINK])
+def test_allowed_calls_keep_to_their_schemas(form: Format, marks: Any) -> None:
+    grammar = CallGrammar(form, {}, marks).allowed(OFFERS)
+    calls = written(form, [GET, ALL])
+    for text in ("", "Hello <there> {}", calls, "x <tool_cal [TOOL_CAL"):
+        assert accepts(grammar, text), text
+        assert read(form, text).content == ("" if text == calls else text)
+    assert not accepts(grammar, written(form, [Call("get", '{"city": "Lima"}')]))
+    if form.trigger and not form.bare:
+        text = f"I look.\n{calls}"
+        assert accepts(grammar, text) and read(form, text) == Answer("I look.", "", [GET, ALL])
+        assert not accepts(grammar, f"I look.\n{form.trigger} at it")
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_reasoning_comes_first(form: Format) -> None:
+    calls = written(form, [GET])
+    grammar = CallGrammar(form, {}, THINK)
+    opened = replace(grammar, opened=True)
+    thought = f"\nhm {form.trigger} <think </thin {{\n</think>\n\n"
+    for made in (grammar.demanded(OFFERS), grammar.allowed(OFFERS)):
+        assert accepts(made, calls)
+        assert accepts(made, f"<think>{thought}{calls}")
+        assert not accepts(made, f"<think>{thought}{calls.replace('Rome', 'Lima')}")
+    for made in (opened.demanded(OFFERS), opened.allowed(OFFERS)):
+        assert accepts(made, f"{thought}{calls}")
+        found = read(form, f"{thought}{calls}", reasoning=THINK, opened=True)
+        assert found.calls == [GET] and found.reasoning.startswith("hm")
+
+
+def test_mistral_may_put_a_space_before_its_list() -> None:
+    text = written(MISTRAL, [GET, ALL]).replace("][", "] [")
+    assert text.startswith("[TOOL_CALLS] [") and read(MISTRAL, text).calls == [GET, ALL]
+    made = CallGrammar(MISTRAL, {})
+    for grammar in (made.demanded(OFFERS), made.allowed(OFFERS)):
+        assert accepts(grammar, text)
+
+
+def test_special_tokens_are_named() -> None:
+    grammar = CallGrammar(MISTRAL_HEADED, {"[TOOL_CALLS]": 9, "[ARGS]": 32}).allowed(OFFERS)
+    assert "trigger: <[9]>" in grammar and "lead: TEXT <[9]>" in grammar
+    assert 'one_0: "get" <[32]> arguments_0' in grammar
+    assert "trigger: <tool_call>" in CallGrammar(HERMES, {"<tool_call>": 7}).demanded(OFFERS)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_drawn_is_a_call(form: Format, seed: int) -> None:
+    """Bytes by chance within the grammar: the parser reads calls, the schemas hold, and it ends."""
+    grammar = CallGrammar(form, {}).demanded(OFFERS)
+    lark = llguidance.LLMatcher.grammar_from_lark(grammar)
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), lark, log_level=0)
+    rng, made = Random(seed), bytearray()
+    while not matcher.is_stopped() and len(made) < 20_000:
+        bits = matcher.compute_bitmask()
+        allowed = [i for i in range(256) if bits[i // 8] >> (i % 8) & 1]
+        if not allowed or (matcher.is_accepting() and rng.random() < 0.5):
+            break
+        made.append(rng.choice(allowed))
+        assert matcher.consume_token(made[-1])
+    assert matcher.is_accepting(), made[-200:]
+    found = read(form, made.decode())
+    assert found.calls and not found.content
+    for call in found.calls:
+        arguments = json.loads(call.arguments)
+        assert set(arguments) <= ({"city", "days"} if call.name == "get" else set())
+        assert call.name != "get" or arguments["city"] in ("Paris", "Rome")
