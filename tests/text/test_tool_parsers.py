@@ -258,8 +258,8 @@ def test_long_near_misses_take_linear_time(form: str, bit: str) -> None:
         return time.process_time() - start
 
     for whole in (True, False):
-        small = min(spent(2_000, whole) for _ in range(3))
-        large = min(spent(32_000, whole) for _ in range(2))
+        small = min(spent(800, whole) for _ in range(3))
+        large = min(spent(12_800, whole) for _ in range(2))
         assert large < 48 * small + 0.02, (small, large)
 
 
