@@ -104,7 +104,7 @@ class CpuOps:
 
     @property
     def packing(self) -> str:
-        return f"tiles {_native.PACKING}"
+        return f"tiles {_native.PACKING} {self.isa}"
 
     def packed_bytes(self, weight: Weight) -> U8:
         return _packed(weight).tiles.bytes()
