@@ -7,7 +7,7 @@ from pathlib import Path
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.server.front import Front
-from flyweight.server.ledger import Wishes
+from flyweight.server.ledger.ledger import Wishes
 from flyweight.server.run import serve
 from flyweight.server.settings import ServerSettings
 

@@ -10,7 +10,7 @@ from flyweight.config import Limits
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Produced
 from flyweight.kv.blocks import BlockPool
-from flyweight.server.pace import LEAST, STEEPEST, Pace
+from flyweight.server.worker.pace import LEAST, STEEPEST, Pace
 from flyweight.types import Request, SamplingParams
 
 TARGET, MOST = 0.2, 4096

@@ -8,7 +8,7 @@ import pytest
 from flyweight.build import Loaded, build
 from flyweight.config import Settings
 from flyweight.engine.engine import Engine
-from flyweight.server.blame import BROKE, Blame
+from flyweight.server.worker.blame import BROKE, Blame
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Finish, Request, SamplingParams
 from flyweight.waiting import Patience

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 import chat_model
 from flyweight.errors import RequestError
 from flyweight.server.api.completions import CompletionBody
-from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
 from flyweight.server.routes import ROUTES
 from flyweight.server.settings import ServerSettings
 from http_server import Reply, Running, served

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.server.judges import MEMORY, Judges
+from flyweight.server.judging.judges import MEMORY, Judges
 from flyweight.structured import StructuredOutputs
 
 SLOW = StructuredOutputs(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flyweight.server.guard import OPEN
+from flyweight.server.http.guard import OPEN
 from flyweight.server.routes import ROUTES
 from http_server import Running, served
 

@@ -10,12 +10,12 @@ import pytest
 
 from flyweight.config import Settings
 from flyweight.engine.metrics import Metrics
-from flyweight.server.ledger import PATIENCE, Ledger
+from flyweight.server.ledger.ledger import PATIENCE, Ledger
+from flyweight.server.ledger.portrait import Portrait
+from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.pipe import Gauges
-from flyweight.server.portrait import Portrait
-from flyweight.server.processes import Process, age, begun, command, family, listener
+from flyweight.server.running.processes import Process, age, begun, command, family, listener
 from flyweight.server.settings import ServerSettings
-from flyweight.server.wishes import Wishes
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from flyweight.server.counts import FIELDS, Counts
-from flyweight.server.log import QUEUE, Log, line
 from flyweight.server.pipe import Gauges, Stepped
-from flyweight.server.watch import INTERVAL, Watch
+from flyweight.server.watching.counts import FIELDS, Counts
+from flyweight.server.watching.log import QUEUE, Log, line
+from flyweight.server.watching.watch import INTERVAL, Watch
 from http_server import Running, started
 
 EVIL = 'a\r\n2026-01-01 request x=1\x1b[31m\u2028\u202e\x00"é'

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyweight.server.counts import FIELDS, ITL, TTFT, EngineTotals, Histogram, series
+from flyweight.server.watching.counts import FIELDS, ITL, TTFT, EngineTotals, Histogram, series
 from http_server import Running, started
 
 GAUGES = """

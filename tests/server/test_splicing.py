@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flyweight.server.sse import Spliced, event
+from flyweight.server.http.sse import Spliced, event
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flyweight.server.processes import Process, begun, family
-from flyweight.server.records import Record, running, write
+from flyweight.server.running.processes import Process, begun, family
+from flyweight.server.running.records import Record, running, write
 from http_server import WAIT, Running, started
 
 # Steps that take 20 ms, and an answer of ten seconds.

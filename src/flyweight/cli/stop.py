@@ -10,7 +10,7 @@ import typer
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.server.records import Record
+    from flyweight.server.running.records import Record
 
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
 TELL = 1.0  # seconds until it is said what is waited for
@@ -22,7 +22,7 @@ Now = Annotated[bool, typer.Option("--now", help="Do not wait for what is being 
 
 def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
     """Ends a server: what is being answered is finished first."""
-    from flyweight.server import records
+    from flyweight.server.running import records
 
     found = records.running()
     if port is not None:
@@ -37,7 +37,7 @@ def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
 
 def _nobody(port: int | None) -> str:
     """Why there is nothing to stop."""
-    from flyweight.server import processes, records
+    from flyweight.server.running import processes, records
 
     ports = ", ".join(str(record.port) for record in records.running()) or "none"
     if port is None:
@@ -52,7 +52,7 @@ def _nobody(port: int | None) -> str:
 def end(record: "Record", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import size
-    from flyweight.server.processes import family, resident
+    from flyweight.server.running.processes import family, resident
 
     members = family(record.pid)
     held = sum(resident(one.pid) for one in members)

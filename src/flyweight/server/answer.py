@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from flyweight.collect import Collector, Piece
 from flyweight.prompts import Asked
-from flyweight.server.errors import HttpError, note, told
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import EventStream, headers_of, reply, while_connected
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError, note, told
+from flyweight.server.http.sse import EventStream, headers_of, reply, while_connected
 
 
 class Writer(Protocol):

@@ -12,12 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from flyweight.server.errors import HttpError, note, status_text, told
 from flyweight.server.front import Front
-from flyweight.server.guard import Guard
+from flyweight.server.http.errors import HttpError, note, status_text, told
+from flyweight.server.http.guard import Guard
+from flyweight.server.http.sse import ClientGone, reply
+from flyweight.server.http.visits import Visits, visit_of
 from flyweight.server.routes import ROUTES, Entry
-from flyweight.server.sse import ClientGone, reply
-from flyweight.server.visits import Visits, visit_of
 
 
 def make_app(front: Front) -> ASGIApp:

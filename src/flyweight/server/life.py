@@ -21,17 +21,17 @@ from flyweight.build import Described, describe, find
 from flyweight.config import Settings, fault_asked_for
 from flyweight.server import pipe
 from flyweight.server.app import make_app
-from flyweight.server.client import EngineClient
 from flyweight.server.front import Front
-from flyweight.server.http import Crowd, Server, room
-from flyweight.server.ledger import Ledger
-from flyweight.server.portrait import portrait
-from flyweight.server.processes import begun
-from flyweight.server.records import Record, own_log, remove, write
+from flyweight.server.http.protocol import Crowd, Server, room
+from flyweight.server.ledger.ledger import Ledger
+from flyweight.server.ledger.portrait import portrait
+from flyweight.server.ledger.wishes import Wishes
+from flyweight.server.remote.client import EngineClient
+from flyweight.server.remote.spawning import Engine
+from flyweight.server.remote.telling import Shows
+from flyweight.server.running.processes import begun
+from flyweight.server.running.records import Record, own_log, remove, write
 from flyweight.server.settings import ServerSettings
-from flyweight.server.spawning import Engine
-from flyweight.server.telling import Shows
-from flyweight.server.wishes import Wishes
 from flyweight.text.chat import PLAIN
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer

@@ -28,8 +28,8 @@ from flyweight.server.api import (
     responses,
     tokens,
 )
-from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
 
 Handler = Callable[[Front, Request], Awaitable[Response]]
 JSON = "application/json"

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.server.processes import command, listener
-from flyweight.server.records import running
+from flyweight.server.ledger.wishes import Wishes
+from flyweight.server.remote.spawning import Engine
+from flyweight.server.running.processes import command, listener
+from flyweight.server.running.records import running
 from flyweight.server.settings import ServerSettings
-from flyweight.server.spawning import Engine
-from flyweight.server.wishes import Wishes
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.server.telling import Shows
+    from flyweight.server.remote.telling import Shows
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import Choice
 from flyweight.errors import ConfigError
-from flyweight.server.processes import age
-from flyweight.server.records import address
+from flyweight.server.running.processes import age
+from flyweight.server.running.records import address
 from flyweight.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine

@@ -15,8 +15,8 @@ from flyweight.cli.serve.values import converted
 from flyweight.cli.serve.words import Asked, flags
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
+from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.settings import ServerSettings
-from flyweight.server.wishes import Wishes
 
 SECRET = ("api-key",)
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flyweight.errors import ConfigError
-from flyweight.server import records
-from flyweight.server.records import Record
+from flyweight.server.running import records
+from flyweight.server.running.records import Record
 from flyweight.server.settings import LOOPBACK
 
 POLL = 0.02

@@ -16,7 +16,7 @@ from flyweight.cli.serve.stances import written
 from flyweight.cli.serve.values import count, number
 from flyweight.cli.serve.words import Asked
 from flyweight.errors import CheckpointError, ConfigError
-from flyweight.server.wishes import Wish
+from flyweight.server.ledger.wishes import Wish
 from flyweight.untrusted import read_bytes, shown
 
 FLOATS = {"half": "float16", "float": "float32"}

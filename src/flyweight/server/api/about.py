@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight import __version__
-from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
-from flyweight.server.metrics import CONTENT
-from flyweight.server.sse import reply
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import reply
+from flyweight.server.watching.metrics import CONTENT
 
 
 async def health(front: Front, request: Request) -> Response:

@@ -14,9 +14,10 @@ from flyweight.server.answer import texts
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.scores import chat_scores
 from flyweight.server.api.usage import spent, usage
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, Spliced, event
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import DONE, Spliced, event
 from flyweight.text.tools.deltas import Answer, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 

@@ -17,9 +17,10 @@ from flyweight.server.api.given import Prompts, bare, each
 from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import text_scores
 from flyweight.server.api.usage import spent, usage
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import DONE, Spliced, event
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import DONE, Spliced, event
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.front import Front
-from flyweight.server.sse import reply
+from flyweight.server.http.sse import reply
 
 FOLDER = files("flyweight.server") / "swagger"
 KINDS = {"js": "text/javascript", "css": "text/css"}

@@ -20,9 +20,9 @@ from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.api.given import Ids, bare, each
 from flyweight.server.api.sampling import WIDTH, Text
-from flyweight.server.errors import HttpError
 from flyweight.server.front import Front
-from flyweight.server.sse import headers_of, reply, while_connected
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import headers_of, reply, while_connected
 from flyweight.tasks import PoolingParams
 
 MANY = Field(min_length=1)

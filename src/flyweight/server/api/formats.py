@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from flyweight.errors import RequestError
-from flyweight.server.judges import worded
+from flyweight.server.judging.judges import worded
 from flyweight.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 
 Source = Annotated[str, Field(max_length=LONGEST)]

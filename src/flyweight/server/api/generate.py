@@ -13,9 +13,10 @@ from flyweight.collect import Piece
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.sampling import HOTTEST, StopText, params_of
 from flyweight.server.api.usage import usage
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import event
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import event
 
 
 class GenerateBody(BaseModel):

@@ -19,9 +19,10 @@ from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import TOKEN, Bias, Id, No, Options, params_of
 from flyweight.server.api.scores import token_scores
 from flyweight.server.api.usage import llama_timings
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import event
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import event
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import LEAST_REPETITION, MAX_CHOICES
 from flyweight.untrusted import shown

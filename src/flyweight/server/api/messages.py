@@ -17,7 +17,7 @@ from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.sampling import HOTTEST, StopText
 from flyweight.server.api.telling import chat_body
 from flyweight.server.front import Front
-from flyweight.server.sse import reply
+from flyweight.server.http.sse import reply
 
 SCHEMA = "output_config.format.schema"  # where a body has one
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -22,9 +22,10 @@ from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import Options, beside, params_of
 from flyweight.server.api.telling import Telling, chat_body, told
 from flyweight.server.api.tools import MOST_TOOLS, Tool
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle, Front
-from flyweight.server.sse import encode, reply
+from flyweight.server.bundle import Bundle
+from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import encode, reply
 from flyweight.structured import StructuredOutputs
 from flyweight.text.tools.deltas import Answer, Kind
 from flyweight.text.tools.parser import Reading

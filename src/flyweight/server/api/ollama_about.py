@@ -17,7 +17,7 @@ from flyweight.server.api.embeddings import Dimensions, vectors
 from flyweight.server.api.given import Texts
 from flyweight.server.api.ollama import KEEP, LATEST, ns
 from flyweight.server.front import Front
-from flyweight.server.sse import reply
+from flyweight.server.http.sse import reply
 from flyweight.tasks import PoolingParams
 
 

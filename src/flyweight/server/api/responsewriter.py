@@ -10,9 +10,9 @@ from uuid import uuid4
 from flyweight.collect import Piece
 from flyweight.server.answer import texts
 from flyweight.server.api.telling import Step, Telling, told
-from flyweight.server.errors import HttpError
-from flyweight.server.front import Bundle
-from flyweight.server.sse import event
+from flyweight.server.bundle import Bundle
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import event
 from flyweight.text.tools.deltas import Call, Kind
 from flyweight.text.tools.parser import Reading
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from flyweight.collect import Piece
 from flyweight.results import CompletionOutput
 from flyweight.server.api.chatbody import ChatBody
-from flyweight.server.front import refused
+from flyweight.server.body import refused
 from flyweight.text.tools.deltas import Answer, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 

@@ -16,7 +16,7 @@ from flyweight.server.api.chatbody import ChatBody, Message, Switches
 from flyweight.server.api.sampling import Id
 from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.front import Front
-from flyweight.server.sse import headers_of, reply
+from flyweight.server.http.sse import headers_of, reply
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
 OF_TEXT = ("add_special_tokens", "add_special", "parse_special")

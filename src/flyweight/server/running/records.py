@@ -13,7 +13,7 @@ from typing import Any
 
 from flyweight.config import KeptWeights
 from flyweight.errors import CheckpointError
-from flyweight.server.processes import Process
+from flyweight.server.running.processes import Process
 from flyweight.untrusted import read_json
 
 RECORD_BYTES = 1 << 16

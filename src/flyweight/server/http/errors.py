@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from flyweight.errors import RequestError
-from flyweight.server.client import EngineDown, EngineError
+from flyweight.server.remote.client import EngineDown, EngineError
 
 KINDS = {
     400: "invalid_request_error",

@@ -17,9 +17,9 @@ from uuid import uuid4
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flyweight.server.errors import HttpError, note, told
+from flyweight.server.http.errors import HttpError, note, told
+from flyweight.server.http.sse import reply
 from flyweight.server.settings import LOOPBACK, ServerSettings
-from flyweight.server.sse import reply
 
 OPEN = frozenset({"/health", "/ready"})
 METRICS = "/metrics"

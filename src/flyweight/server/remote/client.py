@@ -17,7 +17,7 @@ import msgspec
 
 from flyweight.errors import ConfigError, FlyweightError, RequestError
 from flyweight.server import pipe
-from flyweight.server.spawning import Engine, ended
+from flyweight.server.remote.spawning import Engine, ended
 from flyweight.types import Event, Request
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time

@@ -1,4 +1,4 @@
-"""The engine's process: one thread that reads the pipe between steps, steps, and writes what came.
+"""The engine's loop: one thread that reads the pipe between steps, steps, and writes what came.
 
 Invariant: no request's data ends the process or another request: what raises is put to the request
 that caused it, or (where none can be named, and it happens twice) to those that shared the step.
@@ -6,7 +6,6 @@ Waits on the pipe while there is nothing to do; ends when the front end is gone.
 no text.
 """
 
-import gc
 import select
 import socket
 import sys
@@ -16,15 +15,14 @@ from collections import deque
 from dataclasses import asdict, astuple
 from typing import Any
 
-from flyweight.build import Loaded, build
-from flyweight.config import Settings
+from flyweight.build import Loaded
 from flyweight.engine.sequence import Plan
-from flyweight.errors import FlyweightError, RequestError
+from flyweight.errors import RequestError
 from flyweight.server import pipe
-from flyweight.server.blame import BROKE, Blame
-from flyweight.server.faults import Fault
-from flyweight.server.pace import Pace
-from flyweight.server.telling import Gone, Teller
+from flyweight.server.remote.telling import Gone
+from flyweight.server.worker.blame import BROKE, Blame
+from flyweight.server.worker.faults import Fault
+from flyweight.server.worker.pace import Pace
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
@@ -51,7 +49,7 @@ class Worker:
         """Until the front end is gone."""
         while True:
             for message in self._read():
-                self._take(message)
+                self.take(message)
             if self.engine.busy:
                 self._step()
 
@@ -73,7 +71,7 @@ class Worker:
         except OSError:
             raise Gone from None
 
-    def _take(self, message: Any) -> None:
+    def take(self, message: Any) -> None:
         if isinstance(message, pipe.Submit):
             self._add(message)
         elif isinstance(message, pipe.Abort):
@@ -213,64 +211,3 @@ def report(error: Exception) -> None:
     """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
     print(f"flyweight: a step failed: {type(error).__name__}", file=sys.stderr)
     traceback.print_tb(error.__traceback__)
-
-
-def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
-    """What a front end must know of a built engine."""
-    limits, plan = loaded.limits, loaded.memory
-    return {
-        "vocab": loaded.spec.vocab,
-        "width": loaded.spec.hidden,
-        "max_model_len": limits.max_model_len,
-        "scored": limits.scored,
-        "adapters": list(settings.adapters),
-        "blocks": limits.blocks,
-        "block_size": limits.block_size,
-        "max_num_seqs": limits.max_num_seqs,
-        "max_num_batched_tokens": limits.max_num_batched_tokens,
-        "prefix_caching": limits.prefix_caching,
-        "threads": plan.sizing.threads,
-        "isa": loaded.isa,
-        "kv_dtype": plan.sizing.kv_dtype,
-        "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
-    }
-
-
-def serve(line: socket.socket) -> int:
-    """Builds the engine that the first message asks for, and runs it."""
-    frames = pipe.Frames(pipe.ToEngine)
-    begun: list[Any] = []
-    while not begun:
-        data = line.recv(READ)
-        if not data:
-            return 0
-        begun = frames.push(data)
-    begin = begun[0]
-    gc.disable()  # nothing that loading makes is garbage
-    try:
-        settings = Settings.of(**begin.settings)
-        loaded = build(settings, Teller(line))
-        worker = Worker(line, loaded, begin)
-    except FlyweightError as error:
-        line.sendall(pipe.frame(pipe.Failed(str(error))))
-        return 2
-    except Gone:
-        return 0
-    gc.freeze()  # what lives as long as the process is not looked at again
-    gc.enable()
-    try:
-        line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
-        for message in begun[1:]:
-            worker._take(message)
-        worker.run()
-    except (Gone, OSError):
-        return 0
-    return 1
-
-
-if __name__ == "__main__":
-    import signal
-
-    # Ctrl-C reaches the whole group; when the engine ends is the front end's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

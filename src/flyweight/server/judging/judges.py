@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from flyweight.errors import RequestError
-from flyweight.server.judge import LENGTH, Begin, pack
+from flyweight.server.judging.judge import LENGTH, Begin, pack
 from flyweight.structured import NAME, StructuredOutputs
 
 MOST = 2  # processes
@@ -91,7 +91,7 @@ class Judges:
     async def _start(self) -> Process:
         """A process, once it has answered something."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "flyweight.server.judge"),
+            *(sys.executable, "-P", "-m", "flyweight.server.judging.judge"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         assert process.stdin is not None

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.collect import Collector, VectorCollector
-from flyweight.server.counts import HttpCounts
-from flyweight.server.watch import Says
+from flyweight.server.watching.counts import HttpCounts
+from flyweight.server.watching.watch import Says
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CUT = 499  # the status of an answer nobody waited for, before it began

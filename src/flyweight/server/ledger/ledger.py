@@ -12,11 +12,11 @@ from typing import Any
 from flyweight.config import Settings
 from flyweight.engine.metrics import Metrics
 from flyweight.plan.memory import size
+from flyweight.server.ledger.portrait import Portrait
+from flyweight.server.ledger.wishes import DEFAULT, Wishes
 from flyweight.server.pipe import Gauges
-from flyweight.server.portrait import Portrait
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
-from flyweight.server.wishes import DEFAULT, Wishes
 
 PATIENCE = 100  # requests that end before a feature without effect is told of
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from flyweight.collect import Collector, VectorCollector
-from flyweight.server.client import Stream
-from flyweight.server.counts import Counts
 from flyweight.server.pipe import News, Stepped
+from flyweight.server.remote.client import Stream
+from flyweight.server.watching.counts import Counts
 
 INTERVAL = 10.0  # seconds between two lines about the same
 

@@ -18,9 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from flyweight.server.client import EngineClient
-from flyweight.server.counts import Counts, Histogram
 from flyweight.server.pipe import Gauges
+from flyweight.server.remote.client import EngineClient
+from flyweight.server.watching.counts import Counts, Histogram
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name", "engine")

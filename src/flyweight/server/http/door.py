@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flyweight.server.errors import HttpError
+from flyweight.server.http.errors import HttpError
 from flyweight.server.settings import ServerSettings
 
 LONGEST_WAIT = 60  # seconds a client is told to stay away at most

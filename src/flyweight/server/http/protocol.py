@@ -17,9 +17,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from flyweight.errors import ConfigError
-from flyweight.server.errors import HttpError
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.sse import encode
 from flyweight.server.settings import ServerSettings
-from flyweight.server.sse import encode
 
 PIPELINED = 16  # requests that may wait behind one on its connection
 LINE = 4  # bytes of a header beside its name and value

@@ -1,0 +1,91 @@
+"""A request's body as what its route takes, or what is wrong with it in our words.
+
+Invariant: what is refused costs little, however it is written: its size is judged before it is
+decoded, its values before they are checked.  Knows no dialect.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from flyweight.errors import nearest
+from flyweight.server.http.errors import HttpError
+from flyweight.server.settings import ServerSettings
+from flyweight.untrusted import shown
+
+Body = TypeVar("Body", bound=BaseModel)
+MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
+
+
+def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
+    """A body as what its route takes.  Raises `HttpError`."""
+    most = settings.body_values  # each costs a comma, and much more once it is read
+    if raw.count(b",") >= most:
+        raise HttpError(400, f"the body has {most} commas or more; --max-body-values sets that")
+    try:
+        given = msgspec.json.decode(raw)
+    except RecursionError:
+        raise HttpError(400, "the body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise HttpError(400, "the body is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise HttpError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise HttpError(400, "the body is not a JSON object")
+    if raw.count(b",") > MOST_ITEMS // 8 and items(given) > MOST_ITEMS:
+        raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
+    if settings.lenient:
+        extra = [name for name in given if name not in known(kind)]
+        request.state.ignored = extra
+        given = {name: value for name, value in given.items() if name not in extra}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise refused(error, kind) from None
+    except RecursionError:
+        raise HttpError(400, "the body is nested too deeply") from None
+
+
+def items(value: Any) -> int:
+    """How many values are in lists and objects; lists of ids count as one."""
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            count += len(one)
+            left.extend(one.values())
+        elif isinstance(one, list) and set(map(type, one)) != {int}:
+            count += len(one)
+            left.extend(one)
+    return count
+
+
+def known(kind: type[BaseModel]) -> set[str]:
+    """Names a body may have."""
+    fields = kind.model_fields
+    return {*fields, *(f.alias for f in fields.values() if f.alias)}
+
+
+def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
+    """The first mistake of a body, in our words."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = [str(part) for part in first["loc"] if _names_a_field(str(part))]
+    name = ".".join(place)[:200] or "body"
+    if first["type"] == "extra_forbidden":
+        hint = nearest(place[-1][:100], known(kind)) if len(place) == 1 else ""
+        return HttpError(
+            400, f"{shown(name)} is not a field that is taken here{hint}", name, "unknown_field"
+        )
+    if first["type"] == "missing":
+        return HttpError(400, f"{name} is missing", name, "missing_field")
+    value = shown(first.get("input"))
+    words = first["msg"].removeprefix("Value error, ")
+    words = words.removeprefix("Input should be ")
+    return HttpError(400, f"{name} = {value} is not valid; allowed: {words}", name, "bad_value")
+
+
+def _names_a_field(part: str) -> bool:
+    """Whether a part of an error's place is the client's, and no kind that a union has tried."""
+    return not part[:1].isupper() and "[" not in part

@@ -1,0 +1,129 @@
+"""The requests of one HTTP request: under way as one, heard as one, ended as one.
+
+Invariant: whatever becomes of a client, what it began is ended, and its place at the door is given
+back once.  Knows no dialect.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from flyweight.collect import Collector, Piece, VectorCollector
+from flyweight.prompts import Asked
+from flyweight.server.http.door import Place
+from flyweight.server.http.errors import HttpError
+from flyweight.server.remote.client import Stream
+
+if TYPE_CHECKING:
+    from flyweight.server.front import Front
+
+
+class Bundle:
+    """The requests of one HTTP request, and what they bring.  They are under way once it exists;
+    `close` ends what is left of them.
+    """
+
+    def __init__(self, front: "Front", asked: Sequence[Asked], place: Place) -> None:
+        self.front, self.place = front, place
+        self.collectors: list[Collector | VectorCollector] = []
+        self._news = asyncio.Event()
+        self._streams: list[Stream] = []
+        self._deadline: HttpError | None = None
+        self._closed = False
+        seconds = front.settings.request_seconds
+        self._late = asyncio.get_running_loop().call_later(seconds, self._too_late, seconds)
+        front.active += 1
+        try:
+            for one in asked:
+                self._submit(one)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *gone: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._late.cancel()
+        for stream in self._streams:
+            self.front.client.leave(stream)
+            self.front.watch.ended(stream)
+        self.front.door.leave(self.place, self.place.requests, self.place.tokens)
+        self.front.active -= 1
+
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
+        """What is new, with the number of the prompt it belongs to, until all has come.  Raises
+        what ended a request.
+        """
+        live = list(enumerate(self._streams))
+        while live:
+            await self._next()
+            found: list[tuple[int, Piece]] = []
+            for i, stream in live:
+                if stream.error is not None:
+                    raise stream.error
+                collector = stream.collector
+                if isinstance(collector, Collector):
+                    found += [(i, piece) for piece in collector.pieces()]
+            if found:
+                _judge(found)
+                yield found
+            live = [(i, stream) for i, stream in live if not stream.over]
+
+    async def done(self) -> list[Collector | VectorCollector]:
+        """Waits for everything."""
+        while not all(stream.over for stream in self._streams):
+            await self._next()
+        for stream in self._streams:
+            if stream.error is not None:
+                raise stream.error
+        for collector in self.collectors:
+            if isinstance(collector, Collector):
+                _judge([(0, piece) for piece in collector.pieces()])
+        return self.collectors
+
+    async def _next(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        if self._deadline is not None:
+            raise self._deadline
+
+    def _submit(self, asked: Asked) -> None:
+        asking = self.front.asking
+        make = asking.collector if asked.pooling is None else asking.vector
+        collector = make(asked, asking.id())
+        stream = self.front.client.submit(collector, self._news)
+        choices, tokens = width(asked), len(asked.tokens)
+        stream.begun = lambda: self.front.door.leave(self.place, choices, tokens)
+        self.collectors.append(collector)
+        self._streams.append(stream)
+
+    def _too_late(self, seconds: float) -> None:
+        self._deadline = HttpError(
+            504, f"not answered within {seconds:g} seconds; --request-timeout sets that",
+            code="deadline",
+        )  # fmt: skip
+        self._news.set()
+
+
+def _judge(found: Sequence[tuple[int, Piece]]) -> None:
+    """Raises where the engine could not finish a choice."""
+    for _, piece in found:
+        if piece.finish == "error":
+            words = f"the engine failed on this request: {piece.reason}"
+            raise HttpError(500, words, code="engine_error")
+
+
+def width(asked: Asked) -> int:
+    """How many sequences it takes to answer a prompt."""
+    if asked.pooling is not None:
+        return 1
+    if asked.beam is not None:
+        return asked.beam.beam_width
+    return max(asked.params.n, asked.params.best_of or 1)

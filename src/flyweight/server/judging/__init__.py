@@ -1,0 +1,1 @@
+"""Whether a constraint can be kept to, found out in processes that may be killed."""

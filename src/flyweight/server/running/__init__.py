@@ -1,0 +1,1 @@
+"""Which servers of ours run on this machine, and whose processes they are."""

@@ -1,0 +1,1 @@
+"""What is counted and said while the server runs: counts, metrics, log."""

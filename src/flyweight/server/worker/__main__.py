@@ -1,0 +1,77 @@
+"""The engine's process: builds the engine that its first message asks for, then runs its loop.
+
+Invariant: what fails while loading is told over the pipe, and ends this process alone.  Knows no
+HTTP and no text.
+"""
+
+import gc
+import signal
+import socket
+import sys
+from typing import Any
+
+from flyweight.build import Loaded, build
+from flyweight.config import Settings
+from flyweight.errors import FlyweightError
+from flyweight.server import pipe
+from flyweight.server.remote.telling import Gone, Teller
+from flyweight.server.worker.loop import READ, Worker
+
+
+def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
+    """What a front end must know of a built engine."""
+    limits, plan = loaded.limits, loaded.memory
+    return {
+        "vocab": loaded.spec.vocab,
+        "width": loaded.spec.hidden,
+        "max_model_len": limits.max_model_len,
+        "scored": limits.scored,
+        "adapters": list(settings.adapters),
+        "blocks": limits.blocks,
+        "block_size": limits.block_size,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "prefix_caching": limits.prefix_caching,
+        "threads": plan.sizing.threads,
+        "isa": loaded.isa,
+        "kv_dtype": plan.sizing.kv_dtype,
+        "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
+    }
+
+
+def serve(line: socket.socket) -> int:
+    """Builds the engine that the first message asks for, and runs it."""
+    frames = pipe.Frames(pipe.ToEngine)
+    begun: list[Any] = []
+    while not begun:
+        data = line.recv(READ)
+        if not data:
+            return 0
+        begun = frames.push(data)
+    begin = begun[0]
+    gc.disable()  # nothing that loading makes is garbage
+    try:
+        settings = Settings.of(**begin.settings)
+        loaded = build(settings, Teller(line))
+        worker = Worker(line, loaded, begin)
+    except FlyweightError as error:
+        line.sendall(pipe.frame(pipe.Failed(str(error))))
+        return 2
+    except Gone:
+        return 0
+    gc.freeze()  # what lives as long as the process is not looked at again
+    gc.enable()
+    try:
+        line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
+        for message in begun[1:]:
+            worker.take(message)
+        worker.run()
+    except (Gone, OSError):
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole group; when the engine ends is the front end's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))
