@@ -6,7 +6,7 @@ engine and no chat template.
 
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from operator import index
@@ -103,7 +103,7 @@ class Reader:
     def _check(
         self, text: str | None, tokens: Sequence[int], params: SamplingParams, answer: int
     ) -> None:
-        vocab, most = self.vocab, self.longest - answer
+        most = self.longest - answer
         if not tokens:
             bare = " and nothing is put before it (this vocabulary adds no BOS token)"
             why = "" if text is None else bare
@@ -121,17 +121,22 @@ class Reader:
                 "no memory for their logits; nearest valid: none",
                 "prompt_logprobs",
             )
-        for name, ids in (
-            ("prompt", tokens),
-            ("stop_token_ids", params.stop_token_ids),
-            ("allowed_token_ids", params.allowed_token_ids or ()),
-            ("logit_bias", params.logit_bias),
-        ):
-            bad = next((i for i in ids if not 0 <= i < vocab), None)
-            if bad is not None:
-                raise RequestError(
-                    f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
-                )
+        within("prompt", tokens, self.vocab)
+        self.check_ids(params)
+
+    def check_ids(self, params: SamplingParams) -> None:
+        """Raises `RequestError` where an option names a token that the vocabulary lacks."""
+        within("stop_token_ids", params.stop_token_ids, self.vocab)
+        within("allowed_token_ids", params.allowed_token_ids or (), self.vocab)
+        within("logit_bias", params.logit_bias, self.vocab)
+
+
+def within(name: str, ids: Iterable[int], vocab: int) -> None:
+    bad = next((i for i in ids if not 0 <= i < vocab), None)
+    if bad is not None:
+        raise RequestError(
+            f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
+        )
 
 
 def encoded(

@@ -100,6 +100,14 @@ def test_json_objects_and_text(server: Running) -> None:
     assert text.json["choices"][0]["text"] == plain.json["choices"][0]["text"]
 
 
+def test_a_grammar_and_options_that_leave_nothing_are_the_clients(server: Running) -> None:
+    """Of the allowed tokens none begins an object."""
+    (word,) = server.post("/tokenize", {"content": "a"}).json["tokens"][:1]
+    got = completed(server, response_format={"type": "json_object"}, allowed_token_ids=[word])
+    assert got.status == 400 and got.json["error"]["param"] == "structured_outputs"
+    assert got.json["error"]["code"] == "no_token_left"
+
+
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [

@@ -96,3 +96,9 @@ def test_generate(server: Running) -> None:
     events = server.post("/generate", {**body, "stream": True}).events
     assert "".join(e["text"] for e in events) == text and events[-1]["tokens"] == 12
     assert server.post("/generate", {**body, "n": 2}).json["error"]["param"] == "n"
+
+
+@pytest.mark.parametrize("route", ["/apply-template", "/v1/chat/completions/input_tokens"])
+def test_what_a_chat_would_refuse_is_refused_unasked(talker: Running, route: str) -> None:
+    got = talker.post(route, {"messages": TALK, "allowed_token_ids": [2**31 - 1]})
+    assert got.status == 400 and got.json["error"]["param"] == "allowed_token_ids"

@@ -15,14 +15,13 @@ from typing import Protocol
 
 from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.errors import RequestError
-from flyweight.structured import NAME, StructuredOutputs
+from flyweight.structured import NAME, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32
 
 KEPT_BYTES = 64 << 20  # of compiled grammars
 PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
 FAILED = "the grammar could not be followed: {}"
-STUCK = "the grammar and the request's other options leave no token to draw"
 
 
 class Matcher(Protocol):

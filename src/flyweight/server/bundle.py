@@ -13,6 +13,7 @@ from flyweight.prompts import Asked
 from flyweight.server.http.door import Place
 from flyweight.server.http.errors import HttpError
 from flyweight.server.remote.client import Stream
+from flyweight.structured import NAME, STUCK
 
 if TYPE_CHECKING:
     from flyweight.server.front import Front
@@ -115,6 +116,8 @@ class Bundle:
 def _judge(found: Sequence[tuple[int, Piece]]) -> None:
     """Raises where the engine could not finish a choice."""
     for _, piece in found:
+        if piece.finish == "error" and piece.reason == STUCK:  # what was asked for cannot be had
+            raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
         if piece.finish == "error":
             words = f"the engine failed on this request: {piece.reason}"
             raise HttpError(500, words, code="engine_error")

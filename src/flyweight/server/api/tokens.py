@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError
+from flyweight.prompts import within
 from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
-from flyweight.server.api.sampling import Id
+from flyweight.server.api.sampling import Id, params_of
 from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.front import Front
 from flyweight.server.http.sse import headers_of, reply
@@ -110,12 +111,7 @@ async def tokenize(front: Front, request: Request) -> Response:
 async def detokenize(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), DetokenizeBody)
     front.lane(body.model, None, None)
-    vocab = front.asking.facts.vocab
-    bad = next((i for i in body.tokens if i >= vocab), None)
-    if bad is not None:
-        raise RequestError(
-            f"tokens: token id {bad} is out of range; allowed: 0 to {vocab - 1}", "tokens"
-        )
+    within("tokens", body.tokens, front.asking.facts.vocab)
     text = await front.aside(front.tokenizer.decode, body.tokens, False)
     return reply({"prompt": text, "content": text})
 
@@ -136,6 +132,7 @@ async def input_tokens(front: Front, request: Request) -> Response:
 async def _conversation(front: Front, request: Request) -> dict[str, Any]:
     body = front.read(request, await request.body(), ChatBody)
     front.lane(body.model, None, None)
+    front.asking.reader.check_ids(params_of(body.wanted(front.defaults)))
     return await front.aside(rendered, front, body)
 
 
