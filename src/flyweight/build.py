@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
-from flyweight.engine.grammars import Grammars
+from flyweight.engine.grammars import KEPT_BYTES, Grammars
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
@@ -29,7 +29,7 @@ from flyweight.models.registry import Family, family
 from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
-from flyweight.sampling.grammar import Compiler, Vocabulary
+from flyweight.sampling.grammar import Compiler, Vocabulary, compiler_nbytes
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
@@ -168,15 +168,19 @@ def backend(settings: Settings, cores: int) -> Ops:
     return CpuOps(settings.threads or cores, settings.isa, settings.activations)
 
 
-def build(settings: Settings, notify: Notify | None = None) -> Loaded:
-    """Loads a model and wires its engine.  Raises `ConfigError` or `CheckpointError`."""
+def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = False) -> Loaded:
+    """Loads a model and wires its engine; anybody may ask a server for `grammars`, and its memory
+    plan counts them.  Raises `ConfigError` or `CheckpointError`.
+    """
     tell: Notify = notify or Silent()
     here = machine()
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = needs(found.checkpoint, found.spec, found.plan, ops)
-    memory = memory_plan(settings, asked.beside(_adapter_kinds(adapters, found), ops), here)
+    asked = asked.beside(_adapter_kinds(adapters, found), ops)
+    room = KEPT_BYTES + compiler_nbytes(found.spec.vocab) if grammars else 0
+    memory = memory_plan(settings, asked, here, room)
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights = load_kept(settings, found, ops, tell)
@@ -258,8 +262,10 @@ def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -
     return Needs.of(spec, slot_kinds(checkpoint, plan), ops)
 
 
-def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
-    """The memory plan at the context asked for, or at the longest that fits, up to the model's."""
+def memory_plan(settings: Settings, asked: Needs, here: Machine, grammars: int = 0) -> MemoryPlan:
+    """The memory plan at the context asked for, or at the longest that fits, up to the model's;
+    `grammars` bytes are for grammars.
+    """
     held = resident()
     length = settings.max_model_len or asked.spec.context
     kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
@@ -276,6 +282,7 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine) -> MemoryPlan:
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
+        grammars=grammars,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     return plan_memory(asked, sizing, (held, _allowed(settings, here, held)), least)

@@ -179,3 +179,35 @@ def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
     marks = grammars.marks(Plan(chunks))
     assert list(marks.errors) == [0] and "ZeroDivisionError" in marks.errors[0]
     assert marks.masks[1].tolist() == [2]
+
+
+def test_the_compiler_is_built_ahead_of_the_first_grammar() -> None:
+    built: list[Spells] = []
+
+    def make() -> Spells:
+        built.append(Spells())
+        return built[-1]
+
+    grammars = Grammars(make)
+    assert not grammars.prepared and Grammars().prepared
+    grammars.prepare()
+    grammars.prepare()
+    assert grammars.prepared and not grammars.busy, "nobody waits for it"
+    grammars.begin(asked("a"))
+    assert all_ready(grammars) == [("a", "")]
+    assert len(built) == 1 and built[0].count == 1
+
+
+def test_a_compiler_that_could_not_be_built_ahead_is_built_again() -> None:
+    made: list[str] = []
+
+    def make() -> Spells:
+        made.append("try")
+        if len(made) == 1:
+            raise MemoryError
+        return Spells()
+
+    grammars = Grammars(make)
+    grammars.prepare()
+    grammars.begin(asked("a"))
+    assert all_ready(grammars) == [("a", "")] and len(made) == 2

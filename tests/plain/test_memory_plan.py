@@ -16,7 +16,15 @@ from flyweight.kv.memory import kv_memory
 from flyweight.models.registry import family
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
-from flyweight.plan.memory import MIB, Needs, Sizing, block_bytes, plan_memory, smallest
+from flyweight.plan.memory import (
+    MIB,
+    Needs,
+    Sizing,
+    block_bytes,
+    plan_memory,
+    smallest,
+    summary,
+)
 from flyweight.plan.step import attend_bytes, sample_bytes
 from flyweight.spec import Files
 
@@ -110,6 +118,23 @@ def test_an_unasked_context_is_the_longest_that_fits() -> None:
 def test_need_grows_with_every_setting(change) -> None:
     at = (HELD, 64 << 30)
     assert smallest(NEEDS, replace(SIZING, **change), at).need > smallest(NEEDS, SIZING, at).need
+
+
+def test_grammars_are_counted_where_they_may_be_asked_for() -> None:
+    without, room = plan(), 110 * MIB
+    counted = plan(replace(SIZING, grammars=room))
+    assert counted.need == without.need + room and counted.blocks == without.blocks
+    rows = dict(counted.rows())
+    assert rows["grammars: the vocabulary, compiled ones kept"] == room
+    assert sum(rows.values()) == counted.need
+    assert "grammars 110.0 MiB" in summary(counted)
+    assert not any("grammars" in what for what, _ in without.rows())
+    assert "grammars" not in summary(without)
+    with pytest.raises(ConfigError, match=r"110\.0 MiB for grammars") as refused:
+        plan(replace(SIZING, grammars=room), limit=400 * MIB)
+    way = re.search(r"memory_limit = (\d+)MiB", str(refused.value))
+    assert way is not None
+    plan(replace(SIZING, grammars=room), limit=int(way[1]) * MIB)
 
 
 def test_wider_activations_need_more() -> None:

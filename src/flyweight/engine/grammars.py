@@ -60,8 +60,8 @@ class _Held:
 
 
 class Grammars:
-    """`make` builds the compiler, which takes a while for a large vocabulary and is done when the
-    first grammar comes; None: there are no grammars here.
+    """`make` builds the compiler, which takes a while for a large vocabulary and is done by
+    `prepare`, or when the first grammar comes; None: there are no grammars here.
     """
 
     def __init__(self, make: Callable[[], Compiles] | None = None, most: int = KEPT_BYTES) -> None:
@@ -74,6 +74,16 @@ class Grammars:
         self._held: dict[tuple[str, int], _Held] = {}
 
     # --- before a request is scheduled ---
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the compiler is there, or being built, or not wanted."""
+        return self._make is None or self._thread is not None
+
+    def prepare(self) -> None:
+        """Has the compiler built, so that the first grammar need not wait for it."""
+        if not self.prepared:
+            self._worker().submit(self._build)
 
     @property
     def busy(self) -> bool:
@@ -91,9 +101,7 @@ class Grammars:
             raise RequestError(f"{NAME}: this engine has no vocabulary to compile one for", NAME)
         if request.id in self._begun:
             raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "grammar")
-        self._begun[request.id] = request, self._thread.submit(self._compiled, outputs)
+        self._begun[request.id] = request, self._worker().submit(self._compiled, outputs)
 
     def ready(self) -> list[tuple[Request, str]]:
         """Requests whose grammar is compiled, or why it cannot be."""
@@ -127,10 +135,19 @@ class Grammars:
         kept = self._kept.get(outputs)
         if kept is not None:
             return kept[0]
+        return self._build().compile(outputs)
+
+    def _worker(self) -> ThreadPoolExecutor:
+        """One thread: what is begun first is done first."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "grammar")
+        return self._thread
+
+    def _build(self) -> Compiles:
         if self._compiler is None:
             assert self._make is not None
             self._compiler = self._make()
-        return self._compiler.compile(outputs)
+        return self._compiler
 
     def _keep(self, request: Request, matcher: Matcher) -> None:
         """The newest grammars whose bytes fit; the last always does."""

@@ -42,7 +42,8 @@ SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 @dataclass(frozen=True, slots=True)
 class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as are useful and fit.  `scored`
-    rows of a step's logits may be for prompts' log-probabilities.
+    rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
+    requests, where they are counted.
     """
 
     max_model_len: int
@@ -54,6 +55,7 @@ class Sizing:
     draft_tokens: int = 0
     scored: int = 0
     blocks: int = 0
+    grammars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class MemoryPlan:
 
     @property
     def running(self) -> int:
-        return self.kv + self.books + self.step + self.logits
+        return self.kv + self.books + self.step + self.logits + self.sizing.grammars
 
     def rows(self) -> list[tuple[str, int]]:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
@@ -100,8 +102,11 @@ class MemoryPlan:
             ("arrays of a step", self.step),
             ("logits and sampling", self.logits),
         ]
-        loading = LOAD_BUFFER - self.running
-        return [*rows, ("more while loading", loading)] if loading > 0 else rows
+        more = [
+            ("grammars: the vocabulary, compiled ones kept", self.sizing.grammars),
+            ("more while loading", LOAD_BUFFER - self.running),
+        ]
+        return rows + [(what, amount) for what, amount in more if amount > 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +197,11 @@ def size(n: int) -> str:
 
 def summary(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
+    parts = {"weights": plan.weights, "K/V": plan.kv, "grammars": plan.sizing.grammars}
+    told = ", ".join(f"{what} {size(amount)}" for what, amount in parts.items() if amount)
     return (
-        f"{size(plan.need)} of {size(plan.limit)} allowed (weights {size(plan.weights)}, "
-        f"K/V {size(plan.kv)}); context {plan.sizing.max_model_len}"
+        f"{size(plan.need)} of {size(plan.limit)} allowed ({told}); "
+        f"context {plan.sizing.max_model_len}"
     )
 
 
@@ -222,10 +229,12 @@ def _refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
     ways = [f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"]
     ways += _smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
     sizing = plan.sizing
+    grammars = f"{size(sizing.grammars)} for grammars, " if sizing.grammars else ""
     return (
         f"memory_limit of {size(plan.limit)} is too small: this model needs {size(plan.need)} "
         f"({size(plan.weights)} weights, {size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
-        f"{size(plan.step + plan.logits)} to compute with, {size(plan.base)} held already); "
+        f"{size(plan.step + plan.logits)} to compute with, {grammars}{size(plan.base)} held "
+        "already); "
         f"nearest settings that fit: {' or '.join(ways)}"
     )
 

@@ -9,6 +9,7 @@ call.  Knows no sequences and no step.
 
 import json
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ REMEMBERED = 64  # answers
 # Of a compiled grammar: a floor, and so many for each byte of its source (measured: 1 MB for small
 # ones, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
 LEAST_BYTES, BYTES_EACH = MIB, 64
+# Of a compiler: a floor, and so many for each token (measured: 332 of Qwen's 152k, 371 of Llama 2's
+# 32k, 2 MB for 2k).
+LEAST_COMPILER, TOKEN_BYTES = MIB, 400
+BREATH = 2e-7  # seconds a token for others, between two calls that hold the interpreter's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +130,24 @@ def limits(kind: str) -> "LLParserLimits":
 
 
 class Compiler:
-    """Makes matchers for one vocabulary.  Building one takes a second for a vocabulary of 150k."""
+    """Makes matchers for one vocabulary.  Building one takes most of a second for a vocabulary of
+    150k; twice a fifth of one of them nothing else can run in the process, so that of steps that go
+    on meanwhile two are late, by that much each.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self.words = -(-vocabulary.size // 32)
         self.ends = sorted(vocabulary.ends)
-        self._tokenizer: LLTokenizer = LLTokenizer(
+        whole = LLTokenizer(
             TokenizerWrapper(_Bytes(vocabulary)),
             n_vocab=vocabulary.size + (not vocabulary.ends),
             eos_token=sorted(vocabulary.ends) or [vocabulary.size],
+            slices=[],
         )
+        time.sleep(BREATH * vocabulary.size)
+        self._tokenizer: LLTokenizer = whole.with_slices(LLTokenizer.general_slices())
 
     def compile(self, outputs: StructuredOutputs) -> "Matcher":
         """A matcher at the beginning of a text.  Raises `RequestError`."""
@@ -153,6 +164,11 @@ class Compiler:
     def nbytes(self, outputs: StructuredOutputs) -> int:
         """About what a compiled grammar takes."""
         return LEAST_BYTES + BYTES_EACH * sum(len(str(value)) for value in outputs.given.values())
+
+
+def compiler_nbytes(tokens: int) -> int:
+    """About what a compiler takes for a vocabulary of so many."""
+    return LEAST_COMPILER + TOKEN_BYTES * tokens
 
 
 class Judge:

@@ -35,7 +35,13 @@ def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
         "threads": plan.sizing.threads,
         "isa": loaded.isa,
         "kv_dtype": plan.sizing.kv_dtype,
-        "memory": {"weights": plan.weights, "kv": plan.kv, "need": plan.need, "limit": plan.limit},
+        "memory": {
+            "weights": plan.weights,
+            "kv": plan.kv,
+            "grammars": plan.sizing.grammars,
+            "need": plan.need,
+            "limit": plan.limit,
+        },
     }
 
 
@@ -52,7 +58,7 @@ def serve(line: socket.socket) -> int:
     gc.disable()  # nothing that loading makes is garbage
     try:
         settings = Settings.of(**begin.settings)
-        loaded = build(settings, Teller(line))
+        loaded = build(settings, Teller(line), grammars=True)
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
         line.sendall(pipe.frame(pipe.Failed(str(error))))

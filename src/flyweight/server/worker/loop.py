@@ -26,6 +26,7 @@ from flyweight.server.worker.pace import Pace
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
+QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
 
 
 class Worker:
@@ -57,8 +58,11 @@ class Worker:
 
     def _read(self) -> list[Any]:
         """What has come; waits for it where there is nothing to compute."""
-        wait = 0 if self.engine.busy else None
+        grammars = self.engine.grammars
+        wait = 0 if self.engine.busy else None if grammars.prepared else QUIET
         if not select.select([self.line], [], [], wait)[0]:
+            if not self.engine.busy:
+                grammars.prepare()
             return []
         data = self.line.recv(READ)
         if not data:
