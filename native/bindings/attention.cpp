@@ -3,14 +3,17 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "../attend_plan.h"
 #include "attention.h"
+#include "pages.h"
 
 namespace flyweight {
 
@@ -136,6 +139,25 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
   return out;
 }
 
+// Has the system find memory for blocks that may never have been written; what they hold stays as it is.  Huge pages are
+// zeroed by all workers, one at a time each.  Where the system cannot, nothing happens.
+void populate_kv(Engine& engine, const KV& kv, int64_t first, int64_t count) {
+  const KVView& view = kv.view;
+  require(first >= 0 && count >= 0 && first <= view.blocks - count, "blocks outside the KV memory");
+  const int64_t row = view.heads * view.block * element_bytes(view.type);
+  const Computing computing;
+  for (const auto& [data, dim] : {std::pair{view.k, view.k_dim}, std::pair{view.v, view.v_dim}}) {
+    if (!data) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * row * dim);
+    const uintptr_t end = begin + static_cast<uintptr_t>(count * row * dim);
+    const uintptr_t page = begin / kHugePage;
+    engine.pool.run(static_cast<int64_t>((end + kHugePage - 1) / kHugePage - page), [&](int64_t chunk, int) {
+      const uintptr_t from = (page + static_cast<uintptr_t>(chunk)) * kHugePage;
+      populate(std::max(begin, from), std::min(end, from + kHugePage));
+    });
+  }
+}
+
 void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
   const KVView& view = kv.view;
   require(src.size() == dst.size(), "src and dst differ in length");
@@ -162,6 +184,7 @@ void bind_attention(nb::module_& m) {
         array("sin"), nb::arg("norms"));
   m.def("attend", &attend, nb::arg("pool"), nb::arg("scratch"), array("q"), nb::arg("kv"), array("positions"),
         array("starts"), array("tables"), nb::arg("scoring"));
+  m.def("populate_kv", &populate_kv, nb::arg("pool"), nb::arg("kv"), nb::arg("first"), nb::arg("count"));
   m.def("move_kv", &move_kv, nb::arg("pool"), nb::arg("scratch"), nb::arg("kv"), array("src"), array("dst"));
 }
 

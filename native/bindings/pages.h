@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,15 @@ namespace flyweight {
 constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
+
+// Memory for the pages that hold [begin, end), before they are written: a page at a time costs more.
+inline void populate(uintptr_t begin, uintptr_t end) {
+#if defined(MADV_POPULATE_WRITE)
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = begin / page * page;
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
+#endif
+}
 
 // One mapping that starts on a huge page: anonymous, where pages never touched cost nothing, or of a file.
 class Pages {

@@ -19,6 +19,7 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import CheckpointError, ConfigError
+from flyweight.kv.ahead import Ahead
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.models.adapters import kinds as adapter_kinds
@@ -88,6 +89,7 @@ class Loaded:
     """
 
     engine: Engine
+    ahead: Ahead
     tokenizer: Tokenizer
     spec: ModelSpec
     memory: MemoryPlan
@@ -205,6 +207,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
         adapter.close()
     return Loaded(
         engine=engine,
+        ahead=Ahead(engine.scheduler.pool, layers, ops),
         tokenizer=found.tokenizer,
         spec=found.spec,
         memory=memory,

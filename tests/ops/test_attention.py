@@ -14,6 +14,7 @@ from op_cases import Paged, ids, normal, paged, poisoned, still
 
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Array, HeadNorm, Rotation, bf16_bits, from_bf16_bits
+from flyweight.plan.machine import resident
 from flyweight.spec import KVGroup
 from flyweight.wire import F32
 
@@ -300,6 +301,21 @@ def test_untouched_blocks_cost_nothing() -> None:
     kv = kv_layer(KVGroup(8, 128, 128), 1 << 16, 16, "f16")  # 4 GiB of address space
     assert kv.nbytes == (1 << 20) * 8 * 256 * 2
     assert kv.block_size == 16 and kv.group.heads == 8
+
+
+def test_memory_asked_for_is_there_and_what_was_written_stays() -> None:
+    ops, kv = Ops(ISAS[-1]), kv_layer(KVGroup(8, 128, 128), 1 << 12, 16, "f16")
+    kv.k[: 1 << 20] = 7
+    before = resident()
+    ops.populate_kv(kv, 0, 1 << 10)  # 32 MiB of K and as much of V
+    if resident() > before:  # the system can
+        assert resident() - before >= (63 << 20) - (2 << 20)
+    ops.populate_kv(kv, (1 << 12) - 1, 1)
+    ops.populate_kv(kv, 5, 0)
+    assert (kv.k[: 1 << 20] == 7).all() and not kv.k[1 << 20 : 40 << 20].any()
+    for first, count in ((-1, 1), (0, -1), (4000, 97), (2**62, 2**62)):
+        with pytest.raises(ValueError):
+            ops.populate_kv(kv, first, count)
 
 
 def test_refusals() -> None:

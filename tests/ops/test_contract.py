@@ -351,6 +351,16 @@ def test_move_kv_copies_slots(make: Make, rng: np.random.Generator) -> None:
         assert (ops.attend(q, kv, first, 0.3) == ops.attend(q, kv, second, 0.3)).all()
 
 
+def test_memory_asked_for_ahead_changes_nothing(make: Make, rng: np.random.Generator) -> None:
+    ops, pages = make(), paged(rng, [(0, 16)], 8)
+    batch = pages.step([(0, 16)])
+    kv = poisoned(ops, KVGroup(2, 8, 8), pages, "f32")
+    q = ops.rope_store(normal(rng, 16, 6 * 8), kv, batch, still(16, 4), None)
+    before = ops.attend(q, kv, batch, 0.3)
+    ops.populate_kv(kv, 0, pages.blocks)
+    assert (ops.attend(q, kv, batch, 0.3) == before).all()
+
+
 def test_nothing_to_do(make: Make, rng: np.random.Generator) -> None:
     ops, none = make(), np.empty((0, 32), np.float32)
     w = ops.pack((5, 32), [part(rng, "f32", 5, 32)])

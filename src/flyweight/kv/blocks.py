@@ -69,6 +69,7 @@ class BlockPool:
         self.hash_of: list[bytes | None] = [None] * blocks
         self.by_hash: dict[bytes, int] = {}
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self.reached = 0  # blocks from this one on were never taken
         self.on_evict: Callable[[int, bytes], None] = lambda block, key: None
 
     def match(self, table: Table, tokens: Sequence[int]) -> list[int]:
@@ -194,6 +195,8 @@ class BlockPool:
     def _take(self) -> int:
         block, _ = self.free.popitem(last=False)
         self.refs[block] = 1
+        if block >= self.reached:
+            self.reached = block + 1
         key = self.hash_of[block]
         if key is not None:
             del self.by_hash[key]

@@ -283,6 +283,12 @@ class Ops(Protocol):
         """
         ...
 
+    def populate_kv(self, kv: KVLayer, first: int, count: int) -> None:
+        """Has the system find memory for blocks that may never have been written, which it would
+        do at the first write; what they hold stays.
+        """
+        ...
+
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         """Copies K and V from slots src to slots dst (copy-on-write)."""
         ...

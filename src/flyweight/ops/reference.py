@@ -265,6 +265,9 @@ class ReferenceOps:
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
         return sample(logits, s)
 
+    def populate_kv(self, kv: KVLayer, first: int, count: int) -> None:
+        """All blocks were written when they were made."""
+
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         assert isinstance(kv, ReferenceKV)
         kv.k[dst] = kv.k[src]

@@ -211,6 +211,9 @@ class CpuOps:
     def stack(self, layers: Sequence[Layer]) -> CpuStack:
         return CpuStack(self._pool, self._gemm, self._attention, layers)
 
+    def populate_kv(self, kv: KVLayer, first: int, count: int) -> None:
+        self._attention.populate_kv(kv, first, count)
+
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)
 

@@ -1,8 +1,8 @@
 """The KV cache of the CPU backend: its memory, what writes it and what reads it.
 
-Invariant: blocks nobody wrote cost no memory (pages of zeros are mapped when touched), and no value
-beyond a token's own position reaches its output.  The layout is native/kv.h's; this module knows
-its sizes only.
+Invariant: blocks nobody wrote or asked memory for cost none (pages of zeros are mapped when
+touched), and no value beyond a token's own position reaches its output.  The layout is
+native/kv.h's; this module knows its sizes only.
 """
 
 from dataclasses import dataclass
@@ -114,6 +114,10 @@ class Attention:
         scoring = scale, window, softcap, None if sinks is None else _float32(sinks)
         out: F32 = _native.attend(*args, *where, scoring)
         return out
+
+    def populate_kv(self, kv: KVLayer, first: int, count: int) -> None:
+        assert isinstance(kv, CpuKV)
+        _native.populate_kv(self._pool, kv.native, first, count)
 
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         """As if every source were read before the first destination is written."""

@@ -34,6 +34,7 @@ class Worker:
 
     def __init__(self, line: socket.socket, loaded: Loaded, begin: pipe.Begin) -> None:
         self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
+        self.ahead = loaded.ahead
         self.frames = pipe.Frames(pipe.ToEngine)
         self.pace = Pace(begin.step_seconds, loaded.limits.max_num_batched_tokens)
         self.fault = Fault.of(begin.fault)
@@ -59,9 +60,12 @@ class Worker:
     def _read(self) -> list[Any]:
         """What has come; waits for it where there is nothing to compute."""
         grammars = self.engine.grammars
-        wait = 0 if self.engine.busy else None if grammars.prepared else QUIET
+        busy, ahead = self.engine.busy, self.ahead.wanted
+        wait = 0 if busy or ahead else None if grammars.prepared else QUIET
         if not select.select([self.line], [], [], wait)[0]:
-            if not self.engine.busy:
+            if not busy and ahead:
+                self.ahead.rest()
+            elif not busy:
                 grammars.prepare()
             return []
         data = self.line.recv(READ)
@@ -157,6 +161,7 @@ class Worker:
                 self._send(pipe.Refused(event.id, event.error, event.field))
         news = [pipe.News.of(event) for event in events if not event.field]
         self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
+        self.ahead.step()
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""
