@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from filewriters import Tensor, encode, write_folder
+from filewriters import Tensor, encode, write_folder, write_safetensors
 
 VOCABULARY = Path(__file__).parent / "data" / "text" / "tiny-bpe"
 BOS, EOS, VOCAB = 480, 481, 483
@@ -85,3 +85,17 @@ def tiny_folder(
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in {**first, **second}.items() if value is not None}
+
+
+def tiny_adapter(path: Path) -> Path:
+    """A LoRA adapter of the tiny model's query projections."""
+    rng, hidden = np.random.default_rng(1), CONFIG["hidden_size"]
+    tensors = {}
+    for i in range(CONFIG["num_hidden_layers"]):
+        at = f"base_model.model.model.layers.{i}.self_attn.q_proj"
+        tensors[f"{at}.lora_A.weight"] = encode(rng.normal(0, 0.4, (3, hidden)), "f32")
+        tensors[f"{at}.lora_B.weight"] = encode(rng.normal(0, 0.4, (hidden, 3)), "f32")
+    path.mkdir()
+    (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 6}))
+    write_safetensors(path / "adapter_model.safetensors", tensors)
+    return path

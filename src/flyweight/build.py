@@ -22,6 +22,7 @@ from flyweight.errors import CheckpointError, ConfigError
 from flyweight.kv.ahead import Ahead
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
+from flyweight.kv.residency import Residency
 from flyweight.models.adapters import kinds as adapter_kinds
 from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, Solo
@@ -357,7 +358,8 @@ def _drafter(settings: Settings) -> NgramDrafter | None:
 
 
 def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described) -> Engine:
-    pool = BlockPool(limits.blocks, limits.block_size)
+    watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
+    pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = _drafter(settings)
     grammars = Grammars(lambda: Compiler(vocabulary(found)))

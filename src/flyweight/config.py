@@ -159,8 +159,9 @@ class Settings:
     (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `kv_cache_dtype` "auto" is the
     backend's choice.  `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above
     0 turns prompt-lookup speculation on: guesses after a match of the last `prompt_lookup_max` down
-    to `prompt_lookup_min` tokens.  `long_prefill_token_threshold` is most tokens of one prompt in a
-    step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
+    to `prompt_lookup_min` tokens.  `kv_cache_metrics` times how long K/V blocks stay, for a share
+    `kv_cache_metrics_sample` of them.  `long_prefill_token_threshold` is most tokens of one prompt
+    in a step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
     forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
     requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
@@ -179,6 +180,8 @@ class Settings:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     enable_prefix_caching: bool = True
+    kv_cache_metrics: bool = False
+    kv_cache_metrics_sample: float = 0.01
     long_prefill_token_threshold: int = 0
     kv_cache_memory_bytes: int = 0
     draft_tokens: int = 0
@@ -214,7 +217,7 @@ class Settings:
                 object.__setattr__(self, known.name, int(value))
         for name, allowed in CHOICES.items():
             self._one_of(name, getattr(self, name), allowed)
-        for name in ("enable_prefix_caching", "offline", "packed_cache"):
+        for name in ("enable_prefix_caching", "kv_cache_metrics", "offline", "packed_cache"):
             self._one_of(name, getattr(self, name), (True, False))
         parse_bytes(str(self.memory_limit), 1)
         self._check_numbers()
@@ -239,6 +242,12 @@ class Settings:
         whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
         whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
+        share = self.kv_cache_metrics_sample
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ConfigError(
+                f"kv_cache_metrics_sample = {share!r} is out of range; allowed: above 0 to 1; "
+                "nearest valid: 0.01"
+            )
         if self.blocks and self.max_model_len:
             least = -(-self.max_model_len // self.block_size)
             if self.blocks < least:

@@ -12,15 +12,15 @@ from flyweight.config import Settings
 from flyweight.engine.metrics import Metrics
 from flyweight.server.ledger.ledger import PATIENCE, Ledger
 from flyweight.server.ledger.portrait import Portrait
-from flyweight.server.ledger.wishes import Wishes
-from flyweight.server.pipe import Gauges
+from flyweight.server.ledger.wishes import Wish, Wishes
 from flyweight.server.running.processes import Process, age, begun, command, family, listener
 from flyweight.server.settings import ServerSettings
+from flyweight.server.watching.counts import Counts
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
     "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
-    "kv_dtype": "f16", "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
+    "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
 }  # fmt: skip
 PORTRAIT = Portrait("llama", 1_500_000_000, ("Q4_K", "Q6_K"), 1024, "gguf")
 
@@ -30,25 +30,27 @@ def ledger(given: dict[str, str] | None = None, **settings: object) -> Ledger:
     return Ledger(Settings(**settings), ServerSettings(), wishes, FACTS, PORTRAIT)
 
 
-def gauges(**totals: int) -> Gauges:
-    return Gauges(0, 0, 10, 10, astuple(replace(Metrics(), **totals)), 0, 0.0, 0.0)
+def counted(**totals: int) -> Counts:
+    counts = Counts(512)
+    counts.engine(astuple(replace(Metrics(), **totals)), 0.0)
+    return counts
 
 
 def test_a_warning_comes_once_and_goes_with_the_first_effect() -> None:
     made = ledger()
-    assert made.note(gauges(finished=PATIENCE - 1)) == []
-    (warning,) = made.note(gauges(finished=PATIENCE))
+    assert made.note(counted(finished=PATIENCE - 1)) == []
+    (warning,) = made.note(counted(finished=PATIENCE))
     assert warning.startswith("prefix caching is on and has had no effect")
-    assert made.note(gauges(finished=10 * PATIENCE)) == []
-    assert len(made.document(gauges(finished=PATIENCE))["warnings"]) == 1
-    assert made.document(gauges(finished=PATIENCE, cached=1))["warnings"] == []
+    assert made.note(counted(finished=10 * PATIENCE)) == []
+    assert len(made.document(counted(finished=PATIENCE))["warnings"]) == 1
+    assert made.document(counted(finished=PATIENCE, cached=1))["warnings"] == []
 
 
 def test_what_was_not_asked_for_is_not_warned_of() -> None:
     off = Settings(enable_prefix_caching=False)
     facts = FACTS | {"prefix_caching": False}
     made = Ledger(off, ServerSettings(), Wishes(), facts, PORTRAIT)
-    assert made.note(gauges(finished=PATIENCE)) == []
+    assert made.note(counted(finished=PATIENCE)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,17 +65,37 @@ def test_what_was_not_asked_for_is_not_warned_of() -> None:
 def test_what_was_asked_for_is(given, settings, counter: str, name: str) -> None:
     made = ledger(given, **settings)
     used = {"finished": PATIENCE, "cached": 1}
-    (warning,) = made.note(gauges(**used))
+    (warning,) = made.note(counted(**used))
     assert warning.startswith(f"{name} is on")
-    assert ledger(given, **settings).note(gauges(**used, **{counter: 1})) == []
-    (row,) = [r for r in made.document(gauges(**used))["features"] if r["feature"] == name]
+    assert ledger(given, **settings).note(counted(**used, **{counter: 1})) == []
+    (row,) = [r for r in made.document(counted(**used))["features"] if r["feature"] == name]
     assert row["asked"] == next(iter(given.values())) and row["counter"]["value"] == 0
 
 
+def test_an_engine_that_starts_over_takes_nothing_back() -> None:
+    made, counts = ledger(), Counts(512)
+    for totals in (Metrics(steps=9, finished=90, cached=64), Metrics(steps=1, finished=30)):
+        counts.engine(astuple(totals), 0.0)
+    assert made.note(counts) == []
+    (row,) = [r for r in made.document(counts)["features"] if r["feature"] == "prefix caching"]
+    assert row["counter"]["value"] == 64 and row["warning"] is None
+    assert made.document(counts)["sequences"]["finished"] == 120
+
+
+def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
+    asked = {"enable-chunked-prefill": "--enable-chunked-prefill", "dtype": "--dtype auto"}
+    notes = (
+        Wish("--enable-chunked-prefill", asked["enable-chunked-prefill"], "always", "so it is"),
+        Wish("--dtype", asked["dtype"], "auto", "as in the file"),
+    )
+    made = Ledger(Settings(), ServerSettings(), Wishes(asked, notes), FACTS, PORTRAIT)
+    assert [feature.name for feature in made.noted] == ["--dtype"]
+
+
 def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
-    rows = {r["feature"]: r for r in ledger().document(None)["features"]}
+    rows = {r["feature"]: r for r in ledger().document(counted())["features"]}
     assert rows["context"]["why"] == "of 1024: what memory has room for"
-    asked = ledger(max_model_len=512).document(None)["features"]
+    asked = ledger(max_model_len=512).document(counted())["features"]
     assert {r["feature"]: r for r in asked}["context"]["why"] == "as asked"
 
 

@@ -1,36 +1,52 @@
 """/metrics: vLLM's names on a page a parser takes, and numbers that add up."""
 
+import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flyweight.server.watching.counts import FIELDS, ITL, TTFT, EngineTotals, Histogram, series
-from http_server import Running, started
+from http_server import Running, served, started
+from tiny_model import tiny_adapter, tiny_folder
 
+# All that vLLM's V1 engine registers; behind them, older names its boards still ask for.
 GAUGES = """
 num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc
-engine_sleep_state cache_config_info gpu_cache_usage_perc num_requests_swapped cpu_cache_usage_perc
+engine_sleep_state cache_config_info lora_requests_info
+gpu_cache_usage_perc num_requests_swapped cpu_cache_usage_perc
 """
 COUNTERS = """
 prefix_cache_queries prefix_cache_hits external_prefix_cache_queries external_prefix_cache_hits
 mm_cache_queries mm_cache_hits num_preemptions prompt_tokens prompt_tokens_by_source
-prompt_tokens_cached generation_tokens request_success gpu_prefix_cache_queries
-gpu_prefix_cache_hits
+prompt_tokens_cached generation_tokens request_success admission_rejections
+spec_decode_num_drafts spec_decode_num_draft_tokens spec_decode_num_accepted_tokens
+spec_decode_num_accepted_tokens_per_pos
+corrupted_requests prompt_tokens_recomputed estimated_flops_per_gpu estimated_read_bytes_per_gpu
+estimated_write_bytes_per_gpu nixl_num_failed_transfers nixl_num_failed_notifications
+nixl_num_kv_expired_reqs
+gpu_prefix_cache_queries gpu_prefix_cache_hits
 """
 HISTOGRAMS = """
 time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
 e2e_request_latency_seconds request_queue_time_seconds request_inference_time_seconds
 request_prefill_time_seconds request_decode_time_seconds request_prompt_tokens
 request_generation_tokens iteration_tokens_total request_max_num_generation_tokens request_params_n
-request_params_max_tokens request_prefill_kv_computed_tokens time_per_output_token_seconds
+request_params_max_tokens request_prefill_kv_computed_tokens
+kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds
+nixl_xfer_time_seconds nixl_post_time_seconds nixl_bytes_transferred nixl_num_descriptors
+time_per_output_token_seconds
 """
 LLAMA = """
 prompt_tokens_total prompt_seconds_total prompt_tokens_seconds tokens_predicted_total
 tokens_predicted_seconds_total predicted_tokens_seconds requests_processing requests_deferred
 n_decode_total n_busy_slots_per_decode
 """
+LORA = {"max_lora", "running_lora_adapters", "waiting_lora_adapters"}
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 WAIT = 30.0
 
 
@@ -58,17 +74,113 @@ class Page:
         return found[0]
 
 
-def test_every_name_of_vllm_is_there_with_its_kind_and_labels(quiet: Running) -> None:
-    page = Page(quiet)
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with an adapter, guesses, and few blocks, all of them watched."""
+    folder = tmp_path_factory.mktemp("everything")
+    adapters = {"poet": str(tiny_adapter(folder / "poet"))}
+    engine = {
+        "model": str(tiny_folder(folder / "model")), "adapters": adapters, "draft_tokens": 4,
+        "prompt_lookup_min": 1, "kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0,
+        "blocks": 12, "max_model_len": 64, "block_size": 8, "max_num_seqs": 1,
+    }  # fmt: skip
+    with served(engine, {"queue_requests": 1}) as running:
+        yield running
+
+
+def refused_names() -> dict[str, str]:
+    """vLLM's names that the documents say we do not have, and why."""
+    text = (DOCS / "observability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`vllm:.+) \| (.+) \|$", text.partition("### Not here")[2], re.M)
+    return {name: why for names, why in rows for name in re.findall("`vllm:([a-z_]+)`", names)}
+
+
+def test_every_name_of_vllm_is_there_or_refused_with_a_reason(everything: Running) -> None:
+    page, refused = Page(everything), refused_names()
+    listed: set[str] = set()
     for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
+        listed |= {*names.split()}
         for name in names.split():
-            family = page.families[f"vllm:{name}"]
+            family = page.families.get(f"vllm:{name}")
+            assert (family is None) == (name in refused), name
+            if family is None:
+                assert len(refused[name]) > 10
+                continue
             assert family.type == kind, name
             for sample in family.samples:
+                if name == "lora_requests_info":
+                    assert {*sample.labels} == LORA
+                    continue
                 assert sample.labels["engine"] == "0", sample
                 assert name == "cache_config_info" or sample.labels["model_name"], sample
+    assert {*refused} <= listed
+    assert {n[5:] for n in page.families if n.startswith("vllm:")} == listed - {*refused}
+
+
+def test_names_beside_vllms(quiet: Running) -> None:
+    page = Page(quiet)
     assert {f"llamacpp:{name}" for name in LLAMA.split()} <= {s.name for s in page.samples}
     assert page.families["http_request_duration_highr_seconds"].type == "histogram"
+    for unasked in ("kv_block_lifetime_seconds", "lora_requests_info"):
+        assert f"vllm:{unasked}" not in page.families
+
+
+def test_guesses_by_their_place(everything: Running) -> None:
+    body = {"prompt": "a b", "max_tokens": 40, "ignore_eos": True, "allowed_token_ids": [100]}
+    assert everything.post("/v1/completions", body).status == 200
+    page = Page(everything)
+    stood = [
+        page.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=str(place))
+        for place in range(4)
+    ]
+    drafts = page.value("vllm:spec_decode_num_drafts_total")
+    guesses = page.value("vllm:spec_decode_num_draft_tokens_total")
+    assert stood == sorted(stood, reverse=True) and 0 < stood[0] <= drafts <= guesses <= 4 * drafts
+    assert sum(stood) == page.value("vllm:spec_decode_num_accepted_tokens_total")
+
+
+def test_how_long_blocks_stayed(everything: Running) -> None:
+    for word in ("one", "two", "three", "four", "five", "six"):
+        body = {"prompt": f"{word} " * 12, "max_tokens": 1}
+        assert everything.post("/v1/completions", body).status == 200
+    page = Page(everything)
+    evicted = page.value("flyweight:evicted_blocks_total")
+    assert 0 < evicted == page.value("vllm:kv_block_lifetime_seconds_count")
+    lived = page.value("vllm:kv_block_lifetime_seconds_sum")
+    assert 0 < page.value("vllm:kv_block_idle_before_evict_seconds_sum") <= lived
+
+
+def test_adapters_at_work_are_named(everything: Running) -> None:
+    (idle,) = Page(everything).families["vllm:lora_requests_info"].samples
+    assert idle.labels["running_lora_adapters"] == "" == idle.labels["waiting_lora_adapters"]
+    assert idle.labels["max_lora"] == "1"
+    seen: set[str] = set()
+    with ThreadPoolExecutor(2) as pool:
+        body = {"model": "poet", "prompt": "hello", "max_tokens": 50, "ignore_eos": True}
+        end = time.monotonic() + WAIT
+        while "poet" not in seen and time.monotonic() < end:
+            asked = pool.submit(everything.post, "/v1/completions", body)
+            while not asked.done():
+                (now,) = Page(everything).families["vllm:lora_requests_info"].samples
+                seen.add(now.labels["running_lora_adapters"])
+    assert seen <= {"", "poet"} and "poet" in seen
+    assert abs(now.value - time.time()) < WAIT
+
+
+def test_who_found_the_queue_full_is_counted_by_what_was_full() -> None:
+    slow = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+    with served({"max_num_seqs": 1}, {"queue_requests": 1, "queue_tokens": 40}) as server:
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(server.post, "/v1/completions", slow)]
+            server.until(lambda: not server.empty())
+            asked.append(pool.submit(server.post, "/v1/completions", slow))
+            server.until(lambda: len(server.get("/debug/kv").json["sequences"]) == 2)
+            assert server.post("/v1/completions", slow).status == 429
+            page = Page(server)
+        assert {one.result().status for one in asked} == {200}
+    name = "vllm:admission_rejections_total"
+    assert page.value(name, reason="max_num_queued_reqs") == 1
+    assert page.value(name, reason="max_num_queued_tokens") == 0
 
 
 def test_buckets_are_vllms_and_finer_ones() -> None:

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from filewriters import encode, write_safetensors
 from http_server import WAIT, Running, started
-from tiny_model import CONFIG, tiny_folder
+from tiny_model import tiny_adapter, tiny_folder
 
 LONG = "Once there was a little dog who liked to play in the garden with a red ball. " * 10
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -140,7 +138,7 @@ def test_what_is_on_and_does_nothing_is_told() -> None:
         assert server.post("/v1/completions", body).status == 200
         assert feature(server, "prefix caching")["warning"]
         (warning,) = effective(server)["warnings"]
-        assert warning.startswith("prefix caching: no effect in 100 requests")
+        assert warning.startswith("prefix caching: no effect in 100 sequences")
         until = time.monotonic() + WAIT
         while not any("no_effect" in line for line in server.said):
             assert time.monotonic() < until
@@ -153,31 +151,19 @@ def test_what_is_on_and_does_nothing_is_told() -> None:
         assert effective(server)["warnings"] == []
 
 
-def adapter(path: Path) -> Path:
-    """A LoRA adapter of the tiny model's query projections."""
-    rng, hidden = np.random.default_rng(1), CONFIG["hidden_size"]
-    tensors = {}
-    for i in range(CONFIG["num_hidden_layers"]):
-        at = f"base_model.model.model.layers.{i}.self_attn.q_proj"
-        tensors[f"{at}.lora_A.weight"] = encode(rng.normal(0, 0.4, (3, hidden)), "f32")
-        tensors[f"{at}.lora_B.weight"] = encode(rng.normal(0, 0.4, (hidden, 3)), "f32")
-    path.mkdir()
-    (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 6}))
-    write_safetensors(path / "adapter_model.safetensors", tensors)
-    return path
-
-
 def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
     words = str(tiny_folder(tmp_path / "model")), "--enable-lora", "--chat-template", str(template)
-    with started(*words, "--lora-modules", f"poet={adapter(tmp_path / 'poet')}") as server:
+    with started(*words, "--lora-modules", f"poet={tiny_adapter(tmp_path / 'poet')}") as server:
         ids = [card["id"] for card in server.get("/v1/models").json["data"]]
         assert ids == [words[0], "poet"]
         body = {"model": "poet", "prompt": "hello there", "max_tokens": 4}
         assert server.post("/v1/completions", body).status == 200
         assert count(server, "LoRA") == 1
-        assert feature(server, "LoRA")["active"] == "1 loaded"
+        row = feature(server, "LoRA")
+        assert (row["active"], row["asked"]) == ("1 loaded", "--lora-modules poet=poet")
+        assert str(tmp_path) not in server.get("/v1/engine/effective").body.decode()
         talk = {"messages": [{"role": "user", "content": "hello"}]}
         assert server.post("/apply-template", talk).json["prompt"] == "<hello>"
 

@@ -55,6 +55,7 @@ class Engine:
         self.pooling, self.beams = Pooling(), Beams(scheduler)
         self.grammars = grammars or Grammars()
         self.adapters = {name: i for i, name in enumerate(adapters)}
+        self.places = [0] * (scheduler.limits.draft_tokens if drafter else 0)  # see `_judged`
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
         self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
@@ -242,10 +243,7 @@ class Engine:
                 continue
             own = drawn[first:row]
             if len(own) > 1:
-                guesses = len(own) - 1
-                own = accept(chunk.seq.draft[:guesses], own)
-                self.metrics.proposed += guesses
-                self.metrics.accepted += len(own) - 1
+                own = self._judged(chunk.seq.draft, own)
             error, over = "", False
             if own and chunk.seq.options.constrained:
                 error, over = self.grammars.take(chunk.seq, own)
@@ -258,6 +256,19 @@ class Engine:
             mu = _state(chunk, sampled, first)
             produced.append(Produced(own, logprobs, mu, scores, over=over))
         return produced
+
+    def _judged(self, draft: Seq[int], drawn: list[int]) -> list[int]:
+        """What stands of tokens drawn after guesses.  `places` counts how often a guess stood, by
+        its place in the draft.
+        """
+        guesses = len(drawn) - 1
+        stood = accept(draft[:guesses], drawn)
+        self.metrics.drafts += 1
+        self.metrics.proposed += guesses
+        self.metrics.accepted += len(stood) - 1
+        for place in range(len(stood) - 1):
+            self.places[place] += 1
+        return stood
 
     def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
         """Folds hidden states into their requests' vectors; ends those whose last is there."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Metrics:
     """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
-    were found; `accepted` + `rejected` = `proposed` guesses.  `chunked` prompts took several
+    were found; `accepted` + `rejected` = `proposed` guesses of
+    `drafts` drafts.  `chunked` prompts took several
     steps, `shared` steps had several sequences, `adapted` requests were for an adapter,
     `constrained` ones had a grammar.
     """
@@ -31,6 +32,7 @@ class Metrics:
     shared: int = 0
     adapted: int = 0
     constrained: int = 0
+    drafts: int = 0
 
     @property
     def rejected(self) -> int:

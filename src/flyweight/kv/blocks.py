@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from flyweight.kv.residency import Residency
+
 DIGEST = 32  # bytes; wide enough that nobody can make two contents collide on purpose
 
 Key = Callable[[bytes, Sequence[int]], bytes]
@@ -59,12 +61,18 @@ class Table:
 class BlockPool:
     """N blocks of B tokens.  A released block keeps its key until it is taken again, oldest release
     first; tables are released tail first, so prefixes outlive suffixes.  `on_evict(block, key)`
-    hears of each key that is lost.
+    hears of each key that is lost, `residency` times a sample of the blocks.
     """
 
-    def __init__(self, blocks: int, block_size: int, key: Key = chain_key) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        key: Key = chain_key,
+        residency: Residency | None = None,
+    ) -> None:
         self.blocks, self.block_size = blocks, block_size
-        self.key = key
+        self.key, self.residency = key, residency
         self.refs = [0] * blocks
         self.hash_of: list[bytes | None] = [None] * blocks
         self.by_hash: dict[bytes, int] = {}
@@ -100,6 +108,8 @@ class BlockPool:
                 del self.free[block]
             self.refs[block] += 1
         table.blocks.extend(blocks)
+        if self.residency is not None:
+            self.residency.shared(blocks)
 
     def need(self, table: Table, start: int, stop: int) -> int:
         """Free blocks that `grow` with the same arguments would take."""
@@ -148,6 +158,8 @@ class BlockPool:
         again, so the keys stay true.
         """
         self.refs = [0] * self.blocks
+        if self.residency is not None:
+            self.residency.forget()
         self.by_hash = {key: block for block, key in enumerate(self.hash_of) if key is not None}
         unkeyed_first = sorted(
             range(self.blocks), key=lambda block: self.hash_of[block] is not None
@@ -159,6 +171,8 @@ class BlockPool:
         lost = len(self.by_hash)
         self.by_hash.clear()
         self.hash_of = [None] * self.blocks
+        if self.residency is not None:
+            self.residency.forget()
         return lost
 
     def integrity(self, tables: Iterable[Table]) -> None:
@@ -198,6 +212,8 @@ class BlockPool:
         if block >= self.reached:
             self.reached = block + 1
         key = self.hash_of[block]
+        if self.residency is not None:
+            self.residency.taken(block, evicted=key is not None)
         if key is not None:
             del self.by_hash[key]
             self.hash_of[block] = None

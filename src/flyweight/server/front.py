@@ -59,7 +59,7 @@ class Front:
         self.log = Log(settings.log_format)
         self.counts = Counts(asking.facts.max_model_len)
         self.watch = Watch(self.counts, lambda: client.streams, self.log)
-        self.metrics = Metrics(self.counts, client, self.names[0])
+        self.metrics = Metrics(self.counts, client, self.names[0], self.door.refused)
         self.ledger = ledger
         self.created = int(time.time())
         self.active = 0  # HTTP requests that have begun and not ended

@@ -184,7 +184,7 @@ class Life:
         """Each step, from the first that is served."""
         if self.front is not None:
             self.front.watch.stepped(message)
-            for warning in self.front.ledger.note(message.gauges):
+            for warning in self.front.ledger.note(self.front.counts):
                 self.front.log.event("no_effect", warning=warning)
 
     def give_up(self, reason: str) -> None:

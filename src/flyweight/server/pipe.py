@@ -204,6 +204,7 @@ class Gauges(msgspec.Struct, array_like=True):
     tokens: int  # computed in this step
     seconds: float  # it took
     busy: float  # seconds within steps since the start
+    places: tuple[int, ...] = ()  # how often a guess stood, by its place in the draft
 
 
 class Stepped(msgspec.Struct, array_like=True, tag=3):
@@ -212,6 +213,7 @@ class Stepped(msgspec.Struct, array_like=True, tag=3):
     news: list[News]
     started: list[str]
     gauges: Gauges
+    stays: list[tuple[float, float, tuple[float, ...]]] = []  # see `kv.residency`
 
 
 class Refused(msgspec.Struct, array_like=True, tag=4):

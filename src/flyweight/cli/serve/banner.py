@@ -132,8 +132,8 @@ class Banner:
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:
-            gauges = front.client.gauges
-            print(json.dumps(self._document(url, port, seconds, ledger.document(gauges), facts)))
+            effective = ledger.document(front.counts)
+            print(json.dumps(self._document(url, port, seconds, effective, facts)))
             sys.stdout.flush()
 
     def _document(

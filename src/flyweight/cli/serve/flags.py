@@ -84,6 +84,14 @@ ENGINE = (
         "enable-prefix-caching", "switch", "Reuse the K/V of equal beginnings.",
         "engine.enable_prefix_caching",
     ),
+    Flag(
+        "kv-cache-metrics", "switch", "Time how long K/V blocks stay, for /metrics.",
+        "engine.kv_cache_metrics",
+    ),
+    Flag(
+        "kv-cache-metrics-sample", "number", "The share of blocks that are timed.",
+        "engine.kv_cache_metrics_sample", "SHARE",
+    ),
     Flag("speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.'),
     Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),

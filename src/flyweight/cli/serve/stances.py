@@ -4,11 +4,14 @@ Invariant: none is ignored.  A value that asks for what is so anyway is put into
 effective settings; any other is refused, with what to use instead.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from flyweight.cli.serve.flags import Flag
 
+FILES = ("api-key-file", "chat-template", "lora-modules")  # options that name some
+FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()
 EVERY = ("any whole number",)
@@ -48,8 +51,13 @@ def said(value: Value) -> str:
 
 
 def written(name: str, value: Value) -> str:
-    """An option and its value as they were written, cut."""
-    return spelt(name, value) if isinstance(value, bool) else f"--{name} {said(value)}"[:200]
+    """An option and its value as they were written, cut, and without the folders of files: whoever
+    has a key may read it in the ledger.
+    """
+    if isinstance(value, bool):
+        return spelt(name, value)
+    text = said(value)
+    return f"--{name} {FOLDERS.sub('', text) if name in FILES else text}"[:200]
 
 
 def spelt(name: str, value: Value) -> str:

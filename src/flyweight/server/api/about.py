@@ -54,7 +54,7 @@ async def server_info(front: Front, request: Request) -> Response:
 
 async def effective(front: Front, request: Request) -> Response:
     """Each feature: what was asked for, what is active, why, and what it has done so far."""
-    return reply(front.ledger.document(front.client.gauges))
+    return reply(front.ledger.document(front.counts))
 
 
 async def reset_prefix_cache(front: Front, request: Request) -> Response:

@@ -60,7 +60,10 @@ async def asked_of(
             "else; leave one of them out",
             "tool_choice",
         )
-    return await front.ask([prompt], params, lane, place), reading
+    asked = await front.ask([prompt], params, lane, place)
+    front.counts.offered += bool(tools.all)
+    front.counts.reasoned += reading.reasoning is not None
+    return asked, reading
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

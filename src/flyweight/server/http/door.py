@@ -32,7 +32,7 @@ class Door:
     requests: int = 0
     tokens: int = 0
     draining: bool = False
-    refused: int = 0
+    refused: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
     _gone: list[tuple[float, int]] = field(default_factory=list)
 
     def enter(self, requests: int, tokens: int) -> Place:
@@ -40,10 +40,10 @@ class Door:
         if self.draining:
             raise HttpError(503, "the server is being shut down", code="draining")
         limits = self.limits
-        full = self.requests + requests > limits.queue_requests
-        full = full or self.tokens + tokens > limits.queue_tokens
-        if full and self.requests:
-            self.refused += 1
+        many = self.requests + requests > limits.queue_requests
+        long = self.tokens + tokens > limits.queue_tokens
+        if (many or long) and self.requests:
+            self.refused["requests" if many else "tokens"] += 1
             raise HttpError(
                 429,
                 f"{self.requests} requests of {self.tokens} tokens wait already; at most "

@@ -2,7 +2,7 @@
 why, and what it has done so far.
 
 Invariant: nothing is told of a feature that the engine did not say of itself; an enabled feature
-that has done nothing after `PATIENCE` requests is warned of once, and marked until it has.
+that has done nothing after `PATIENCE` sequences is warned of once, and marked until it has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,21 +10,20 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from flyweight.config import Settings
-from flyweight.engine.metrics import Metrics
 from flyweight.plan.memory import size
 from flyweight.server.ledger.portrait import Portrait
 from flyweight.server.ledger.wishes import DEFAULT, Wishes
-from flyweight.server.pipe import Gauges
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
+from flyweight.server.watching.counts import FIELDS, Counts
 
-PATIENCE = 100  # requests that end before a feature without effect is told of
+PATIENCE = 100  # sequences that end before a feature without effect is told of
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """`counter` is the field of `Metrics` that grows when it has an effect, `counts` what that is;
-    `expected`: it is strange where it never does.
+    """`counter` is the total of the engine, or the count of ours, that grows when it has an effect,
+    `counts` what that is; `expected`: it is strange where it never does.
     """
 
     name: str
@@ -51,8 +50,13 @@ class Ledger:
         self.portrait, self.wishes = portrait, wishes
         computed = _computed(settings, server, wishes, facts)
         built = _built(settings, server, wishes, facts, portrait)
-        self.noted = tuple(Feature(w.feature, w.asked, w.active, w.why) for w in wishes.noted)
-        self.features: tuple[Feature, ...] = (*computed, *built, *self.noted)
+        known = (*computed, *built)
+        told = {(feature.asked, feature.active) for feature in known}  # have a row already
+        noted = [Feature(w.feature, w.asked, w.active, w.why) for w in wishes.noted]
+        self.noted = tuple(
+            feature for feature in noted if (feature.asked, feature.active) not in told
+        )
+        self.features: tuple[Feature, ...] = (*known, *self.noted)
         self.warned: set[str] = set()
         self._due = PATIENCE
 
@@ -60,21 +64,21 @@ class Ledger:
         """Adds how tool calls and reasoning are told from text."""
         self.features = (*self.features, *_spoken(speech, self.server, self.wishes))
 
-    def note(self, gauges: Gauges) -> list[str]:
+    def note(self, counts: Counts) -> list[str]:
         """Warnings that are new with a step.  Costs a comparison where there are none due."""
-        now = Metrics(*gauges.totals)
-        if now.finished < self._due:
+        ended = counts.totals["finished"]
+        if ended < self._due:
             return []
-        self._due = now.finished + PATIENCE
-        found = [f for f in self.features if self._idle(f, now) and f.name not in self.warned]
+        self._due = ended + PATIENCE
+        found = [f for f in self.features if _idle(f, counts) and f.name not in self.warned]
         self.warned.update(f.name for f in found)
-        return [f"{f.name} is on and has had no effect: {now.finished} requests have ended, "
+        return [f"{f.name} is on and has had no effect: {ended} sequences have ended, "
                 f"0 {f.counts}" for f in found]  # fmt: skip
 
-    def document(self, gauges: Gauges | None) -> dict[str, Any]:
+    def document(self, counts: Counts) -> dict[str, Any]:
         """For GET /v1/engine/effective."""
-        now = Metrics(*gauges.totals) if gauges is not None else Metrics()
-        rows = [self._row(feature, now) for feature in self.features]
+        rows = [_row(feature, counts) for feature in self.features]
+        totals = counts.totals
         limits = {
             known.name: getattr(self.server, known.name)
             for known in fields(ServerSettings)
@@ -85,7 +89,8 @@ class Ledger:
             "model": self._model(),
             "features": rows,
             "limits": limits,
-            "requests": {"begun": now.requests, "finished": now.finished, "aborted": now.aborted},
+            "requests": {"begun": totals["requests"]},
+            "sequences": {"finished": totals["finished"], "aborted": totals["aborted"]},
             "warnings": [row["warning"] for row in rows if row["warning"]],
         }
 
@@ -99,24 +104,32 @@ class Ledger:
             "max_model_len": self.facts["max_model_len"],
         }
 
-    def _row(self, feature: Feature, now: Metrics) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "feature": feature.name,
-            "asked": feature.asked,
-            "active": feature.active,
-            "why": feature.why,
-            "counter": None,
-            "warning": None,
-        }
-        if feature.counter:
-            value = getattr(now, feature.counter)
-            row["counter"] = {"counts": feature.counts, "value": value}
-        if self._idle(feature, now) and now.finished >= PATIENCE:
-            row["warning"] = f"{feature.name}: no effect in {now.finished} requests"
-        return row
 
-    def _idle(self, feature: Feature, now: Metrics) -> bool:
-        return feature.expected and getattr(now, feature.counter) == 0
+def _row(feature: Feature, counts: Counts) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "feature": feature.name,
+        "asked": feature.asked,
+        "active": feature.active,
+        "why": feature.why,
+        "counter": None,
+        "warning": None,
+    }
+    if feature.counter:
+        row["counter"] = {"counts": feature.counts, "value": _value(feature, counts)}
+    ended = counts.totals["finished"]
+    if _idle(feature, counts) and ended >= PATIENCE:
+        row["warning"] = f"{feature.name}: no effect in {ended} sequences"
+    return row
+
+
+def _value(feature: Feature, counts: Counts) -> int:
+    own = feature.counter not in FIELDS
+    found: int = getattr(counts, feature.counter) if own else counts.totals[feature.counter]
+    return found
+
+
+def _idle(feature: Feature, counts: Counts) -> bool:
+    return feature.expected and _value(feature, counts) == 0
 
 
 def _computed(
@@ -175,11 +188,14 @@ def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[
         "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"),
         "off" if calls is None else calls.trigger or "JSON",
         seen if server.tool_call_parser == "auto" else said,
+        "offered", "chats with tools",
+        expected=calls is not None and server.tool_call_parser != "auto",
     )  # fmt: skip
     yield Feature(
         "reasoning", wishes.of("reasoning-parser"),
         "off" if marks is None else f"{marks.opening} to {marks.closing}",
         seen if server.reasoning_parser == "auto" else said,
+        "reasoned", "chats read for it",
     )  # fmt: skip
 
 
@@ -198,6 +214,13 @@ def _built(
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
         "as asked" if settings.blocks or settings.kv_cache_memory_bytes
         else "as many as are useful and fit",
+    )  # fmt: skip
+    share = facts["kv_sample"]
+    yield Feature(
+        "K/V residency", wishes.of("kv-cache-metrics", "kv-cache-metrics-sample"),
+        f"{share:.3g} of the blocks" if share else "off",
+        "/metrics has how long they stay" if share else "not asked for",
+        "evicted", "blocks evicted, timed or not",
     )  # fmt: skip
     length = facts["max_model_len"]
     if settings.max_model_len is not None:

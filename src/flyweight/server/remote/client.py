@@ -48,13 +48,13 @@ class Stream:
     `begun` is called when it is computed for the first time.
     """
 
-    __slots__ = ("begun", "collector", "error", "news", "over", "seen")
+    __slots__ = ("begun", "collector", "error", "news", "over", "running", "seen")
 
     def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: FlyweightError | None = None
         self.begun: Callable[[], None] = lambda: None
-        self.over = False
+        self.over = self.running = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
 
     def end(self, error: FlyweightError | None = None) -> None:
@@ -249,6 +249,7 @@ class EngineClient:
         for id in message.started:
             stream = self.streams.get(id)
             if stream is not None:
+                stream.running = True
                 stream.begun()
         for news in message.news:
             stream = self.streams.get(news.id)

@@ -7,6 +7,7 @@ names and no page; `metrics` shows it.  Standard library only.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 
 from flyweight.engine.metrics import Metrics as Totals
 
@@ -29,6 +30,10 @@ HTTP = (0.1, 0.5, 1.0)
 HTTP_FINE = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0,
     7.5, 10.0, 30.0, 60.0,
+)  # fmt: skip
+RESIDENCY = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
+    120.0, 300.0, 600.0, 1200.0, 1800.0,
 )  # fmt: skip
 REASONS = ("stop", "length", "abort", "error")
 FIELDS = [one.name for one in fields(Totals)]
@@ -77,19 +82,28 @@ class Summary:
 
 @dataclass(slots=True)
 class EngineTotals:
-    """The engine's own totals, which start over with its process, as numbers that only grow."""
+    """The engine's own totals, which start over with its process, as numbers that only grow: its
+    `Metrics`, and behind them how often a guess stood, by its place in the draft.
+    """
 
     before: list[int] = field(default_factory=lambda: [0] * len(FIELDS))
     newest: tuple[int, ...] = (0,) * len(FIELDS)
 
     def take(self, totals: tuple[int, ...]) -> None:
         if totals[0] < self.newest[0]:  # fewer steps: another process
-            self.before = [a + b for a, b in zip(self.before, self.newest, strict=True)]
+            both = zip_longest(self.before, self.newest, fillvalue=0)
+            self.before = [a + b for a, b in both]
         self.newest = totals
 
     def __getitem__(self, name: str) -> int:
-        i = FIELDS.index(name)
-        return self.before[i] + self.newest[i]
+        return self._at(FIELDS.index(name))
+
+    @property
+    def places(self) -> list[int]:
+        return [self._at(i) for i in range(len(FIELDS), len(self.newest))]
+
+    def _at(self, i: int) -> int:
+        return self.newest[i] + (self.before[i] if i < len(self.before) else 0)
 
 
 @dataclass(slots=True)
@@ -127,8 +141,11 @@ class Counts:
         self.computed = Histogram(tokens)
         self.step = Histogram(STEP_TOKENS)
         self.choices = Histogram(CHOICES)
+        self.lifetime, self.idle = Histogram(RESIDENCY), Histogram(RESIDENCY)
+        self.reuse_gap = Histogram(RESIDENCY)
         self.reasons = dict.fromkeys(REASONS, 0)
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
+        self.offered = self.reasoned = 0  # chats with tools; read for reasoning
         self.seats = 0  # sequences, summed over steps
         self.busy, self._busy = 0.0, 0.0
         self.totals = EngineTotals()
@@ -138,3 +155,10 @@ class Counts:
         self.totals.take(totals)
         self.busy += busy - self._busy if busy >= self._busy else busy
         self._busy = busy
+
+    def stayed(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
+        """A block of the sample whose contents made room."""
+        self.lifetime.observe(lifetime)
+        self.idle.observe(idle)
+        for gap in gaps:
+            self.reuse_gap.observe(gap)

@@ -5,6 +5,7 @@ Invariant: names, labels and buckets are vLLM's, with more buckets below 10 ms; 
 it is asked for and changes nothing.  Knows how things are named, not how they come to be counted.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -43,6 +44,11 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[Counts], Histogram]], ...] = (
     ("request_prefill_kv_computed_tokens", "Prompt tokens not found.", lambda c: c.computed),
     ("iteration_tokens_total", "Tokens computed in a step.", lambda c: c.step),
 )
+RESIDENCY: tuple[tuple[str, str, Callable[[Counts], Histogram]], ...] = (
+    ("kv_block_lifetime_seconds", "From taken to evicted.", lambda c: c.lifetime),
+    ("kv_block_idle_before_evict_seconds", "From last use to evicted.", lambda c: c.idle),
+    ("kv_block_reuse_gap_seconds", "Between the last uses.", lambda c: c.reuse_gap),
+)  # of a sample of the blocks, where that is asked for
 COUNTERS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("prompt_tokens", "Tokens of prompts.", lambda c: c.prompt_tokens),
     ("prompt_tokens_cached", "Of them, found in the prefix cache.", lambda c: c.cached_tokens),
@@ -50,6 +56,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("num_preemptions", "Sequences that gave up their blocks.", lambda c: c.totals["preempted"]),
 )
 DRAFTS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+    ("spec_decode_num_drafts", "Drafts computed.", lambda c: c.totals["drafts"]),
     ("spec_decode_num_draft_tokens", "Guesses computed.", lambda c: c.totals["proposed"]),
     ("spec_decode_num_accepted_tokens", "Guesses that stood.", lambda c: c.totals["accepted"]),
 )
@@ -59,14 +66,19 @@ OURS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("computed_tokens", "Tokens computed, again ones too.", lambda c: c.totals["computed"]),
     ("evicted_blocks", "Contents that made room.", lambda c: c.totals["evicted"]),
 )
+REFUSED = {"requests": "reqs", "tokens": "tokens"}
 CACHES = ("prefix", "external_prefix", "mm")  # of these three, there is the first
 
 
 class Metrics(Collector):
-    """One server's page.  `facts` are what its engine was built as."""
+    """One server's page; `refused` are requests for which the queue was full, by what there was too
+    much of.
+    """
 
-    def __init__(self, counts: Counts, client: EngineClient, name: str) -> None:
-        self.counts, self.client = counts, client
+    def __init__(
+        self, counts: Counts, client: EngineClient, name: str, refused: Mapping[str, int]
+    ) -> None:
+        self.counts, self.client, self.refused = counts, client, refused
         self.labels = (name, "0")
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -80,6 +92,9 @@ class Metrics(Collector):
         yield from self._counters()
         for name, text, of in HISTOGRAMS:
             yield self._histogram("vllm:" + name, text, of(self.counts))
+        if self.client.facts.get("kv_sample"):
+            for name, text, of in RESIDENCY:
+                yield self._histogram("vllm:" + name, text, of(self.counts))
         yield from self._http()
         yield from self._llama()
 
@@ -99,6 +114,9 @@ class Metrics(Collector):
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
         yield self._by("vllm:engine_sleep_state", "It never sleeps.", "sleep_state", states)
         yield self._config(self.client.facts)
+        adapters = self.client.facts.get("adapters")
+        if adapters:
+            yield self._adapters(len(adapters))
         up = "Whether the engine's process takes requests."
         yield self._gauge("flyweight:engine_up", up, int(self.client.ready))
 
@@ -113,6 +131,19 @@ class Metrics(Collector):
         names = ("engine", *given)
         family = GaugeMetricFamily("vllm:cache_config_info", "How K/V is kept.", labels=names)
         family.add_metric((self.labels[1], *(str(v) for v in given.values())), 1)
+        return family
+
+    def _adapters(self, loaded: int) -> Metric:
+        """Which adapters are at work, in labels, as vLLM has it; the value is the time."""
+        running, waiting = set[str](), set[str]()
+        for stream in self.client.streams.values():
+            adapter = stream.collector.request.adapter
+            if adapter:
+                (running if stream.running else waiting).add(adapter)
+        names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters at work.", labels=names)
+        listed = (str(loaded), ",".join(sorted(waiting)), ",".join(sorted(running)))
+        family.add_metric(listed, time.time())
         return family
 
     def _counters(self) -> Iterator[Metric]:
@@ -139,6 +170,11 @@ class Metrics(Collector):
         yield self._count("vllm:prompt_tokens_by_source", "Where K/V is from.", "source", sources)
         ended = "Choices by how they ended."
         yield self._count("vllm:request_success", ended, "finished_reason", counts.reasons)
+        places = {str(place): float(n) for place, n in enumerate(counts.totals.places)}
+        name, text = "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that stood, by place."
+        yield self._count(name, text, "position", places)
+        refused = {f"max_num_queued_{word}": self.refused[kind] for kind, word in REFUSED.items()}
+        yield self._count("vllm:admission_rejections", "By what was full.", "reason", refused)
 
     # --- HTTP ---
 

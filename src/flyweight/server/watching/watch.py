@@ -39,7 +39,9 @@ class Watch:
     def stepped(self, message: Stepped) -> None:
         """A step, before its news are handed on."""
         counts, gauges, streams = self.counts, message.gauges, self.streams()
-        counts.engine(gauges.totals, gauges.busy)
+        counts.engine((*gauges.totals, *gauges.places), gauges.busy)
+        for stay in message.stays:
+            counts.stayed(*stay)
         if gauges.tokens:
             counts.step.observe(gauges.tokens)
             counts.seats += gauges.running

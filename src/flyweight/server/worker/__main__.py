@@ -32,6 +32,7 @@ def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "prefix_caching": limits.prefix_caching,
+        "kv_sample": settings.kv_cache_metrics_sample if settings.kv_cache_metrics else 0.0,
         "threads": plan.sizing.threads,
         "isa": loaded.isa,
         "kv_dtype": plan.sizing.kv_dtype,

@@ -160,7 +160,9 @@ class Worker:
             if event.field:
                 self._send(pipe.Refused(event.id, event.error, event.field))
         news = [pipe.News.of(event) for event in events if not event.field]
-        self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took)))
+        residency = scheduler.pool.residency
+        stays = residency.take() if residency is not None else []
+        self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took), stays))
         self.ahead.step()
 
     def _tidy(self, ids: list[str]) -> None:
@@ -183,6 +185,7 @@ class Worker:
             tokens,
             seconds,
             self.busy,
+            tuple(self.engine.places),
         )
 
     def _answer(self, what: str) -> dict[str, Any]:
