@@ -1,5 +1,6 @@
 """Anthropic's Python client over /v1/messages: `anthropic_client.py URL`."""
 
+import json
 import sys
 
 from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundError
@@ -31,6 +32,28 @@ def messages(client: Anthropic, model: str) -> None:
     assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == word
 
 
+def tools(client: Anthropic, model: str) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]},
+              "why": {"type": "string", "maxLength": 30}}, "required": ["city", "why"]}  # fmt: skip
+    given = {
+        "model": model,
+        "messages": TALK,
+        "max_tokens": 120,
+        "tools": [{"name": "weather", "description": "Tells it.", "input_schema": schema}],
+        "tool_choice": {"type": "tool", "name": "weather"},
+    }
+    (block,) = client.messages.create(**given).content
+    assert block.type == "tool_use" and block.input["city"] in ("Rome", "Oslo")
+    with client.messages.stream(**given) as stream:
+        parts = [event.partial_json for event in stream if event.type == "input_json"]
+        last = stream.get_final_message()
+    (block,) = last.content
+    assert len(parts) > 2, "arguments come in pieces"
+    assert json.loads("".join(parts)) == block.input and set(block.input) == {"city", "why"}
+    assert block.type == "tool_use" and block.name == "weather" and block.id
+    assert last.stop_reason == "tool_use"
+
+
 def refusals(client: Anthropic, url: str, model: str) -> None:
     for field, kind in (
         ({"model": "nothing"}, NotFoundError),
@@ -56,6 +79,7 @@ def main() -> None:
     url, model, key = sys.argv[1:]
     client = Anthropic(base_url=url, api_key=key, max_retries=0)
     messages(client, model)
+    tools(client, model)
     refusals(client, url, model)
 
 

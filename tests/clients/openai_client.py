@@ -4,6 +4,7 @@ Written for the 1.x line and later; asserts, and says nothing where all is well.
 """
 
 import asyncio
+import json
 import sys
 
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
@@ -96,6 +97,27 @@ def responses(client: OpenAI, model: str) -> None:
         raise AssertionError("a response was remembered")
 
 
+def called_responses(client: OpenAI, model: str) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]},
+              "why": {"type": "string", "maxLength": 30}}, "required": ["city", "why"],
+              "additionalProperties": False}  # fmt: skip
+    given = {
+        "model": model,
+        "input": "A cat sat.",
+        "max_output_tokens": 120,
+        "tools": [{"type": "function", "name": "weather", "parameters": schema, "strict": True}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    }
+    with client.responses.stream(**given) as stream:
+        parts = [e for e in stream if e.type == "response.function_call_arguments.delta"]
+        last = stream.get_final_response()
+    (item,) = last.output
+    assert len(parts) > 2, "arguments come in pieces"
+    assert "".join(part.delta for part in parts) == item.arguments == parts[-1].snapshot
+    assert item.type == "function_call" and item.name == "weather" and item.status == "completed"
+    assert set(json.loads(item.arguments)) == {"city", "why"}
+
+
 async def at_once(url: str, model: str) -> None:
     """Several streams of one asynchronous client."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
@@ -114,7 +136,7 @@ def main() -> None:
     url = sys.argv[1]
     client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     model = models(client)
-    for over in (completions, chat, chat_events, embeddings, responses):
+    for over in (completions, chat, chat_events, embeddings, responses, called_responses):
         over(client, model)
     asyncio.run(at_once(url, model))
 

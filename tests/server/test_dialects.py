@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,7 @@ def test_a_call_in_anthropics_dialect(caller: Running) -> None:
     (start,) = (e["content_block"] for e in events if e["type"] == "content_block_start")
     assert start["type"] == "tool_use" and start["input"] == {}
     parts = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+    assert len(parts) > 1, "arguments come in pieces"
     assert json.loads("".join(parts))["city"] in ("Rome", "Oslo")
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
@@ -132,10 +134,15 @@ def test_a_call_in_a_response(caller: Running) -> None:
     assert item["type"] == "function_call" and item["name"] == "weather"
     assert json.loads(item["arguments"])["city"] in ("Rome", "Oslo")
     events = caller.post("/v1/responses", {**body, "stream": True}).events
-    assert [e["type"].removeprefix("response.") for e in events] == [
-        "created", "in_progress", "output_item.added", "function_call_arguments.delta",
+    names = [e["type"].removeprefix("response.") for e in events]
+    parts = [e["delta"] for e in events if e["type"].endswith("arguments.delta")]
+    assert names == [
+        "created", "in_progress", "output_item.added",
+        *["function_call_arguments.delta"] * len(parts),
         "function_call_arguments.done", "output_item.done", "completed",
     ]  # fmt: skip
+    assert len(parts) > 1 and "".join(parts) == events[-3]["arguments"]
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
     assert events[-1]["response"]["output"] == [events[-2]["item"]]
     again = [*TALK, item, {"type": "function_call_output", "call_id": item["call_id"],
                            "output": "Sun."}]  # fmt: skip
@@ -147,3 +154,55 @@ def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
     bare = caller.post("/api/chat", body).json["prompt_eval_count"]
     tools = [{"type": "function", "function": PLAIN}]
     assert caller.post("/api/chat", {**body, "tools": tools}).json["prompt_eval_count"] > bare
+
+
+def test_a_call_in_ollamas_dialect_has_a_line_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Arguments are objects there, so a call is told whole, as soon as it is."""
+    path = chat_model.write(tmp_path / "bare.gguf", TOOLED)
+    call = {"name": "weather", "parameters": {"city": "Rome"}}
+    body = {
+        "model": "bare", "messages": TALK, "options": {"num_predict": 200},
+        "tools": [{"type": "function", "function": PLAIN}], "format": {"const": call},
+    }  # fmt: skip
+    words = ("--tool-call-parser", "llama3_json", "--served-model-name", "bare")
+    with started(str(path), *words) as running:
+        told = [json.loads(line) for line in running.post("/api/chat", body).body.splitlines()]
+        whole = running.post("/api/chat", {**body, "stream": False}).json["message"]
+        body["options"]["num_predict"] = 12
+        cut = running.post("/api/chat", {**body, "stream": False}).json
+    weather = [{"function": {"name": "weather", "arguments": {"city": "Rome"}}}]
+    assert [one["message"].get("tool_calls") for one in told] == [weather, None]
+    assert [one["done"] for one in told] == [False, True]
+    assert whole["tool_calls"] == weather and whole["content"] == ""
+    assert cut["done_reason"] == "length" and "tool_calls" not in cut["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_off_is_told_so(caller: Running, stream: bool) -> None:
+    tools = [{"name": "weather", "input_schema": CITY}]
+    choice = {"type": "tool", "name": "weather"}
+    body = {"model": "caller", "messages": TALK, "max_tokens": 30, "tools": tools,
+            "tool_choice": choice, "stream": stream}  # fmt: skip
+    schema = {**CITY, "properties": {"city": {"type": "string", "minLength": 500}}}
+    tools[0]["input_schema"] = schema
+    got = caller.post("/v1/messages", body)
+    assert got.status == 200, got.body
+    if stream:
+        assert got.events[-2]["delta"]["stop_reason"] == "max_tokens"
+        assert [e["type"] for e in got.events[-3:]] == [
+            "content_block_stop", "message_delta", "message_stop",
+        ]  # fmt: skip
+    else:
+        assert got.json["stop_reason"] == "max_tokens"
+        assert [block["input"] for block in got.json["content"]] == [{}]
+    asked = {
+        "input": "Hi", "max_output_tokens": 30, "stream": stream,
+        "tools": [{"type": "function", "name": "weather", "parameters": schema}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    }  # fmt: skip
+    got = caller.post("/v1/responses", asked)
+    response = got.events[-1]["response"] if stream else got.json
+    assert response["status"] == "incomplete"
+    assert [item["status"] for item in response["output"]] == ["incomplete"]

@@ -4,24 +4,27 @@ Invariant: blocks are numbered as they begin, one is open at a time, and each en
 joined, they are the whole answer's content.
 """
 
-import json
 from typing import Any
 from uuid import uuid4
 
 from flyweight.collect import Collector, Piece
 from flyweight.server.answer import texts
-from flyweight.server.api.telling import Telling, told
+from flyweight.server.api.telling import Step, Telling, arguments_of, told
 from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
-from flyweight.text.tools.deltas import Answer, Call, Kind
+from flyweight.text.tools.deltas import Answer, Kind
 from flyweight.text.tools.parser import Reading
 
-EMPTY = {  # blocks as they begin
+EMPTY: dict[Kind, dict[str, Any]] = {  # blocks as they begin
     Kind.CONTENT: {"type": "text", "text": ""},
     Kind.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
 }
-DELTAS = {Kind.CONTENT: ("text_delta", "text"), Kind.REASONING: ("thinking_delta", "thinking")}
+DELTAS = {
+    Kind.CONTENT: ("text_delta", "text"),
+    Kind.REASONING: ("thinking_delta", "thinking"),
+    Kind.NAME: ("input_json_delta", "partial_json"),
+}
 KINDS = {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
 REASONS = {"length": "max_tokens", "stop": "end_turn"}
 
@@ -55,7 +58,7 @@ class MessageWriter:
         return {
             **self.head,
             "content": blocks_of(said),
-            **self._stopped(said),
+            **self._stopped(len(said.calls)),
             "usage": spent(self.collector),
         }
 
@@ -70,32 +73,22 @@ class MessageWriter:
             found = named({"type": "message_start", "message": start})
         if piece.finish is not None:
             self.finish, self.reason = piece.finish, piece.reason
-        for step in self.telling.steps(piece):
-            if step.what == "open":
-                found += self._open(EMPTY[step.kind])
-            elif step.what == "delta":
-                kind, name = DELTAS[step.kind]
-                found += self._delta({"type": kind, name: step.text})
-            else:
-                found += self._close()
-        return found
+        return found + b"".join([self._step(step) for step in self.telling.steps(piece)])
 
     def end(self) -> bytes:
-        said = self.telling.answer()
-        found = b""
-        for call in said.calls:
-            found += self._open({**tool_use(call), "input": {}})
-            found += self._delta({"type": "input_json_delta", "partial_json": call.arguments})
-            found += self._close()
-        last = {"type": "message_delta", "delta": self._stopped(said)}
-        return (
-            found
-            + named({**last, "usage": spent(self.collector)})
-            + named({"type": "message_stop"})
-        )
+        last = {"type": "message_delta", "delta": self._stopped(self.telling.calls)}
+        return named({**last, "usage": spent(self.collector)}) + named({"type": "message_stop"})
 
     def failed(self, error: HttpError) -> bytes:
         return named(error_of(error))
+
+    def _step(self, step: Step) -> bytes:
+        if step.what == "open":
+            return self._open(EMPTY.get(step.kind) or tool_use(step.text))
+        if step.what == "delta":
+            kind, name = DELTAS[step.kind]
+            return self._delta({"type": kind, name: step.text})
+        return self._close()
 
     def _open(self, block: dict[str, Any]) -> bytes:
         self.blocks += 1
@@ -109,11 +102,11 @@ class MessageWriter:
     def _close(self) -> bytes:
         return named({"type": "content_block_stop", "index": self.blocks - 1})
 
-    def _stopped(self, said: Answer) -> dict[str, Any]:
+    def _stopped(self, calls: int) -> dict[str, Any]:
         if isinstance(self.reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": self.reason}
         reason = REASONS.get(self.finish or "stop", "end_turn")
-        if said.calls and self.finish == "stop":
+        if calls and self.finish == "stop":
             reason = "tool_use"
         return {"stop_reason": reason, "stop_sequence": None}
 
@@ -130,16 +123,14 @@ def blocks_of(said: Answer) -> list[dict[str, Any]]:
         found.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
     if said.content:
         found.append({"type": "text", "text": said.content})
-    return found + [tool_use(call) for call in said.calls]
+    return found + [
+        {**tool_use(call.name), "input": arguments_of(call) or {}} for call in said.calls
+    ]
 
 
-def tool_use(call: Call) -> dict[str, Any]:
-    return {
-        "type": "tool_use",
-        "id": f"toolu_{uuid4().hex[:24]}",
-        "name": call.name,
-        "input": json.loads(call.arguments),
-    }
+def tool_use(name: str) -> dict[str, Any]:
+    """A block that is a call, as it begins."""
+    return {"type": "tool_use", "id": f"toolu_{uuid4().hex[:24]}", "name": name, "input": {}}
 
 
 def spent(collector: Collector) -> dict[str, int]:

@@ -4,7 +4,6 @@ Invariant: `options` are honoured or refused by name; durations are nanoseconds 
 itself.
 """
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -20,14 +19,14 @@ from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import Options, beside, params_of
-from flyweight.server.api.telling import Telling, chat_body, told
+from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import MOST_TOOLS, Tool
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import encode, reply
 from flyweight.structured import StructuredOutputs
-from flyweight.text.tools.deltas import Answer, Kind
+from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.parser import Reading
 from flyweight.types import LEAST_REPETITION
 
@@ -219,11 +218,14 @@ def message(said: Answer) -> dict[str, Any]:
     found: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.reasoning:
         found["thinking"] = said.reasoning
-    if said.calls:
-        found["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": json.loads(call.arguments)}}
-            for call in said.calls
-        ]
+    calls = [(call.name, arguments_of(call)) for call in said.calls]
+    whole = [
+        {"function": {"name": name, "arguments": arguments}}
+        for name, arguments in calls
+        if arguments is not None
+    ]
+    if whole:
+        found["tool_calls"] = whole
     return {"message": found}
 
 
@@ -246,6 +248,7 @@ class OllamaWriter:
         self.reading = reading
         self.telling = Telling(self.reading)
         self.finish = "stop"
+        self.name = ""  # of the tool that is being called
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
@@ -257,19 +260,27 @@ class OllamaWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         self.finish = piece.finish or self.finish
-        found = b""
-        for delta in self.telling.push(piece):
-            content = delta.kind is Kind.CONTENT
-            said = Answer(content=delta.text) if content else Answer(reasoning=delta.text)
-            found += encode(self._line(said, done=False)) + b"\n"
-        return found
+        said = [self._said(step) for step in self.telling.steps(piece)]
+        lines = [self._line(one, done=False) for one in said if one is not None]
+        return b"".join([encode(line) + b"\n" for line in lines])
 
     def end(self) -> bytes:
-        last = Answer(calls=self.telling.answer().calls)
-        return encode(self._line(last, **self._spent())) + b"\n"
+        return encode(self._line(Answer(), **self._spent())) + b"\n"
 
     def failed(self, error: HttpError) -> bytes:
         return encode(error_of(error)) + b"\n"
+
+    def _said(self, step: Step) -> Answer | None:
+        """What a line tells of a step: calls are told whole, which is how the dialect has them."""
+        if step.kind is Kind.NAME:
+            if step.what == "open":
+                self.name = step.text
+            ended = step.what == "close" and step.whole
+            return Answer(calls=[Call(self.name, step.text)]) if ended else None
+        if step.what != "delta":
+            return None
+        content = step.kind is Kind.CONTENT
+        return Answer(content=step.text) if content else Answer(reasoning=step.text)
 
     def _line(self, said: Answer, **more: Any) -> dict[str, Any]:
         return {"model": self.model, "created_at": now(), **self.shape(said), **more}

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from flyweight.collect import Piece
 from flyweight.server.answer import texts
-from flyweight.server.api.telling import Step, Telling, told
+from flyweight.server.api.telling import Step, Telling, arguments_of, told
 from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
@@ -40,7 +40,10 @@ class ResponseWriter:
         for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
             if text:
                 self.output.append(self._done(item_of(kind), kind, text))
-        self.output += [{**call_of(call), "status": "completed"} for call in said.calls]
+        self.output += [
+            {**call_of(call), "status": _status(arguments_of(call) is not None)}
+            for call in said.calls
+        ]
         return self._response()
 
     def begin(self) -> bytes:
@@ -52,12 +55,16 @@ class ResponseWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         self.finish = piece.finish or self.finish
-        return b"".join([self._step(step) for step in self.telling.steps(piece)])
+        return b"".join(
+            [
+                self._called(step) if step.kind is Kind.NAME else self._step(step)
+                for step in self.telling.steps(piece)
+            ]
+        )
 
     def end(self) -> bytes:
-        found = b"".join([self._called(call) for call in self.telling.answer().calls])
         response = self._response()
-        return found + self._event(f"response.{response['status']}", response=response)
+        return self._event(f"response.{response['status']}", response=response)
 
     def failed(self, error: HttpError) -> bytes:
         said = {"code": error.code or error.kind, "message": error.message}
@@ -84,17 +91,21 @@ class ResponseWriter:
         found += self._event("response.content_part.done", **place, part=part)
         return found + self._close(self._done(self.item, kind, step.text))
 
-    def _called(self, call: Call) -> bytes:
-        self.item = call_of(call)
-        added = {"output_index": len(self.output), "item": {**self.item, "arguments": ""}}
-        found = self._event("response.output_item.added", **added)
+    def _called(self, step: Step) -> bytes:
+        """A step of a call."""
+        if step.what == "open":
+            self.item = call_of(Call(step.text))
+            added = {"output_index": len(self.output), "item": self.item}
+            return self._event("response.output_item.added", **added)
         place = self._place()
         del place["content_index"]
         name = "response.function_call_arguments"
-        found += self._event(f"{name}.delta", **place, delta=call.arguments)
-        said = {"name": call.name, "arguments": call.arguments}
-        found += self._event(f"{name}.done", **place, **said)
-        return found + self._close({**self.item, "status": "completed"})
+        if step.what == "delta":
+            return self._event(f"{name}.delta", **place, delta=step.text)
+        said = {"name": self.item["name"], "arguments": step.text}
+        found = self._event(f"{name}.done", **place, **said)
+        item = {**self.item, "arguments": step.text, "status": _status(step.whole)}
+        return found + self._close(item)
 
     def _close(self, item: dict[str, Any]) -> bytes:
         self.output.append(item)
@@ -142,6 +153,10 @@ class ResponseWriter:
         text = "".join(part["text"] for content in thoughts for part in content)
         tokenizer = self.collector.tokenizer
         return len(tokenizer.encode(text, add_special=False)) if text else 0
+
+
+def _status(whole: bool) -> str:
+    return "completed" if whole else "incomplete"
 
 
 def bare(status: str) -> dict[str, Any]:

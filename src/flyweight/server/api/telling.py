@@ -1,10 +1,10 @@
-"""A conversation that came in another dialect than OpenAI's, and its answer as it grows, for the
-dialects that give a tool call whole.
+"""A conversation that came in another dialect than OpenAI's chat, and its answer as it grows.
 
-Invariant: content and reasoning are told as they come, calls once the answer has ended; joined, it
-is what /v1/chat/completions would say.
+Invariant: blocks of content, reasoning and calls are told as they come, one at a time; joined, they
+are what /v1/chat/completions would say.
 """
 
+import json
 from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
@@ -13,20 +13,22 @@ from flyweight.collect import Piece
 from flyweight.results import CompletionOutput
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.body import refused
-from flyweight.text.tools.deltas import Answer, Delta, Kind
+from flyweight.text.tools.deltas import Answer, Call, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 
-TOLD = (Kind.CONTENT, Kind.REASONING)
+ENDS = (Kind.WHOLE, Kind.VOID)
 
 
 class Step(NamedTuple):
-    """Content or reasoning begins (`open`), goes on (`delta`, with what is new) or is complete
-    (`close`, with all of it).
+    """A block begins (`open`), goes on (`delta`, with what is new) or ends (`close`, with all of
+    it).  A call is a block whose kind is `NAME`: it opens with its name, and the rest are its
+    arguments; `whole` where it ended as a call does.
     """
 
     what: Literal["open", "delta", "close"]
     kind: Kind
     text: str = ""
+    whole: bool = True
 
 
 class Telling:
@@ -34,40 +36,47 @@ class Telling:
 
     def __init__(self, reading: Reading) -> None:
         self._parser = AnswerParser(reading)
-        self._deltas: list[Delta] = []  # empty where all is content
         self._plain = reading.plain
         self._open: Kind | None = None
         self._said: list[str] = []  # of what is open
 
-    def push(self, piece: Piece) -> list[Delta]:
-        """Content and reasoning that are new."""
+    @property
+    def calls(self) -> int:
+        """Calls that are whole."""
+        return self._parser.calls
+
+    def steps(self, piece: Piece) -> list[Step]:
+        """What is new, in blocks of which one is open at a time, and none behind the last piece."""
+        found: list[Step] = []
+        for kind, text, _ in self._deltas(piece):
+            if kind in ENDS:
+                found += self._closed(whole=kind is Kind.WHOLE)
+                continue
+            if kind is Kind.NAME:
+                found += [*self._closed(), Step("open", kind, text)]
+                self._open = kind
+                continue
+            block = Kind.NAME if kind is Kind.ARGUMENTS else kind
+            if block is not self._open:
+                found += [*self._closed(), Step("open", block)]
+                self._open = block
+            self._said.append(text)
+            found.append(Step("delta", block, text))
+        return found if piece.finish is None else found + self._closed(whole=False)
+
+    def _deltas(self, piece: Piece) -> list[Delta]:
         if self._plain:
             return [Delta(Kind.CONTENT, piece.text)] if piece.text else []
         found = self._parser.push(piece.text) if piece.text else []
         if piece.finish is not None:
             found += self._parser.finish(cut=piece.finish != "stop")
-        self._deltas += found
-        return [delta for delta in found if delta.kind in TOLD]
+        return found
 
-    def steps(self, piece: Piece) -> list[Step]:
-        """The same in blocks, of which one is open at a time, and none behind the last piece."""
-        found: list[Step] = []
-        for kind, text, _ in self.push(piece):
-            if kind is not self._open:
-                found += [*self._closed(), Step("open", kind)]
-                self._open = kind
-            self._said.append(text)
-            found.append(Step("delta", kind, text))
-        return found if piece.finish is None else found + self._closed()
-
-    def answer(self) -> Answer:
-        """All there was of one that is not plain, its calls with it."""
-        return Answer.of(self._deltas)
-
-    def _closed(self) -> list[Step]:
+    def _closed(self, *, whole: bool = True) -> list[Step]:
         if self._open is None:
             return []
-        step = Step("close", self._open, "".join(self._said))
+        whole = whole or self._open is not Kind.NAME
+        step = Step("close", self._open, "".join(self._said), whole)
         self._open, self._said = None, []
         return [step]
 
@@ -79,6 +88,15 @@ def told(reading: Reading, choice: CompletionOutput) -> Answer:
     parser = AnswerParser(reading)
     deltas = parser.push(choice.text)
     return Answer.of(deltas + parser.finish(cut=choice.finish_reason != "stop"))
+
+
+def arguments_of(call: Call) -> dict[str, Any] | None:
+    """A call's arguments as an object; none where the answer was cut off in them."""
+    try:
+        found: dict[str, Any] = json.loads(call.arguments)
+    except ValueError:
+        return None
+    return found
 
 
 def chat_body(given: dict[str, Any]) -> ChatBody:

@@ -45,7 +45,8 @@ class CallSplitter:
         if self._want == self._trigger:
             self._say(self.form.trigger[: self._matched])
         elif cut and self._begun:
-            self._whole()
+            self.calls += 1
+            self._space.clear()
         elif cut and self._want in (self._between, self._closer):
             self._raw.clear()
         else:
@@ -184,8 +185,10 @@ class CallSplitter:
 
     def _whole(self) -> None:
         self.calls += 1
-        self._index += self._begun
-        self._begun = False
+        if self._begun:
+            self._out.append(Delta(Kind.WHOLE, "", self._index))
+            self._index += 1
+            self._begun = False
         self._space.clear()
         self._raw.clear()
         self._want = self._between

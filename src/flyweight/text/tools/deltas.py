@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """`VOID` takes back a call that had begun: what it was made of follows as content."""
+    """`WHOLE` ends a call that had begun; `VOID` takes one back: what it was made of follows as
+    content.
+    """
 
     CONTENT = "content"
     REASONING = "reasoning"
     NAME = "name"
     ARGUMENTS = "arguments"
+    WHOLE = "whole"
     VOID = "void"
 
 
@@ -58,7 +61,7 @@ class Answer:
                 names[delta.call], arguments[delta.call] = delta.text, []
             elif delta.kind is Kind.ARGUMENTS:
                 arguments[delta.call].append(delta.text)
-            else:
+            elif delta.kind is Kind.VOID:
                 del names[delta.call]
         calls = [Call(name, "".join(arguments[i])) for i, name in names.items()]
         return cls("".join(content), "".join(reasoning), calls)
