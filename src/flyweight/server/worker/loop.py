@@ -83,15 +83,14 @@ class Worker:
         if isinstance(message, pipe.Submit):
             self._add(message)
         elif isinstance(message, pipe.Abort):
-            if message.stopped and message.index is not None:
-                self.engine.stop(message.id, message.index)
-            else:
-                self.engine.abort(message.id, message.index)
-            self.blame.left(message.id, message.index)
-            self._tidy([message.id])
-            self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
+            self._leave(message)
         elif isinstance(message, pipe.Question):
-            self._send(pipe.Answer(message.number, self._answer(message.what)))
+            try:
+                answer = self._answer(message.what)
+            except Exception as error:
+                report(error)
+                answer = {}
+            self._send(pipe.Answer(message.number, answer))
 
     def _add(self, message: pipe.Submit) -> None:
         number, self.count = self.count, self.count + 1
@@ -108,6 +107,23 @@ class Worker:
         self.arrived[request.id] = number
         self.blame.began(request)
         self.unstarted.add(request.id)
+
+    def _leave(self, message: pipe.Abort) -> None:
+        """Ends what nobody reads any more.  The engine puts itself in order before it tries again;
+        where that fails too, the answer is computed to its end and nobody is told.
+        """
+        for _ in range(2):
+            try:
+                if message.stopped and message.index is not None:
+                    self.engine.stop(message.id, message.index)
+                else:
+                    self.engine.abort(message.id, message.index)
+                break
+            except Exception as error:
+                report(error)
+        self.blame.left(message.id, message.index)
+        self._tidy([message.id])
+        self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
 
     # --- steps ---
 
@@ -221,5 +237,5 @@ class Worker:
 
 def report(error: Exception) -> None:
     """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
-    print(f"flyweight: a step failed: {type(error).__name__}", file=sys.stderr)
+    print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
     traceback.print_tb(error.__traceback__)

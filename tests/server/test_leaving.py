@@ -1,0 +1,118 @@
+"""Requests whose reader goes while the engine's own bookkeeping fails: the loop goes on."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flyweight.build import Loaded, build
+from flyweight.config import Settings
+from flyweight.server import pipe
+from flyweight.server.worker.loop import READ, Worker
+from flyweight.types import Finish, Request, SamplingParams
+from flyweight.waiting import Patience
+
+PLAIN = SamplingParams(temperature=0)
+SECRET = "what a prompt" + " says"  # in no line of the source
+GONE, STAYS = "gone", "stays"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Loaded]:
+    patience = Patience()
+    yield build(Settings.of(max_num_seqs=4, threads=1), patience)
+    patience.stop()
+
+
+class Ends:
+    """A worker and the front end's side of its pipe."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.frames = pipe.Frames(pipe.ToFront)
+        self.worker = Worker(theirs, loaded, pipe.Begin({}, 0.2))
+
+    def told(self) -> list[Any]:
+        return self.frames.push(self.ours.recv(READ))
+
+    def begin(self) -> None:
+        for id in (GONE, STAYS):
+            request = Request(id, tuple(range(20, 40)), PLAIN, max_tokens=12)
+            self.worker.take(pipe.Submit.of(request))
+
+    def finished(self) -> list[int]:
+        """The tokens of the one that stays, once all is over."""
+        tokens = self.steps(200)
+        assert not self.worker.engine.busy and not self.worker.arrived
+        return tokens
+
+    def steps(self, most: int) -> list[int]:
+        """The same of so many steps."""
+        tokens: list[int] = []
+        for _ in range(most):
+            if not self.worker.engine.busy:
+                break
+            self.worker._step()
+            for message in self.told():
+                news = message.news if isinstance(message, pipe.Stepped) else ()
+                for one in (n.event() for n in news if n.id == STAYS):
+                    tokens += one.tokens
+                    assert one.finish in (None, Finish.LENGTH)
+        return tokens
+
+
+@pytest.fixture
+def ends(loaded: Loaded) -> Iterator[Ends]:
+    made = Ends(loaded)
+    yield made
+    for line in (made.ours, made.worker.line):
+        line.close()
+
+
+def breaks(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    """A method raises once, before or after its work."""
+    method = getattr(owner, name)
+
+    def broken(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, method)
+        if after:
+            method(*args, **named)
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("place", ["abort", "_finish", "pool.release"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_end_that_raises_harms_nobody_else(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, capfd: Any, place: str, after: bool, stopped: bool
+) -> None:
+    ends.begin()
+    expected = ends.finished()
+    ends.begin()
+    kept = ends.steps(3)
+    scheduler = ends.worker.engine.scheduler
+    *path, name = place.split(".")
+    owner = scheduler.pool if path else scheduler
+    breaks(monkeypatch, owner, name, after=after)
+    ends.worker.take(pipe.Abort(GONE, 0 if stopped else None, stopped))
+    assert list(scheduler.by_id) == [STAYS]
+    scheduler.pool.integrity(s.table for group in scheduler.by_id.values() for s in group)
+    assert ends.told() and GONE not in ends.worker.arrived
+    assert kept and kept + ends.finished() == expected
+    said = capfd.readouterr().err
+    assert "ZeroDivisionError" in said and SECRET not in said
+
+
+def test_a_question_that_cannot_be_answered_ends_nothing(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch, ends.worker.engine, "stats", after=False)
+    ends.worker.take(pipe.Question(7, "kv"))
+    (answer,) = ends.told()
+    assert isinstance(answer, pipe.Answer) and answer.number == 7 and not answer.value
+    ends.worker.take(pipe.Question(8, "kv"))
+    (answer,) = ends.told()
+    assert answer.number == 8 and answer.value["sequences"] == []
