@@ -16,6 +16,7 @@ from flyweight.errors import CheckpointError, RequestError
 from flyweight.prompts import Asked, Lane, Prompt, Reader, encoded
 from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.text.meter import USUAL, Bounds
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Request, SamplingParams
 
@@ -165,6 +166,7 @@ def conversation(
     tools: Sequence[Mapping[str, Any]] | None = None,
     longest: int | None = None,
     add_special: bool = False,
+    bounds: Bounds = USUAL,
     **variables: Any,
 ) -> dict[str, Any]:
     """The prompt a chat template makes of messages: the model's, or the one that is given as text
@@ -181,6 +183,6 @@ def conversation(
     template = choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
     talk = prepared(messages, template)
     text_only(talk)
-    text = render(template, talk, tokenizer, tools=listed, **variables)
+    text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
     ids = encoded(tokenizer, text, longest, add_special=add_special)
     return {"prompt": text, "prompt_token_ids": ids}

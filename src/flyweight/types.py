@@ -17,7 +17,7 @@ from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
-MAX_LOGPROBS = 20
+MAX_LOGPROBS = 64  # beside a token's own; the native sampler lists no more
 MAX_CHOICES = 128
 MAX_STOPS, LONGEST_STOP = 64, 1024  # stop strings, and characters of one
 MAX_BAD_WORDS = 128

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from flyweight.cli.serve.choices import Choice, choose
-from flyweight.cli.serve.flags import GROUPS
+from flyweight.cli.serve.flags import GROUPS, LIMITS
 from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.words import flags, read
+from flyweight.cli.serve.words import default, flags, read
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.server.settings import ServerSettings
+from flyweight.server.settings import RANGES, ServerSettings
 
 # As they stand in the documents people start from.
 VLLM_SERVE = "NousResearch/Meta-Llama-3-8B-Instruct --dtype auto --api-key token-abc123"
@@ -83,6 +83,24 @@ def test_every_option_is_in_the_page_about_serving() -> None:
     tables = set(re.findall(r"--[a-z][a-z-]*", page.split("## Options")[1].split("**Refused")[0]))
     known = {s for flag in flags().values() for s in flag.spellings}
     assert {name.replace("--no-", "--") for name in tables} <= known
+
+
+def test_the_table_of_limits_says_what_is_so() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `--([a-z-]+)`.*? \| (.*? \| .*?) \|", page, re.MULTILINE))
+    for flag in LIMITS:
+        value, allowed = told[flag.name].replace(",", "").split(" | ")
+        assert value == f"{default(flag).strip(' []')}{' s' * (flag.kind == 'number')}", flag.name
+        low, high = RANGES.get(flag.sets.removeprefix("server."), (1, None))
+        end = re.fullmatch(r"\d+ to (\d+)( KiB)?", allowed)
+        assert (end is None) == (high is None), flag.name
+        if end:
+            assert int(end[1]) * (1024 if end[2] else 1) == high
+            beyond = f"--{flag.name} = {high + 1} is out of range"
+            assert beyond in refusal(f"--{flag.name}", high + 1)
+        least = chosen(f"--{flag.name}", low).server
+        assert getattr(least, flag.sets.removeprefix("server.")) == low
+        assert f"nearest valid: {low}" in refusal(f"--{flag.name}", low - 1)
 
 
 def test_lengths_and_shares() -> None:
@@ -164,11 +182,11 @@ REFUSED = [
     (["--max-prompts", "0"], "--max-prompts = 0 is out of range", "nearest valid: 1"),
     (["--port", "70000"], "--port = 70000", "nearest valid: 65535"),
     (["--port", "x"], "--port = 'x' is not valid", "a whole number"),
-    (["--drain-seconds", "-1"], "--drain-seconds = -1.0 is out of range", "above 0"),
+    (["--drain-seconds", "-1"], "--drain-seconds = -1.0 is out of range", "nearest valid: 1"),
     (["--request-timeout", "nan"], "--request-timeout = 'nan' is not valid", "a number"),
     (["--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization = 1.5", "nearest valid: 1.0"),
     (["--max-model-len", "long"], "--max-model-len = 'long' is not valid", "32k"),
-    (["--max-logprobs", "21"], "--max-logprobs = 21", "nearest valid: 20"),
+    (["--max-logprobs", "65"], "--max-logprobs = 65", "nearest valid: 64"),
     (["--api-key", ""], "--api-key = ''", "one character or more"),
     (["--api-key-file", "/none"], "--api-key-file /none", "No such file"),
     (["--host", "0.0.0.0"], "--host = '0.0.0.0' would let anyone", "--insecure"),

@@ -15,7 +15,7 @@ from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.routes import ROUTES
 from flyweight.server.settings import ServerSettings
-from http_server import Reply, Running, served
+from http_server import Reply, Running, served, started
 
 PROMPT = {"prompt": "Once", "max_tokens": 2}
 TALK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
@@ -166,6 +166,87 @@ def test_a_template_that_knows_no_end_is_stopped(chatty: Running, given: dict[st
 
 def test_no_template_of_a_request_is_taken(chatty: Running) -> None:
     refusal(chatty.post("/v1/chat/completions", {**TALK, "chat_template": "x"}), "chat_template")
+
+
+@pytest.mark.parametrize(
+    "name", ["longest", "tokenizer", "template", "add_special", "bounds", "messages", "tools"]
+)
+def test_no_switch_is_an_argument_of_ours(chatty: Running, name: str) -> None:
+    given = {**TALK, "chat_template_kwargs": {name: 1}}
+    for path in ("/v1/chat/completions", "/apply-template", "/v1/chat/completions/input_tokens"):
+        refusal(chatty.post(path, given), "chat_template_kwargs")
+
+
+LIMITED = (
+    "--max-choices 3 --max-stops 16 --max-stop-bytes 2KiB --max-logprobs 64 --max-logit-bias 2 "
+    "--max-tools 130 --template-seconds 0.2 --template-growth 1 --max-schema-bytes 200"
+)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose limits are its own; it writes what is said as often as it is told."""
+    path = chat_model.write(
+        tmp_path_factory.mktemp("limited") / "m.gguf",
+        "{% for i in range(loop or 0) %}{% endfor %}"
+        "{% for i in range(times or 1) %}{{ messages[0].content }}{% endfor %}"
+        "{{ (tools or []) | length }}",
+    )
+    with started(str(path), *LIMITED.split()) as running:
+        yield running
+
+
+def tool(i: int) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": f"f{i}"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "beyond"),
+    [
+        ("n", 3, 4), ("n_cmpl", 3, 4), ("stop", ["x"] * 16, ["x"] * 17),
+        ("stop", "é" * 1024, "é" * 1025), ("stop", ["漢" * 682], ["a", "漢" * 683]),
+        ("logprobs", 64, 65), ("prompt_logprobs", 64, 65), ("top_logprobs", 64, 65),
+        ("n_probs", 64, 65), ("logit_bias", {"5": 1, "6": 1}, {"5": 1, "6": 1, "7": 1}),
+        ("tools", [tool(i) for i in range(130)], [tool(i) for i in range(131)]),
+        ("structured_outputs", {"regex": "a" * 150}, {"regex": "a" * 300}),
+        ("chat_template_kwargs", {"times": 1000}, {"times": 20_000}),
+        ("chat_template_kwargs", {"loop": 10}, {"loop": 1_000_000}),
+    ],
+)  # fmt: skip
+def test_limits_are_options(limited: Running, name: str, fits: Any, beyond: Any) -> None:
+    """What is within them is answered, what is beyond refused by the name the client has for it."""
+    chat = name in ("top_logprobs", "tools", "chat_template_kwargs")
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    path = "/completion" if name in ("n_cmpl", "n_probs") else path
+    body: dict[str, Any] = {"messages": TALK["messages"]} if chat else {"prompt": "Once"}
+    body["n_predict" if path == "/completion" else "max_tokens"] = 1
+    if name == "chat_template_kwargs":
+        body["messages"] = [{"role": "user", "content": "a b c " * 3}]
+        path = "/apply-template"
+    got = limited.post(path, {**body, name: fits})
+    too_long = got.status == 400 and "max_model_len" in got.body.decode()  # it was rendered
+    assert got.status == 200 or (too_long and name == "chat_template_kwargs"), got.body[:300]
+    where = "messages" if name == "chat_template_kwargs" else name
+    refusal(limited.post(path, {**body, name: beyond}), where)
+
+
+def test_more_log_probabilities_are_all_there(limited: Running) -> None:
+    choice = post(limited, logprobs=64, temperature=0).json["choices"][0]["logprobs"]
+    for token, best in zip(choice["tokens"], choice["top_logprobs"], strict=True):
+        assert len(best) > 60 and max(best, key=best.get) == token  # some are spelled alike
+
+
+def test_the_document_has_the_limits(limited: Running) -> None:
+    found = limited.get("/openapi.json")
+    schemas = found.json["components"]["schemas"]
+    assert b"x-limit" not in found.body
+    whole, _ = schemas["CompletionBody"]["properties"]["logprobs"]["anyOf"]
+    assert whole["maximum"] == 64
+    assert schemas["LlamaBody"]["properties"]["n_probs"]["maximum"] == 64
+    stops = schemas["ChatBody"]["properties"]["stop"]["anyOf"]
+    assert [one.get("maxItems") for one in stops] == [None, 16, None]
+    biases, _ = schemas["ChatBody"]["properties"]["logit_bias"]["anyOf"]
+    assert biases["maxProperties"] == 2
 
 
 @pytest.mark.parametrize(

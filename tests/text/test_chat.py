@@ -5,15 +5,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import pytest
 from text_vocabularies import bpe_metadata
 
+from flyweight.asking import conversation
 from flyweight.errors import RequestError
-from flyweight.text import meter
 from flyweight.text.chat import choose, render
-from flyweight.text.messages import prepared, text_only
+from flyweight.text.messages import OPTIONS, OWN, prepared, text_only
+from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, Bounds
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.gguf import read_gguf
 
@@ -176,14 +178,13 @@ RUN = """
 import json, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))
 from flyweight.errors import RequestError
-from flyweight.text import meter
 from flyweight.text.chat import render
+from flyweight.text.meter import Bounds
 from flyweight.text.tokenizer import load_tokenizer
 tokenizer, talk = load_tokenizer(sys.argv[1]), [{"role": "user", "content": "hi"}]
-meter.MOST_SECONDS = 0.3
 for template in json.load(sys.stdin):
     try:
-        print("rendered", len(render(template, talk, tokenizer)))
+        print("rendered", len(render(template, talk, tokenizer, bounds=Bounds(0.3))))
     except RequestError as error:
         print(error)
     assert render("{{ messages[0].content }}", talk, tokenizer) == "hi"
@@ -216,10 +217,33 @@ def test_long_conversations_are_rendered() -> None:
     assert len(render(template, talk, TOKENIZER)) > 2_000_000
 
 
-def test_a_template_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "MOST_SECONDS", 0.01)
+def test_a_template_may_not_take_for_ever() -> None:
     with pytest.raises(RequestError, match=r"takes more than 0\.01 seconds"):
-        render(ENDLESS[0], USER, TOKENIZER)
+        render(ENDLESS[0], USER, TOKENIZER, bounds=Bounds(0.01))
+
+
+def test_what_is_written_is_bounded_by_what_was_given() -> None:
+    """A short conversation may become as long as a template; beyond, every character counts."""
+    template = "{% for i in range(times) %}{{ messages[0].content }}{% endfor %}"
+
+    def written(length: int, times: int, growth: int) -> int:
+        talk = [{"role": "user", "content": "a" * length}]
+        return len(render(template, talk, TOKENIZER, times=times, bounds=Bounds(5.0, growth)))
+
+    assert written(10, 20_000, 1) == 200_000
+    with pytest.raises(RequestError, match=f"writes more than {LEAST_CHARACTERS} characters"):
+        written(10, 27_000, 1)
+    assert written(100_000, 15, 16) == 1_500_000
+    with pytest.raises(RequestError, match=r"writes more than 160\d\d\d\d characters"):
+        written(100_000, 17, 16)
+    with pytest.raises(RequestError, match=f"writes more than {MOST_CHARACTERS} characters"):
+        written(1_000_000, 17, 10**6)
+
+
+def test_no_switch_is_taken_for_an_argument() -> None:
+    """A switch of the client's is never an argument of ours by its name."""
+    ours = {*signature(render).parameters, *signature(conversation).parameters}
+    assert ours - {*OWN, *OPTIONS, "variables"} == set()
 
 
 def test_the_generation_tag_renders_its_body_in_a_scope_of_its_own() -> None:

@@ -99,7 +99,6 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 from flyweight.errors import RequestError
 from flyweight.text import chat
 from flyweight.text.tokenizer import load_tokenizer
-chat.MOST_SECONDS = 5.0
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 for name, template in json.load(sys.stdin).items():
     print(name, end=": ", flush=True)

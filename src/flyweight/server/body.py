@@ -4,6 +4,7 @@ Invariant: what is refused costs little, however it is written: its size is judg
 decoded, its values before they are checked.  Knows no dialect.
 """
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ from flyweight.server.settings import ServerSettings
 from flyweight.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
+LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
+KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
 
@@ -41,11 +44,13 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
         request.state.ignored = extra
         given = {name: value for name, value in given.items() if name not in extra}
     try:
-        return kind.model_validate(given)
+        body = kind.model_validate(given)
     except ValidationError as error:
         raise refused(error, kind) from None
     except RecursionError:
         raise HttpError(400, "the body is nested too deeply") from None
+    _bounded(settings, body)
+    return body
 
 
 def items(value: Any) -> int:
@@ -60,6 +65,31 @@ def items(value: Any) -> int:
             count += len(one)
             left.extend(one)
     return count
+
+
+def limited(limit: str) -> dict[str, Any]:
+    """What a field says in its schema so that it may be no larger, or longer, than a limit."""
+    return {LIMIT: limit}
+
+
+@cache
+def _limits(kind: type[BaseModel]) -> list[tuple[str, str]]:
+    """Fields, and the limits they name."""
+    extra = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
+    return [(n, str(e[LIMIT])) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
+
+
+def _bounded(settings: ServerSettings, body: BaseModel) -> None:
+    """Raises `HttpError`."""
+    for name, limit in _limits(type(body)):
+        value, most = getattr(body, name), getattr(settings, limit)
+        listed = isinstance(value, list | dict)
+        size = len(value) if listed else value
+        if isinstance(size, int) and size > most:
+            found = f"{name} has {size} entries" if listed else f"{name} = {size} is out of range"
+            raise HttpError(
+                400, f"{found}; allowed: at most {most}; nearest valid: {most}", name, "bad_value"
+            )
 
 
 def known(kind: type[BaseModel]) -> set[str]:
@@ -88,4 +118,4 @@ def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
 
 def _names_a_field(part: str) -> bool:
     """Whether a part of an error's place is the client's, and no kind that a union has tried."""
-    return not part[:1].isupper() and "[" not in part
+    return not part[:1].isupper() and "[" not in part and part.rsplit("-")[-1] not in KINDS

@@ -148,8 +148,10 @@ class Front:
         within("n", choices, limits.choices, "choices of a prompt")
         within("n", choices * prompts, limits.request_choices, "choices of all prompts")
         within("stop", len(params.stop), limits.stops, "strings", least=0)
-        scores = max(params.logprobs or 0, params.prompt_logprobs or 0)
-        within("logprobs", scores, limits.logprobs, "of a token", least=0)
+        longest = max((len(one.encode()) for one in params.stop), default=0)
+        within("stop", longest, limits.stop_bytes, "bytes of a string", least=0)
+        for name in ("logprobs", "prompt_logprobs"):
+            within(name, getattr(params, name) or 0, limits.logprobs, "of a token", least=0)
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
     def _weigh(self, asked: Sequence[Asked]) -> None:

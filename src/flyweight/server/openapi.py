@@ -1,7 +1,8 @@
 """The server's OpenAPI document, made of its routes.
 
 Invariant: every route is in it, with the schema of its body as it is checked, the types of its
-reply and of its errors; ranges that depend on the model are the model's.
+reply and of its errors; ranges that depend on the model are the model's, limits are this
+server's.
 """
 
 import re
@@ -13,7 +14,9 @@ from pydantic import TypeAdapter
 from flyweight import __version__
 from flyweight.server import replies
 from flyweight.server.api.sampling import TOKEN, WIDTH
+from flyweight.server.body import LIMIT
 from flyweight.server.routes import JSON, ROUTES, Entry
+from flyweight.server.settings import ServerSettings
 
 ERRORS = {  # types of errors by their path's first part
     "/v1/messages": replies.AnthropicRefusal,
@@ -21,6 +24,7 @@ ERRORS = {  # types of errors by their path's first part
     "": replies.OpenAIRefusal,
 }
 STREAMS = {"/api/": "application/x-ndjson", "": "text/event-stream"}
+ENDS = {"integer": "maximum", "array": "maxItems", "object": "maxProperties"}
 TITLE = {"title": "flyweight", "version": __version__}
 KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -28,8 +32,8 @@ KEYS = {
 }
 
 
-def document(vocab: int, width: int, keyed: bool) -> dict[str, Any]:
-    """For a model of `vocab` pieces and vectors of `width` numbers; `keyed`: a key is wanted."""
+def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]:
+    """For a model of `vocab` pieces and vectors of `width` numbers."""
     found, definitions = _schemas(ROUTES)
     paths: dict[str, Any] = {}
     for i, entry in enumerate(ROUTES):
@@ -40,9 +44,9 @@ def document(vocab: int, width: int, keyed: bool) -> dict[str, Any]:
         "info": TITLE,
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": KEYS},
-        "security": [{name: []} for name in KEYS] if keyed else [],
+        "security": [{name: []} for name in KEYS] if settings.keys else [],
     }
-    _narrow(whole, {TOKEN: vocab, WIDTH: width + 1})
+    _narrow(whole, {TOKEN: vocab, WIDTH: width + 1}, settings)
     return whole
 
 
@@ -92,10 +96,15 @@ def _by_path(table: dict[str, Any], path: str) -> Any:
     return next(value for start, value in table.items() if path.startswith(start))
 
 
-def _narrow(node: Any, ends: dict[str, int]) -> None:
-    """Puts the model's ranges where their marks are."""
+def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:
+    """Puts the model's ranges and the server's limits where their marks are."""
     for one in node.values() if isinstance(node, dict) else node:
         if isinstance(one, dict | list):
-            _narrow(one, ends)
+            _narrow(one, ends, settings)
+    if isinstance(node, dict) and isinstance(node.get(LIMIT), str):
+        most = getattr(settings, node.pop(LIMIT))
+        for kind in node.get("anyOf", [node]):
+            if kind.get("type") in ENDS:
+                kind[ENDS[kind["type"]]] = most
     for mark in [mark for mark in ends if isinstance(node, dict) and node.pop(mark, False)]:
         node["exclusiveMaximum"] = ends[mark]

@@ -10,12 +10,26 @@ from typing import Any
 from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.structured import DEEPEST, LONGEST
+from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, Bounds
 from flyweight.text.tools.formats import format_of, marks_of
-from flyweight.types import MAX_LOGPROBS
+from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
 LOG_FORMATS = ("text", "json")
+MOST_TOOLS = 1024
+MOST_SECONDS = 10**9
+RANGES = {  # of whole numbers; all others begin at 1 and have no end
+    "port": (0, 65535),
+    "choices": (1, MAX_CHOICES),
+    "stops": (1, MAX_STOPS),
+    "stop_bytes": (1, 4 * LONGEST_STOP),
+    "logprobs": (1, MAX_LOGPROBS),
+    "tools": (1, MOST_TOOLS),
+    "schema_bytes": (1, LONGEST),
+    "schema_depth": (1, DEEPEST),
+    "template_growth": (1, MOST_CHARACTERS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +73,29 @@ class ServerSettings:
     choices: int = 128
     request_choices: int = 2048
     stops: int = 4
+    stop_bytes: int = 1024
     biases: int = 1024
-    logprobs: int = MAX_LOGPROBS
+    logprobs: int = 20
     tools: int = 128
     request_tokens: int = 4_000_000
     schema_bytes: int = 64 << 10
     schema_depth: int = 64
     compile_seconds: float = 5.0
+    template_seconds: float = SECONDS
+    template_growth: int = GROWTH
     connections: int = 1024
 
     def __post_init__(self) -> None:
-        whole("port", self.port, 0, 65535)
-        whole("logprobs", self.logprobs, 1, MAX_LOGPROBS)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int and field.name != "port":
-                whole(field.name, value, 1)
-            if field.type is float and not (isinstance(value, int | float) and 0 < value < 1e9):
-                raise ConfigError(
-                    f"{field.name} = {value!r} is out of range; allowed: above 0 seconds"
-                )
+            if field.type is int:
+                whole(field.name, value, *RANGES.get(field.name, (1, None)))
+            if field.type is float:
+                _seconds(field.name, value)
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
             )
-        whole("schema_bytes", self.schema_bytes, 1, LONGEST)
-        whole("schema_depth", self.schema_depth, 1, DEEPEST)
         format_of(self.tool_call_parser, "")
         marks_of(self.reasoning_parser, "")
         if self.host not in LOOPBACK and not self.keys and not self.insecure:
@@ -94,6 +105,11 @@ class ServerSettings:
             )
 
     @property
+    def templates(self) -> Bounds:
+        """What rendering a chat template may cost."""
+        return Bounds(self.template_seconds, self.template_growth)
+
+    @property
     def local(self) -> bool:
         """Whether only this machine is served."""
         return self.host in LOOPBACK
@@ -101,3 +117,15 @@ class ServerSettings:
     @classmethod
     def of(cls, given: dict[str, Any]) -> "ServerSettings":
         return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def _seconds(name: str, value: object) -> None:
+    """Raises `ConfigError` unless `value` is a time."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+        raise ConfigError(f"{name} = {value!r} is not valid; allowed: seconds, above 0")
+    if not 0 < value < MOST_SECONDS:
+        near = 1 if value <= 0 else MOST_SECONDS - 1
+        raise ConfigError(
+            f"{name} = {value!r} is out of range; allowed: above 0 seconds, below {MOST_SECONDS}; "
+            f"nearest valid: {near}"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 from flyweight.errors import RequestError, nearest
 from flyweight.text.codec import DEFAULT
 from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
-from flyweight.text.meter import MOST_CHARACTERS, Meter, Spent
+from flyweight.text.meter import USUAL, Bounds, Meter, Spent
 from flyweight.text.sandbox import Sandbox, inside
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.untrusted import one_line, shown
@@ -33,12 +33,13 @@ def render(
     tokenizer: Tokenizer,
     *,
     continue_final_message: bool | str = False,
+    bounds: Bounds = USUAL,
     **variables: object,
 ) -> str:
     """The prompt for `messages`, BOS and the like part of it; it ends where the assistant's answer
     begins, or inside the last message where that is to be continued (True: its content; a name:
     that field).  `variables` are the template's own: tools, documents, add_generation_prompt,
-    enable_thinking.  Raises `RequestError`.
+    enable_thinking.  Raises `RequestError`, also where it would cost more than `bounds`.
     """
     check(messages)
     going_on = bool(continue_final_message)
@@ -60,7 +61,8 @@ def render(
         "unk_token": tokenizer.marks.unk_token,
         "pad_token": tokenizer.marks.pad_token,
     }
-    text = _rendered(template, given | {name: plain(value) for name, value in variables.items()})
+    given |= {name: plain(value) for name, value in variables.items()}
+    text = _rendered(template, given, bounds)
     return text if cut is None else cut.apply(text)
 
 
@@ -128,14 +130,15 @@ class Cut:
         return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
 
-def _rendered(template: str, given: Mapping[str, Any]) -> str:
+def _rendered(template: str, given: Mapping[str, Any], bounds: Bounds) -> str:
     if len(template) > MOST_TEMPLATE:
         raise RequestError(
             f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
         )
-    meter = Meter(inside)
+    meter = Meter(inside, bounds.seconds)
     try:
         meter.start()
+        meter.most = bounds.characters(meter.weigh(given))
         pieces = Sandbox(meter).from_string(template).generate(**given)
         return "".join(_bounded(pieces, meter))
     except Spent as error:
@@ -152,8 +155,8 @@ def _bounded(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
     size = 0
     for piece in pieces:
         size += len(piece)
-        if size > MOST_CHARACTERS:
-            raise Spent(f"writes more than {MOST_CHARACTERS} characters")
+        if size > meter.most:
+            raise meter.spent(size)
         meter.tick()
         yield piece
 

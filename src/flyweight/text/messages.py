@@ -22,7 +22,10 @@ Message = Mapping[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same field
 OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
 MEDIA = ("image", "audio", "video")  # in the names of parts that are not text
-OWN = ("messages", "tools", "chat_template")  # never a template's switch
+OWN = (  # never a template's switch: what is passed beside them
+    "messages", "tools", "chat_template", "tokenizer", "template", "longest", "add_special",
+    "bounds",
+)  # fmt: skip
 
 
 def check(messages: Sequence[Message]) -> None:

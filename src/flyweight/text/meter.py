@@ -5,14 +5,16 @@ the process; a `Spent` says which limit.  Knows values and names of operations, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
 from typing import Any
 
-MOST_CHARACTERS = 16 << 20  # of a prompt, and of any value on the way
+SECONDS = 5.0
+GROWTH = 16  # characters of a prompt for each that was given
+LEAST_CHARACTERS = 1 << 18  # that any conversation may become: the longest template, written once
+MOST_CHARACTERS = 16 << 20  # of a prompt, and of any value on the way, whatever was given
 MOST_MADE = 8 * MOST_CHARACTERS  # over one rendering
-MOST_SECONDS = 10.0
 MOST_NUMBER = 1 << 20  # as an argument: widths, counts
 MOST_BITS = 4096  # of a whole number
 EACH = 16  # what a value that is no text counts as, in characters
@@ -22,14 +24,29 @@ class Spent(Exception):
     """A limit is reached."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one rendering may cost: seconds, and characters for each that is given to it."""
+
+    seconds: float = SECONDS
+    growth: int = GROWTH
+
+    def characters(self, given: int) -> int:
+        return min(max(self.growth * given, LEAST_CHARACTERS), MOST_CHARACTERS)
+
+
+USUAL = Bounds()
+
+
 @dataclass(slots=True)
 class Meter:
-    """One rendering's account.  `opaque` gives the values inside an object of the template's
-    own.
+    """One rendering's account.  `opaque` gives the values inside an object of the template's own;
+    no value may be of more than `most` characters.
     """
 
     opaque: Callable[[Any], Mapping[str, Any]] = lambda value: {}
-    seconds: float = field(default_factory=lambda: MOST_SECONDS)
+    seconds: float = SECONDS
+    most: int = MOST_CHARACTERS
     made: int = 0
     end: float = 0.0
 
@@ -45,8 +62,8 @@ class Meter:
     def charge(self, size: int) -> None:
         """`size` characters are about to be made."""
         self.made += size
-        if size > MOST_CHARACTERS or self.made > MOST_MADE:
-            raise Spent(f"writes more than {MOST_CHARACTERS} characters")
+        if size > self.most or self.made > MOST_MADE:
+            raise self.spent(size)
 
     def weigh(self, *values: object) -> int:
         """How many characters values would be as text, roughly; refuses as soon as too many."""
@@ -60,12 +77,17 @@ class Meter:
             if isinstance(value, Mapping | list | tuple | set | frozenset):
                 inside = value  # type: ignore[assignment]
             total += EACH * (1 + len(inside))
-            if total > MOST_CHARACTERS:
+            if total > self.most:
                 break
             left += chain(*inside.items()) if isinstance(inside, Mapping) else inside
-        if total > MOST_CHARACTERS:
-            raise Spent(f"writes more than {MOST_CHARACTERS} characters")
+        if total > self.most:
+            raise self.spent(total)
         return total
+
+    def spent(self, size: int) -> Spent:
+        """What is said where one value has `size` characters, or all of them are too many."""
+        most = self.most if size > self.most else MOST_MADE
+        return Spent(f"writes more than {most} characters")
 
     def returned(self, value: Any) -> Any:
         """A value an operation made, charged for."""

@@ -140,6 +140,7 @@ LIMITS = (
     Flag("max-choices", "whole", "n of a request.", "server.choices", "N"),
     Flag("max-request-choices", "whole", "Prompts times n.", "server.request_choices", "N"),
     Flag("max-stops", "whole", "Stop strings of a request.", "server.stops", "N"),
+    Flag("max-stop-bytes", "size", "Of each stop string.", "server.stop_bytes", "SIZE"),
     Flag("max-logit-bias", "whole", "Entries of logit_bias.", "server.biases", "N"),
     Flag("max-logprobs", "whole", "Log-probabilities of a token.", "server.logprobs", "N"),
     Flag("max-tools", "whole", "Tools of a request.", "server.tools", "N"),
@@ -147,6 +148,11 @@ LIMITS = (
     Flag("max-schema-bytes", "size", "Of a schema or grammar.", "server.schema_bytes", "SIZE"),
     Flag("max-schema-depth", "whole", "Of a schema.", "server.schema_depth", "N"),
     Flag("compile-seconds", "number", "For a schema to compile.", "server.compile_seconds"),
+    Flag("template-seconds", "number", "For a chat template.", "server.template_seconds"),
+    Flag(
+        "template-growth", "count", "Characters of a prompt for each that was sent.",
+        "server.template_growth", "N",
+    ),
     Flag("max-connections", "whole", "Open at once.", "server.connections", "N"),
 )  # fmt: skip
 

@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 from flyweight.cli.serve.flags import GROUPS, Flag
 from flyweight.cli.serve.stances import STANCES, Value
 from flyweight.errors import ConfigError, nearest
+from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown
 
 PROGRAM = "flyweight serve"
 CONFIG_BYTES = 1 << 20
+KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,22 @@ def _parser() -> Parser:
     for title, rows in GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in rows:
-            _add(group, flag, flag.help.replace("%", "%%"))
+            _add(group, flag, (flag.help + default(flag)).replace("%", "%%"))
     for stance in STANCES:
         _add(parser, stance.flag, argparse.SUPPRESS)
     return parser
+
+
+def default(flag: Flag) -> str:
+    """What a limit is where nobody says, as its option would be written."""
+    room, _, name = flag.sets.partition(".")
+    value = getattr(ServerSettings(), name) if room == "server" else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if flag.kind == "size":
+        unit = "MiB" if value >= MIB else "KiB"
+        return f" [{value / (MIB if value >= MIB else KIB):g}{unit}]"
+    return f" [{value:g}]" if isinstance(value, float) else f" [{value}]"
 
 
 def _add(group: Any, flag: Flag, text: str) -> None:

@@ -89,7 +89,13 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     longest = front.asking.facts.max_model_len
     added = front.speech.plain  # templates write their special tokens themselves
     return conversation(
-        front.tokenizer, talk, longest=longest, tools=tools, add_special=added, **own
+        front.tokenizer,
+        talk,
+        longest=longest,
+        tools=tools,
+        add_special=added,
+        bounds=front.settings.templates,
+        **own,
     )
 
 

@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.server.api.sampling import Sampling
-from flyweight.server.api.tools import MOST_TOOLS, Choice, Tool
+from flyweight.server.api.tools import Choice, Tool
+from flyweight.server.body import limited
+from flyweight.server.settings import MOST_TOOLS
+from flyweight.types import MAX_LOGPROBS
 
 Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
@@ -37,13 +40,17 @@ class ChatBody(Sampling):
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
     echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = None
-    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None

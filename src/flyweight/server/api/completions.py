@@ -17,12 +17,14 @@ from flyweight.server.api.given import Prompts, bare, each
 from flyweight.server.api.sampling import Sampling, params_of
 from flyweight.server.api.scores import text_scores
 from flyweight.server.api.usage import spent, usage
+from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import DONE, Spliced, event
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import MAX_LOGPROBS
 
 MOST_TOKENS = 16  # OpenAI's, where nobody says
 
@@ -32,7 +34,7 @@ class CompletionBody(Sampling):
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=2**31)
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None

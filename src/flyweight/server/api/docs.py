@@ -26,8 +26,7 @@ async def openapi(front: Front, request: Request) -> Response:
     from flyweight.server.openapi import document  # it is made of the routes, this one too
 
     facts = front.client.facts
-    keyed = bool(front.settings.keys)
-    return reply(await front.aside(document, facts["vocab"], facts["width"], keyed))
+    return reply(await front.aside(document, facts["vocab"], facts["width"], front.settings))
 
 
 async def page(front: Front, request: Request) -> Response:

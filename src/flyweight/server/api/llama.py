@@ -19,12 +19,13 @@ from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import TOKEN, Bias, Id, No, Options, params_of
 from flyweight.server.api.scores import token_scores
 from flyweight.server.api.usage import llama_timings
+from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import LEAST_REPETITION, MAX_CHOICES
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
 from flyweight.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -64,11 +65,13 @@ class LlamaBody(Options):
 
     prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
     n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
-    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES)
+    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
-    logit_bias: list[Pair] | dict[str, Bias | Literal[False]] | None = None
-    n_probs: int = Field(0, ge=0, le=20)
+    logit_bias: list[Pair] | dict[str, Bias | Literal[False]] | None = Field(
+        None, json_schema_extra=limited("biases")
+    )
+    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))
     cache_prompt: bool = True
     return_tokens: bool = False
     stream: bool = False

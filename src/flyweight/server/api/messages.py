@@ -16,8 +16,10 @@ from flyweight.server.api.chat import asked_of, rendered
 from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.sampling import HOTTEST, StopText
 from flyweight.server.api.telling import chat_body
+from flyweight.server.body import limited
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
+from flyweight.server.settings import MOST_TOOLS
 
 SCHEMA = "output_config.format.schema"  # where a body has one
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -143,7 +145,9 @@ class CountBody(BaseModel):
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
     system: str | list[Text] | None = None
-    tools: list[MessageTool] | None = Field(None, max_length=128)
+    tools: list[MessageTool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
     tool_choice: MessageChoice | None = None
     thinking: ThinkingChoice | None = None
 

@@ -20,11 +20,13 @@ from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import Options, beside, params_of
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
-from flyweight.server.api.tools import MOST_TOOLS, Tool
+from flyweight.server.api.tools import Tool
+from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import encode, reply
+from flyweight.server.settings import MOST_TOOLS
 from flyweight.structured import StructuredOutputs
 from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.parser import Reading
@@ -137,7 +139,9 @@ class OllamaChatBody(OllamaBody):
     """A conversation to be answered; without messages the model is only loaded."""
 
     messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
-    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
 
 
 class OllamaGenerateBody(OllamaBody):

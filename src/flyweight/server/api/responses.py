@@ -16,8 +16,10 @@ from flyweight.server.api.formats import Schema
 from flyweight.server.api.responsewriter import ResponseWriter
 from flyweight.server.api.sampling import HOTTEST, No
 from flyweight.server.api.telling import chat_body
-from flyweight.server.api.tools import MOST_TOOLS, Named, ToolName
+from flyweight.server.api.tools import Named, ToolName
+from flyweight.server.body import limited
 from flyweight.server.front import Front
+from flyweight.server.settings import MOST_TOOLS
 
 KEYS = "Has no effect: whatever was computed is kept."
 
@@ -140,7 +142,9 @@ class ResponseBody(Strict):
     top_p: float | None = Field(None, gt=0, le=1)
     stream: bool | None = None
     text: TextChoice | None = None
-    tools: list[ResponseTool] | None = Field(None, max_length=MOST_TOOLS)
+    tools: list[ResponseTool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningChoice | None = None

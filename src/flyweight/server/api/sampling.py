@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from flyweight.errors import RequestError
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
+from flyweight.server.body import limited
 from flyweight.types import (
     CUTS,
     LEAST_REPETITION,
@@ -67,7 +68,9 @@ class Options(BaseModel):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = Field(
+        None, json_schema_extra=limited("stops")
+    )
     ignore_eos: bool | None = None
     typical_p: float | None = Field(None, gt=0, le=1)
     top_n_sigma: float | None = Field(None, ge=0, le=1000)
@@ -93,9 +96,9 @@ class Sampling(Options):
     """What is the same in all of OpenAI's bodies."""
 
     model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
-    logit_bias: dict[str, Bias] | None = None
+    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("biases"))
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
     stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
     include_stop_str_in_output: bool | None = None
@@ -104,7 +107,9 @@ class Sampling(Options):
         None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
     )
     bad_words: list[StopText] | None = Field(None, max_length=128)
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: Structured | None = None
     stream: bool | None = None

@@ -15,9 +15,11 @@ from flyweight.prompts import within
 from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
 from flyweight.server.api.sampling import Id, params_of
-from flyweight.server.api.tools import MOST_TOOLS, Tool
+from flyweight.server.api.tools import Tool
+from flyweight.server.body import limited
 from flyweight.server.front import Front
 from flyweight.server.http.sse import headers_of, reply
+from flyweight.server.settings import MOST_TOOLS
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
 OF_TEXT = ("add_special_tokens", "add_special", "parse_special")
@@ -56,7 +58,9 @@ class TokenizeBody(BaseModel):
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = None
-    tools: list[Tool] | None = Field(None, max_length=MOST_TOOLS)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
 
     def ids(self, front: Front) -> list[int]:
         """Raises `RequestError`."""

@@ -19,7 +19,6 @@ from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
 
-MOST_TOOLS = 128
 # Of a schema: what speaks of further properties, or adds some from elsewhere.
 OPENING = {
     "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
