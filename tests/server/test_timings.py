@@ -1,5 +1,6 @@
 """What every reply says of its time, and of the prefix cache where it is asked."""
 
+import json
 from typing import Any
 
 import pytest
@@ -126,6 +127,76 @@ def test_every_reply_has_timings(
     parts = told["queue_time_ms"] + told["prefill_time_ms"]
     assert abs(parts - told["time_to_first_token_ms"]) < 0.01
     assert 0 < told["mean_itl_ms"] <= told["generation_time_ms"]
+
+
+SAID = "The owl and the fox went to the lake to find a red boat. " * 3
+DIALECTS = {  # a body, where it says how long the answer may be, what tells cached tokens
+    "/v1/completions": ({"prompt": SAID}, "max_tokens", "usage prompt_tokens_details"),
+    "/v1/chat/completions": ({"messages": [{"role": "user", "content": SAID}]}, "max_tokens",
+                             "usage prompt_tokens_details"),
+    "/v1/responses": ({"input": SAID}, "max_output_tokens", "usage input_tokens_details"),
+    "/v1/messages": ({"messages": [{"role": "user", "content": SAID}]}, "max_tokens", "usage"),
+    "/generate": ({"prompt": SAID}, "max_tokens", "usage prompt_tokens_details"),
+    "/completion": ({"prompt": SAID}, "n_predict", ""),
+    "/api/chat": ({"messages": [{"role": "user", "content": SAID}]}, "num_predict", ""),
+    "/api/generate": ({"prompt": SAID, "raw": True}, "num_predict", ""),
+}  # fmt: skip
+CACHED = {"/v1/messages": "cache_read_input_tokens", "/completion": "tokens_cached"}
+
+
+def last(talker: Running, path: str, *, stream: bool, **more: Any) -> dict[str, Any]:
+    """What a reply of a dialect says at its end."""
+    ask, most, _ = DIALECTS[path]
+    body: dict[str, Any] = {**ask, "stream": stream, **more}
+    if path.startswith("/api/"):
+        body["options"] = {most: 6}
+    else:
+        body[most] = 6
+    if path in ("/v1/messages", "/api/chat", "/api/generate"):
+        body["model"] = talker.get("/v1/models").json["data"][0]["id"]
+    if stream and path.endswith("completions"):
+        body["stream_options"] = {"include_usage": True}
+    got = talker.post(path, body)
+    assert got.status == 200, got.body
+    if not stream:
+        return dict(got.json)
+    if path.startswith("/api/"):
+        return dict(json.loads(got.body.splitlines()[-1]))
+    end = got.events[-2 if path == "/v1/messages" else -1]  # before message_stop
+    return dict(end["response"] if path == "/v1/responses" else end)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+def test_every_dialect_tells_times_and_what_was_cached(
+    talker: Running, path: str, stream: bool
+) -> None:
+    last(talker, path, stream=False)
+    told = last(talker, path, stream=stream)
+    assert "cache_explanation" not in told
+    if path.startswith("/api/"):
+        shares = told["prompt_eval_duration"] + told["eval_duration"]
+        assert 0 < shares <= told["total_duration"] + 2
+        return
+    if path == "/completion":
+        assert told["timings"]["prompt_ms"] > 0 and told["timings"]["cache_n"] > 0
+    else:
+        assert set(told["metrics"]) == NAMES and told["metrics"]["time_to_first_token_ms"] > 0
+    for word in DIALECTS[path][2].split():
+        told = told[word]
+    assert told[CACHED.get(path, "cached_tokens")] > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+def test_every_dialect_explains_the_cache_where_it_is_asked(
+    talker: Running, path: str, stream: bool
+) -> None:
+    last(talker, path, stream=False)
+    (found,) = last(talker, path, stream=stream, return_cache_explanation=True)["cache_explanation"]
+    assert found["reason"] is None and found["diverged_at"] is None
+    left = found["prompt_tokens"] - found["hit_tokens"]
+    assert 0 < left <= found["block_size"] and found["hit_tokens"] > 0
 
 
 def explained(server: Running, prompt: str, **more: Any) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class CompletionReply(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    metrics: Object
 
 
 class ResponseReply(TypedDict):
@@ -66,6 +67,7 @@ class ResponseReply(TypedDict):
     model: str
     output: list[Object]
     usage: Object
+    metrics: Object
 
 
 class Vector(TypedDict):
@@ -92,6 +94,7 @@ class MessageReply(TypedDict):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: Object
+    metrics: Object
 
 
 class CountReply(TypedDict):
@@ -102,6 +105,7 @@ class GenerateReply(TypedDict):
     text: str
     tokens: int
     usage: Usage
+    metrics: Object
 
 
 class LlamaReply(TypedDict):

@@ -11,12 +11,14 @@ from starlette.responses import Response
 
 from flyweight.collect import Piece
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.sampling import HOTTEST, StopText, params_of
-from flyweight.server.api.usage import usage
+from flyweight.server.api.sampling import HOTTEST, Explain, StopText, params_of
+from flyweight.server.api.usage import spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
+
+BESIDE = {"prompt", "stream", "return_cache_explanation"}  # fields that are no sampling options
 
 
 class GenerateBody(BaseModel):
@@ -31,14 +33,14 @@ class GenerateBody(BaseModel):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | list[StopText] | None = None
     stream: bool = False
+    return_cache_explanation: Explain = None
 
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), GenerateBody)
-    given = body.model_dump(exclude={"prompt", "stream"}, exclude_none=True)
-    asked = await front.ask(
-        [body.prompt], params_of({**front.defaults, **given}), front.lane(None, None, None)
-    )
+    given = body.model_dump(exclude=BESIDE, exclude_none=True)
+    lane = front.lane(None, None, None, body.return_cache_explanation)
+    asked = await front.ask([body.prompt], params_of({**front.defaults, **given}), lane)
     return await answer(front, request, asked, GenerateWriter, stream=body.stream)
 
 
@@ -48,6 +50,7 @@ class GenerateWriter:
     media = "text/event-stream"
 
     def __init__(self, bundle: Bundle) -> None:
+        self.front = bundle.front
         (self.collector,) = texts(bundle)
 
     def whole(self) -> dict[str, Any]:
@@ -66,4 +69,4 @@ class GenerateWriter:
         return event(error.body())
 
     def _spent(self) -> dict[str, Any]:
-        return {"tokens": self.collector.produced, "usage": usage([self.collector])}
+        return {"tokens": self.collector.produced, **spent(self.front, [self.collector])}

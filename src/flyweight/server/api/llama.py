@@ -16,9 +16,9 @@ from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import TOKEN, Bias, Id, No, Options, params_of
+from flyweight.server.api.sampling import TOKEN, Bias, Explain, Id, No, Options, params_of
 from flyweight.server.api.scores import token_scores
-from flyweight.server.api.usage import llama_timings
+from flyweight.server.api.usage import explained, llama_timings
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -76,6 +76,7 @@ class LlamaBody(Options):
     return_tokens: bool = False
     stream: bool = False
     timings_per_token: bool = False
+    return_cache_explanation: Explain = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
     n_indent: Off | None = None
     n_keep: Off | None = None
@@ -118,7 +119,8 @@ async def completion(front: Front, request: Request) -> Response:
     params = params_of(body.wanted(front.defaults, front.tokenizer))
     prompts = await front.aside(body.prompts, front.tokenizer)
     salt = "" if body.cache_prompt else uuid4().hex
-    asked = await front.ask(prompts, params, Lane(salt), "json_schema")
+    lane = Lane(salt, explain=bool(body.return_cache_explanation))
+    asked = await front.ask(prompts, params, lane, "json_schema")
     return await answer(
         front,
         request,
@@ -134,7 +136,7 @@ class LlamaWriter:
     media = "text/event-stream"
 
     def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:
-        self.model, self.body, self.collectors = front.names[0], body, texts(bundle)
+        self.front, self.body, self.collectors = front, body, texts(bundle)
 
     def whole(self) -> Any:
         found: list[dict[str, Any]] = []
@@ -192,7 +194,7 @@ class LlamaWriter:
             "index": index,
             "id_slot": -1,
             "stop": True,
-            "model": self.model,
+            "model": self.front.names[0],
             "tokens_predicted": len(collector.choices[index % self.body.n_cmpl].tokens),
             "tokens_evaluated": len(request.tokens),
             "tokens_cached": collector.cached,
@@ -202,6 +204,7 @@ class LlamaWriter:
             "stop_type": ended,
             "stopping_word": word,
             "timings": llama_timings(collector),
+            **explained(self.front, collector),
         }
 
 

@@ -14,7 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of, rendered
 from flyweight.server.api.messagewriter import MessageWriter
-from flyweight.server.api.sampling import HOTTEST, StopText
+from flyweight.server.api.sampling import HOTTEST, Explain, StopText
 from flyweight.server.api.telling import chat_body
 from flyweight.server.body import limited
 from flyweight.server.front import Front
@@ -179,6 +179,7 @@ class MessagesBody(CountBody):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     output_config: OutputConfig | None = None
+    return_cache_explanation: Explain = None
     metadata: dict[str, Any] | None = Field(None, description="Has no effect.")
     service_tier: Literal["auto", "standard_only"] | None = Field(
         None, description="Has no effect."
@@ -189,7 +190,7 @@ class MessagesBody(CountBody):
         if self.output_config is not None and self.output_config.format is not None:
             schema = {"name": "answer", "schema": self.output_config.format.asked}
             found["response_format"] = {"type": "json_schema", "json_schema": schema}
-        for name in ("temperature", "top_p", "top_k"):
+        for name in ("temperature", "top_p", "top_k", "return_cache_explanation"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.stop_sequences:

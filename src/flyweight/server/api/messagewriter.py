@@ -10,6 +10,7 @@ from uuid import uuid4
 from flyweight.collect import Collector, Piece
 from flyweight.server.answer import texts
 from flyweight.server.api.telling import Step, Telling, arguments_of, told
+from flyweight.server.api.usage import timed
 from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
@@ -35,6 +36,7 @@ class MessageWriter:
     media = "text/event-stream"
 
     def __init__(self, model: str, bundle: Bundle, reading: Reading) -> None:
+        self.front = bundle.front
         (self.collector,) = texts(bundle)
         self.reading, self.telling = reading, Telling(reading)
         self.begun = False
@@ -60,6 +62,7 @@ class MessageWriter:
             "content": blocks_of(said),
             **self._stopped(len(said.calls)),
             "usage": spent(self.collector),
+            **timed(self.front, self.collector),
         }
 
     def begin(self) -> bytes:
@@ -77,7 +80,8 @@ class MessageWriter:
 
     def end(self) -> bytes:
         last = {"type": "message_delta", "delta": self._stopped(self.telling.calls)}
-        return named({**last, "usage": spent(self.collector)}) + named({"type": "message_stop"})
+        cost = {"usage": spent(self.collector), **timed(self.front, self.collector)}
+        return named({**last, **cost}) + named({"type": "message_stop"})
 
     def failed(self, error: HttpError) -> bytes:
         return named(error_of(error))

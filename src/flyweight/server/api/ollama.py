@@ -18,9 +18,10 @@ from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import Options, beside, params_of
+from flyweight.server.api.sampling import Explain, Options, beside, params_of
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import Tool
+from flyweight.server.api.usage import explained
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -82,6 +83,7 @@ class OllamaBody(BaseModel):
     format: Literal["", "json"] | dict[str, Any] | None = None
     keep_alive: str | float | None = Field(None, description=KEEP)
     think: bool | None = None
+    return_cache_explanation: Explain = None
 
     def wanted(self, front: Front) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
@@ -171,7 +173,7 @@ async def chat(front: Front, request: Request) -> Response:
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaGenerateBody)
-    lane = front.lane(body.name, None, None)
+    lane = front.lane(body.name, None, None, body.return_cache_explanation)
     if not body.prompt:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
@@ -206,6 +208,7 @@ async def conversed(
         given["chat_template_kwargs"] = {"enable_thinking": body.think}
     if tools:
         given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
+    given["return_cache_explanation"] = body.return_cache_explanation
     same = chat_body({"model": body.name, "messages": talk, **given})
     defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
     return await asked_of(front, same, defaults, "format")
@@ -247,6 +250,7 @@ class OllamaWriter:
     media = "application/x-ndjson"
 
     def __init__(self, body: OllamaBody, bundle: Bundle, shape: Shape, reading: Reading) -> None:
+        self.front = bundle.front
         (self.collector,) = texts(bundle)
         self.model, self.shape = body.model, shape
         self.reading = reading
@@ -300,6 +304,7 @@ class OllamaWriter:
             "prompt_eval_duration": ns(m.ttft - m.queued),
             "eval_count": self.collector.produced,
             "eval_duration": ns(m.total - m.ttft),
+            **explained(self.front, self.collector),
         }
 
 

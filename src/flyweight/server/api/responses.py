@@ -14,13 +14,14 @@ from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import Effort
 from flyweight.server.api.formats import Schema
 from flyweight.server.api.responsewriter import ResponseWriter
-from flyweight.server.api.sampling import HOTTEST, No
+from flyweight.server.api.sampling import HOTTEST, Explain, No
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Named, ToolName
 from flyweight.server.body import limited
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 
+TAKEN = ("model", "temperature", "top_p", "parallel_tool_calls", "return_cache_explanation")
 KEYS = "Has no effect: whatever was computed is kept."
 
 
@@ -158,6 +159,7 @@ class ResponseBody(Strict):
     user: str | None = Field(None, description="Has no effect.")
     safety_identifier: str | None = Field(None, description="Has no effect.")
     prompt_cache_key: str | None = Field(None, description=KEYS)
+    return_cache_explanation: Explain = None
 
     def chat(self) -> dict[str, Any]:
         """As a chat has it."""
@@ -167,7 +169,7 @@ class ResponseBody(Strict):
         if self.instructions:
             talk.insert(0, {"role": "system", "content": self.instructions})
         found: dict[str, Any] = {"messages": talk, "max_tokens": self.max_output_tokens}
-        for name in ("model", "temperature", "top_p", "parallel_tool_calls"):
+        for name in TAKEN:
             found[name] = getattr(self, name)
         if self.tools:
             found["tools"] = [tool.chat() for tool in self.tools]

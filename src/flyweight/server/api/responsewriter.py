@@ -10,6 +10,7 @@ from uuid import uuid4
 from flyweight.collect import Piece
 from flyweight.server.answer import texts
 from flyweight.server.api.telling import Step, Telling, arguments_of, told
+from flyweight.server.api.usage import timed
 from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import event
@@ -25,6 +26,7 @@ class ResponseWriter:
     media = "text/event-stream"
 
     def __init__(self, head: dict[str, Any], bundle: Bundle, reading: Reading) -> None:
+        self.front = bundle.front
         (self.collector,) = texts(bundle)
         self.reading, self.telling = reading, Telling(reading)
         self.head = {"id": f"resp_{uuid4().hex}", "object": "response", **head}
@@ -145,6 +147,7 @@ class ResponseWriter:
                 "output_tokens_details": {"reasoning_tokens": self._thought()},
                 "total_tokens": prompt + made,
             },
+            **timed(self.front, self.collector),
         }
 
     def _thought(self) -> int:

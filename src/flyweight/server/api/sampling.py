@@ -30,6 +30,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+Explain = Annotated[
+    bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
+]
 TAKEN = (  # of a body, as `SamplingParams` has it
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
@@ -117,9 +120,7 @@ class Sampling(Options):
     user: str | None = Field(None, description="Has no effect.")
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
-    return_cache_explanation: bool | None = Field(
-        None, description="Tells what was found in the prefix cache, and why not more."
-    )
+    return_cache_explanation: Explain = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

@@ -72,10 +72,21 @@ def llama_timings(*collectors: Collector) -> dict[str, float]:
 
 def spent(front: Front, collectors: Sequence[Collector]) -> dict[str, Any]:
     """Everything of this room that a reply of OpenAI's carries."""
-    told: dict[str, Any] = {"usage": usage(collectors), "metrics": timings(*collectors)}
-    if any(c.request.explain for c in collectors):
-        told["cache_explanation"] = reuse(front, collectors)
-    return told
+    return {"usage": usage(collectors), **timed(front, *collectors)}
+
+
+def timed(front: Front, *collectors: Collector) -> dict[str, Any]:
+    """Timings, and the cache explanation where it was asked for: of every dialect that has no
+    place of its own for times.
+    """
+    return {"metrics": timings(*collectors), **explained(front, *collectors)}
+
+
+def explained(front: Front, *collectors: Collector) -> dict[str, Any]:
+    """The cache explanation, where it was asked for."""
+    if not any(c.request.explain for c in collectors):
+        return {}
+    return {"cache_explanation": reuse(front, collectors)}
 
 
 def reuse(front: Front, collectors: Sequence[Collector]) -> list[dict[str, Any]]:
