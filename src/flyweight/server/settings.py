@@ -4,6 +4,7 @@ the engine's `Settings`.
 Invariant: a `ServerSettings` that exists is valid.  Nothing but the standard library and names.
 """
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,10 +14,12 @@ from flyweight.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, Bounds
 from flyweight.text.tools.formats import format_of, marks_of
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from flyweight.untrusted import shown
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
 LOG_FORMATS = ("text", "json")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?", re.IGNORECASE)
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 RANGES = {  # of whole numbers; all others begin at 1 and have no end
@@ -49,6 +52,9 @@ class ServerSettings:
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("GET", "POST")
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
     open_metrics: bool = False
     log_requests: bool = True
     log_format: str = "text"
@@ -96,12 +102,35 @@ class ServerSettings:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
             )
+        self._check_origins()
         format_of(self.tool_call_parser, "")
         marks_of(self.reasoning_parser, "")
         if self.host not in LOOPBACK and not self.keys and not self.insecure:
             raise ConfigError(
                 f"host = {self.host!r} would let anyone on the network in; give an --api-key, "
                 "or --insecure if that is what you want"
+            )
+
+    def _check_origins(self) -> None:
+        for origin in self.allowed_origins:
+            if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
+                near = re.sub(r"^(?:[a-z]+://)?([^/?#]*).*", r"\1", origin, flags=re.S)
+                hint = f"; nearest valid: https://{near}" if near else ""
+                raise ConfigError(
+                    f"allowed_origins = {shown(origin)} is not valid; allowed: scheme://host, "
+                    f"scheme://host:port, or * for all{hint}"
+                )
+        if "*" not in self.allowed_origins:
+            return
+        if self.allow_credentials:
+            raise ConfigError(
+                "allowed_origins = '*' and allow_credentials exclude each other: browsers refuse "
+                "that; name the origins"
+            )
+        if not self.keys and not self.insecure:
+            raise ConfigError(
+                "allowed_origins = '*' would let every page a browser here opens ask; name the "
+                "origins, give an --api-key, or --insecure if that is what you want"
             )
 
     @property

@@ -105,9 +105,18 @@ HTTP = (
     Flag("insecure", "switch", "Serve a network without a key.", "server.insecure"),
     Flag("allowed-host", "words", "Further names in the Host header.", "server.allowed_hosts"),
     Flag(
-        "allowed-origin", "words", "Pages that may ask.", "server.allowed_origins",
-        also=("--allowed-origins",),
+        "allowed-origins", "words", "Pages that may ask: https://page.example, or *.",
+        "server.allowed_origins", "ORIGIN ...", ("--allowed-origin",),
     ),
+    Flag(
+        "allowed-methods", "words", "What they may do: GET POST, or *.", "server.allowed_methods",
+        "METHOD ...",
+    ),
+    Flag(
+        "allowed-headers", "words", "What they may send, or *.", "server.allowed_headers",
+        "NAME ...",
+    ),
+    Flag("allow-credentials", "switch", "With cookies and the like.", "server.allow_credentials"),
     Flag("open-metrics", "switch", "/metrics needs no key.", "server.open_metrics"),
     Flag("lenient", "switch", "Leave unknown fields out; x-ignored-params.", "server.lenient"),
     Flag("enable-log-requests", "switch", "A line a request, no prompts.", "server.log_requests"),

@@ -3,6 +3,7 @@
 Invariant: what is not of its kind is refused with the option's name; ranges are not known here.
 """
 
+import json
 import re
 from typing import Any
 
@@ -22,7 +23,7 @@ def converted(flag: Flag, value: Value) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, list):
-        return tuple(value)
+        return tuple(one for word in value for one in listed(word))
     if flag.kind == "whole":
         if not re.fullmatch(r"[+-]?[0-9]{1,30}", value.strip(), re.ASCII):
             raise ConfigError(f"{name} = {shown(value)} is not valid; allowed: a whole number")
@@ -34,6 +35,17 @@ def converted(flag: Flag, value: Value) -> Any:
     if flag.kind == "number":
         return number(name, value)
     return value
+
+
+def listed(word: str) -> list[str]:
+    """A JSON list of texts, as vLLM has lists, in one word; any other word is itself."""
+    try:
+        found = json.loads(word) if word.startswith("[") else None
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list) and all(isinstance(one, str) for one in found):
+        return found
+    return [word]
 
 
 def count(name: str, text: str) -> int:

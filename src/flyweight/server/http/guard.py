@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.http.errors import HttpError, note, told
+from flyweight.server.http.origins import Given, Origins
 from flyweight.server.http.sse import reply
 from flyweight.server.settings import LOOPBACK, ServerSettings
 
@@ -48,7 +49,7 @@ class Guard:
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
         self.hosts = {*LOOPBACK, "[::1]", *named} if settings.local or named else None
-        self.origins = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
+        self.origins = Origins(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,6 +61,11 @@ class Guard:
         headers = Headers(scope=scope)
         answer = Answer(send, headers.get("x-request-id", ""))
         try:
+            answer.named += self.origins.check(headers, self._host(scope, headers))
+            preflight = self.origins.preflight(scope["method"], headers)
+            if preflight is not None:
+                await _allow(preflight, answer)
+                return
             self._check(scope, headers)
             body = await self._body(scope, headers, receive)
         except HttpError as refused:
@@ -75,7 +81,8 @@ class Guard:
                 raise RuntimeError("an answer broke off") from None
             await reply(told(error).body(), 500)(scope, receive, answer)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _host(self, scope: Scope, headers: Headers) -> str:
+        """The Host, which is one that is served here."""
         host = headers.getlist("host")
         if not host and scope["http_version"] == "1.0":
             host = list(LOOPBACK[:1])
@@ -84,11 +91,9 @@ class Guard:
         name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
         if self.hosts is not None and name.lower() not in self.hosts:
             raise HttpError(403, "this Host is not served here; --allowed-host names more", "Host")
-        origin = headers.get("origin")
-        if origin is not None and not self._same(origin, host[0]):
-            raise HttpError(
-                403, "pages of this Origin may not ask; --allowed-origin names more", "Origin"
-            )
+        return host[0]
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
         if scope["path"] not in self.open and not self._known(headers):
             raise HttpError(
                 401,
@@ -98,13 +103,6 @@ class Guard:
             )
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
-
-    def _same(self, origin: str, host: str) -> bool:
-        origin = origin.lower()
-        return origin in self.origins or origin in (
-            f"http://{host.lower()}",
-            f"https://{host.lower()}",
-        )
 
     def _known(self, headers: Headers) -> bool:
         """Whether a key is right; all are compared, so that time tells nothing."""
@@ -145,20 +143,26 @@ class Guard:
 
 
 class Answer:
-    """`send`, which puts the request's id into the head.  The id is the client's own where it gave
-    a plain one; it is shown, and never used as a key.
+    """`send`, which puts the request's id into the head, and `named` headers more.  The id is the
+    client's own where it gave a plain one; it is shown, and never used as a key.
     """
 
     def __init__(self, send: Send, given: str) -> None:
         self._send, self.begun = send, False
         self.id = given if ID.fullmatch(given) else uuid4().hex
+        self.named = [(b"x-request-id", self.id.encode())]
 
     async def __call__(self, message: Message) -> None:
         if not self.begun:
             self.begun = True
-            named = (b"x-request-id", self.id.encode())
-            message = {**message, "headers": [*message.get("headers", ()), named]}
+            message = {**message, "headers": [*message.get("headers", ()), *self.named]}
         await self._send(message)
+
+
+async def _allow(preflight: Given, send: Send) -> None:
+    """Tells a browser that its page may ask."""
+    await send({"type": "http.response.start", "status": 204, "headers": preflight})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _refuse(
