@@ -83,13 +83,9 @@ def tiny_folder(
     return path
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in {**first, **second}.items() if value is not None}
-
-
-def tiny_adapter(path: Path) -> Path:
-    """A LoRA adapter of the tiny model's query projections."""
-    rng, hidden = np.random.default_rng(1), CONFIG["hidden_size"]
+def tiny_adapter(path: Path, seed: int = 1) -> Path:
+    """Writes a LoRA adapter of the model's query projections."""
+    rng, hidden = np.random.default_rng(seed), CONFIG["hidden_size"]
     tensors = {}
     for i in range(CONFIG["num_hidden_layers"]):
         at = f"base_model.model.model.layers.{i}.self_attn.q_proj"
@@ -99,3 +95,7 @@ def tiny_adapter(path: Path) -> Path:
     (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 6}))
     write_safetensors(path / "adapter_model.safetensors", tensors)
     return path
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**first, **second}.items() if value is not None}

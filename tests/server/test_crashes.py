@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flyweight.server.running.processes import family
 from http_server import Reply, Running, served
 
 PROMPTS = [f"Once there was a {what} who" for what in ("cat", "dog", "girl", "bird", "fish")]
@@ -100,6 +101,44 @@ def test_an_engine_that_is_killed_is_started_again(server: Running) -> None:
         assert own.post("/v1/completions", bodies()[0]).json["choices"] == expected
 
 
+SCHEMA = {f"p{i}": {"type": "string", "format": "date-time"} for i in range(60)}  # for a while
+
+
+def bound(number: int) -> dict[str, Any]:
+    """A request for JSON of a schema that no other request has."""
+    schema = {"type": "object", "properties": SCHEMA, "title": str(number)}
+    return {"prompt": "Once", "max_tokens": 4, "structured_outputs": {"json": schema}}
+
+
+def judges(server: Running) -> list[int]:
+    """Processes that try grammars."""
+    return [one.pid for one in family(server.process.pid) if b"judg" in words_of(one.pid)]
+
+
+def words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_process_that_tries_grammars_and_is_killed_is_replaced() -> None:
+    """Idle or asked: the next question, and the one that was asked, are answered."""
+    with served() as server, ThreadPoolExecutor(1) as pool:
+        assert server.post("/v1/completions", bound(0)).status == 200
+        (first,) = judges(server)
+        os.kill(first, signal.SIGKILL)
+        assert server.post("/v1/completions", bound(1)).status == 200
+        (second,) = judges(server)
+        assert second != first
+        os.kill(second, signal.SIGSTOP)
+        asked = pool.submit(server.post, "/v1/completions", bound(2))
+        time.sleep(0.2)  # it may be asked by now, or not: either will do
+        os.kill(second, signal.SIGKILL)
+        assert asked.result().status == 200
+        assert server.get("/health").status == 200
+
+
 def gone(pid: int) -> bool:
     try:
         return ") Z" in Path(f"/proc/{pid}/stat").read_text()
@@ -179,15 +218,3 @@ def test_who_leaves_at_the_prompt_frees_his_blocks() -> None:
             if moment and start + count < tokens:
                 return
         raise AssertionError("every one was answered")
-
-
-def test_a_storm_of_disconnects_leaves_nothing(server: Running) -> None:
-    count = 24
-    with ThreadPoolExecutor(count) as pool:
-        jobs = [
-            pool.submit(left, server, bool(i % 3), bool(i % 2), lambda: True) for i in range(count)
-        ]
-        for job in jobs:
-            job.result()
-    server.until(server.empty)
-    assert server.post("/v1/completions", bodies()[0]).status == 200

@@ -3,11 +3,7 @@ words in the log.
 """
 
 import os
-import resource
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
@@ -18,7 +14,7 @@ import pytest
 from http_server import NOTHING, Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
-SHORT, LONG = 8.0, 240.0  # seconds of soaking
+SHORT, LONG = 5.0, 240.0  # seconds of soaking
 IDLE = 3.0
 CANARY, KEY = "xyzzyplugh", "sk-quuxfrobnicate"
 
@@ -79,17 +75,21 @@ def everything(server: Running, draw: Random) -> None:
     assert server.post("/v1/completions", body).status == (400 if kind < 0.2 else 200)
 
 
-def soak(server: Running, seconds: float, seed: int) -> None:
+def soak(server: Running, seconds: float, seed: int) -> float:
+    """The seconds in which 99 of 100 requests were through."""
     end = time.monotonic() + seconds
 
-    def client(number: int) -> None:
-        draw = Random(seed + number)
-        while time.monotonic() < end:
+    def client(number: int) -> list[float]:
+        draw, took = Random(seed + number), []
+        while (start := time.monotonic()) < end:
             everything(server, draw)
+            took.append(time.monotonic() - start)
+        return took
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(client, range(6)))
+        took = sorted(one for some in pool.map(client, range(6)) for one in some)
     server.until(server.empty)
+    return took[len(took) * 99 // 100]
 
 
 def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
@@ -98,10 +98,11 @@ def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
     good = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 3}
     with served({"blocks": 128}) as server:  # few: memory of blocks is the system's until used
         expected = server.post("/v1/completions", good).json["choices"]
-        soak(server, seconds, 1)  # until every cache is as full as it gets
+        first = soak(server, seconds, 1)  # until every cache is as full as it gets
         memory = [resident(pid) for pid in processes(server)]
         files = [held(pid) for pid in processes(server)]
-        soak(server, seconds, 2)
+        last = soak(server, seconds, 2)
+        assert last < 1.1 * first or not SOAK, "answers got slower"
         grown = [resident(p) - old for p, old in zip(processes(server), memory, strict=True)]
         allowed = max(4 << 10, 5 * 1024 * seconds / 3600)
         assert max(grown) < allowed, f"KiB: {grown}"
@@ -131,46 +132,6 @@ def gone(pid: int) -> bool:
         return ") Z" in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return True
-
-
-def limited(files: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-
-def test_few_files_are_enough() -> None:
-    """With 64 open files at most, a hundred clients come and go, and the server stays."""
-    with served(before=limited(64)) as server:
-        lines = []
-        for _ in range(100):
-            line = server.connection()
-            line.connect()
-            lines.append(line)
-        assert server.get("/health").status == 200
-        for line in lines:
-            line.close()
-        got = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
-        assert got.status == 200
-
-
-def refused(files: int = 0, **engine: object) -> str:
-    """What a server says that does not start."""
-    script = Path(__file__).parents[1] / "serve_settings.py"
-    given = dumps({"settings": engine, "server": {"port": 0}})
-    ended = subprocess.run(
-        [sys.executable, str(script), given],
-        capture_output=True, text=True, timeout=120, preexec_fn=limited(files) if files else None,
-    )  # fmt: skip
-    assert ended.returncode not in (0, None) and ended.returncode > 0, ended
-    assert "Traceback" not in ended.stderr
-    return ended.stderr
-
-
-def test_too_little_memory_is_refused_before_it_is_used() -> None:
-    assert "memory" in refused(memory_limit="60MiB")
-
-
-def test_too_few_files_are_refused() -> None:
-    assert "ulimit -n" in refused(files=30)
 
 
 def test_neither_log_nor_errors_hold_what_was_asked() -> None:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
+from flyweight.plan.machine import machine
 from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.remote.spawning import Engine
 from flyweight.server.running.processes import command, listener
 from flyweight.server.running.records import running
 from flyweight.server.settings import ServerSettings
+
+NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
     from flyweight.server.remote.telling import Shows
@@ -51,8 +54,19 @@ def _by(port: int) -> str:
     )
 
 
+def judge_memory() -> None:
+    """Raises `ConfigError` where the system would end a process before a model's plan is made."""
+    free = machine().available
+    if free < NEEDED:
+        raise ConfigError(
+            f"{free >> 20} MiB of memory are free here; a server needs {NEEDED >> 20} MiB before "
+            "its model is read"
+        )
+
+
 def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wishes) -> int:
     """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
+    judge_memory()
     sock = listen(server.host, server.port)
     engine = Engine.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken

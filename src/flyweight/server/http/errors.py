@@ -7,6 +7,7 @@ address or another's text.
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -75,5 +76,6 @@ def told(error: BaseException) -> HttpError:
 
 def note(place: str, error: BaseException) -> None:
     """Where a mistake of ours is; its words may hold a prompt and are left out."""
-    print(f"flyweight: {place} failed: {type(error).__name__}", file=sys.stderr)
-    traceback.print_tb(error.__traceback__)
+    with suppress(OSError):  # a full disk is no reason to fail
+        print(f"flyweight: {place} failed: {type(error).__name__}", file=sys.stderr)
+        traceback.print_tb(error.__traceback__)

@@ -8,6 +8,7 @@ asks is gone.  Knows no model, and no requests.
 import resource
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,6 +41,8 @@ def read(stream: BinaryIO) -> bytes:
 
 def main() -> int:
     """Answers on stdout, "" for yes."""
+    with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     begin = msgspec.msgpack.decode(read(incoming), type=Begin)
     compiler = Compiler(byte_vocabulary(begin.special))

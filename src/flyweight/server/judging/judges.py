@@ -5,6 +5,7 @@ replaced; the event loop never waits.  The same question is asked once, and answ
 """
 
 import asyncio
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from flyweight.errors import RequestError
+from flyweight.server.http.errors import HttpError
 from flyweight.server.judging.judge import LENGTH, Begin, pack
 from flyweight.structured import NAME, StructuredOutputs
 
@@ -21,6 +23,11 @@ MOST = 2  # processes
 REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
+TRIES = 2  # of a question whose process was killed
+
+
+class Killed(Exception):
+    """Somebody else ended a process: the system, where memory is used up."""
 
 
 class Judges:
@@ -64,6 +71,14 @@ class Judges:
             del self._asked[outputs]
 
     async def _ask(self, outputs: StructuredOutputs) -> str:
+        """Raises `HttpError` where the system ends every process that is asked."""
+        for _ in range(TRIES):
+            with suppress(Killed):
+                return await self._try(outputs)
+        raise HttpError(503, "memory does not suffice for this constraint now", code="memory")
+
+    async def _try(self, outputs: StructuredOutputs) -> str:
+        """Raises `Killed`."""
         process = await self._free()
         name = f"{NAME}.{outputs.kind}"
         try:
@@ -71,6 +86,8 @@ class Judges:
         except TimeoutError:
             answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
         except (asyncio.IncompleteReadError, OSError):
+            if await process.wait() == -signal.SIGKILL:  # says nothing of the question
+                raise Killed from None
             answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
         except BaseException:
             await _end(process)
@@ -89,7 +106,7 @@ class Judges:
         return await self._start()
 
     async def _start(self) -> Process:
-        """A process, once it has answered something."""
+        """A process, once it has answered something.  Raises `Killed`."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "flyweight.server.judging.judge"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -98,6 +115,9 @@ class Judges:
         process.stdin.write(pack(Begin(self._special(), self._memory)))
         try:
             await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
+        except (asyncio.IncompleteReadError, OSError):
+            await process.wait()
+            raise Killed from None
         except BaseException:
             await _end(process)
             raise

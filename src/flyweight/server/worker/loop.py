@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, astuple
 from typing import Any
 
@@ -237,5 +238,6 @@ class Worker:
 
 def report(error: Exception) -> None:
     """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
-    print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
-    traceback.print_tb(error.__traceback__)
+    with suppress(OSError):  # a full disk is no reason to end
+        print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
+        traceback.print_tb(error.__traceback__)
