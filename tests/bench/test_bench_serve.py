@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sse_server import Fake, Step, page, serving, words
+from sse_server import DONE, Fake, Step, page, serving, stream, text, words
 
 from flyweight.cli.bench.loads import ratios
+from flyweight.cli.bench.refusals import OPTIONS, refusal
 from flyweight.cli.main import chosen, dashed, main
 from flyweight.errors import ConfigError
 from http_server import started
@@ -48,8 +49,8 @@ def test_options_reach_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         code = run(
             fake, "--header", "X-A=1", "x-b=2=3", "--model", "m", "--top_p", "0.5", "--logprobs",
             "2", "--extra-body", '{"min_tokens": 1}', "--request-id-prefix", "mine-",
-            "--lora-modules", "a", "b", "--endpoint", "/other", "--num-warmups", "2",
-            "--random-range-ratio", '{"input": 0.5}', "--max-concurrency=1",
+            "--lora-modules", "a", "b", "--lora-assignment", "round-robin", "--endpoint", "/other",
+            "--num-warmups", "2", "--random-range-ratio", '{"input": 0.5}', "--max-concurrency=1",
         )  # fmt: skip
     posts = [(path, headers, body) for path, headers, body in fake.asked if body]
     assert code == 0 and len(posts) == 8 and {path for path, _, _ in posts} == {"/other"}
@@ -149,6 +150,11 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--vs", "http://127.0.0.1:1"), "no server at http://127.0.0.1:1: connection refused"),
         (("--save-result", "--result-filename", "no/x"), "result_filename = "),
         (("--nonsense",), "unknown option --nonsense"),
+        (("--lora-assignment", "rnd"), "lora_assignment = 'rnd'; allowed: random, round-robin"),
+        (("--request-timeout", "0"), "request_timeout = 0 is out of range; allowed: above 0"),
+        (("--profile",), "--profile is not taken here: no profile is taken; /debug/steps"),
+        (("--random-mm-base-items-per-request", "2"), "is not taken here: prompts are text"),
+        (("--dataset-name", "random-mm"), "dataset_name = 'random_mm' is not taken here"),
     ],
 )
 def test_wrong_words_are_one_line(
@@ -162,6 +168,65 @@ def test_wrong_words_are_one_line(
         told.err.splitlines()[-1]
     ]
     assert fake.bodies == []
+
+
+# What vLLM's `bench serve` takes, as its own documents list it.
+VLLM = """
+--trust-remote-code --seed --num-prompts --dataset-name --no-stream --dataset-path --no-oversample
+--skip-chat-template --enable-multimodal-chat --disable-shuffle --label --backend --base-url --host
+--port --endpoint --header --max-concurrency --model --input-len --output-len --tokenizer
+--tokenizer-mode --use-beam-search --logprobs --request-rate --burstiness --probe-request-rate
+--disable-tqdm --num-warmups --profile --save-result --save-detailed --append-result --metadata
+--result-dir --result-filename --ignore-eos --self-timed --no-self-timed --percentile-metrics
+--metric-percentiles --goodput --request-id-prefix --top-p --top-k --min-p --temperature
+--frequency-penalty --presence-penalty --repetition-penalty --served-model-name --lora-modules
+--lora-assignment --ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps --ready-check-timeout-sec
+--chat-template-kwargs --extra-body --skip-tokenizer-init --insecure --plot-timeline
+--timeline-itl-thresholds --plot-dataset-stats --custom-output-len --spec-bench-output-len
+--spec-bench-category --sonnet-input-len --sonnet-output-len --sonnet-prefix-len
+--sharegpt-output-len --blazedit-min-distance --blazedit-max-distance --asr-max-audio-len-sec
+--asr-min-audio-len-sec --random-input-len --random-output-len --random-range-ratio
+--random-prefix-len --random-batch-size --no-reranker --random-mm-base-items-per-request
+--random-mm-bucket-config --hf-subset --hf-split --hf-name --hf-output-len
+--prefix-repetition-prefix-len --prefix-repetition-suffix-len --prefix-repetition-num-prefixes
+--prefix-repetition-output-len
+"""
+
+
+def test_every_option_of_vllm_is_taken_or_refused_by_name() -> None:
+    import typer
+
+    from flyweight.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    taken = {name for param in chosen(["bench", "serve"], group).params for name in param.opts}
+    refused = {name for name in VLLM.split() if refusal("flyweight bench serve", name)}
+    assert taken & refused == set() and {*VLLM.split()} - taken == refused
+    assert {*OPTIONS} <= refused, "refused, and no option of vLLM's"
+    assert refusal("flyweight bench kernels", "--profile") == ""
+
+
+def test_an_answer_that_takes_too_long_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    def halting(body: dict[str, Any]) -> list[Step]:
+        return stream(text(" w"), 30.0, DONE) if body["prompt"][0] % 2 else [*words(body)]
+
+    with serving(halting) as fake:
+        assert run(fake, "--num-prompts", "30", "--request-timeout", "0.5", "--json") == 0
+    got = json.loads(capsys.readouterr().out)
+    why = "no whole answer within 0.5 s; --request-timeout sets that"
+    assert got["failures"] == {why: got["failed"]} and 0 < got["failed"] < 30
+
+
+def test_adapters_by_chance_and_lengths_that_are_kept() -> None:
+    asked = []
+    with serving() as fake:
+        for _ in range(2):
+            assert run(fake, "--lora-modules", "a", "b", "--num-prompts", "20",
+                       "--max-concurrency", "1") == 0  # fmt: skip
+            asked.append([body["model"] for body in fake.bodies])
+            assert all(body["ignore_eos"] for body in fake.bodies)
+            fake.asked.clear()
+    assert asked[0] == asked[1] and {*asked[0]} == {"a", "b"} != asked[0][:2] * 10
 
 
 def test_a_server_without_models_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,9 +271,9 @@ def test_a_list_goes_on_until_the_next_option() -> None:
 
 def test_range_ratios() -> None:
     assert ratios("0.5") == (0.5, 0.5) and ratios('{"output": 0.3}') == (0.0, 0.3)
-    for text in ("x", "1.0", "-0.1", '{"input": "a"}', '{"in": 0.1}', "[1]"):
+    for odd in ("x", "1.0", "-0.1", '{"input": "a"}', '{"in": 0.1}', "[1]"):
         with pytest.raises(ConfigError, match="random_range_ratio"):
-            ratios(text)
+            ratios(odd)
 
 
 def test_our_own_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """Figures of a load, from answers whose times are written down, and how they are said."""
 
 from array import array
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.arrivals import Pace
 from flyweight.bench.serving.asks import Ask
+from flyweight.bench.serving.drafts import Drafts
 from flyweight.bench.serving.load import Load, Played
 from flyweight.bench.serving.report import (
     Header,
@@ -140,7 +143,7 @@ def test_what_was_not_asked_for_is_not_in_the_block() -> None:
 
 
 def test_the_document_has_vllms_keys() -> None:
-    got = document(summary(), header(pace=Pace(2.5), most=4), ["ttft"])
+    got = document(summary(), header(pace=Pace(2.5), most=4), ["ttft"], PLAYED, detailed=False)
     keys = (
         "date backend label model_id tokenizer_id num_prompts request_rate burstiness "
         "max_concurrency duration completed failed total_input_tokens total_output_tokens "
@@ -151,15 +154,64 @@ def test_the_document_has_vllms_keys() -> None:
     assert {*keys.split()} <= got.keys()
     assert not {"ttfts", "mean_itl_ms"} & got.keys()
     assert (got["request_rate"], got["max_concurrency"]) == (2.5, 4)
-    assert document(summary(), header(), [])["request_rate"] == "inf"
+    assert document(summary(), header(), [], PLAYED, detailed=False)["request_rate"] == "inf"
     ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=2.0)
-    assert document(summary(), header(pace=ramp), [])["ramp_up_end_rps"] == 2.0
-    odd = document(summary(percents=(99.9,)), header(), ["itl"])
+    assert (
+        document(summary(), header(pace=ramp), [], PLAYED, detailed=False)["ramp_up_end_rps"] == 2.0
+    )
+    odd = document(summary(percents=(99.9,)), header(), ["itl"], PLAYED, detailed=False)
     assert "p99.9_itl_ms" in odd
 
 
+PAGE = """# TYPE vllm:spec_decode_num_drafts counter
+vllm:spec_decode_num_drafts_total{{engine="0",model_name="a b"}} {0}
+vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="a b"}} {1}.0
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="a b"}} {2}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",model_name="a",position="0"}} {3}
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",model_name="a",position="1"}} {4}
+vllm:generation_tokens_total{{engine="0",model_name="a b"}} 9.0
+"""
+
+
+def test_what_became_of_guesses_meanwhile() -> None:
+    pages = [Drafts.of(PAGE.format(*row)) for row in ((1, 2, 1, 1, 0), (11, 22, 13, 9, 4))]
+    assert pages[0] is not None and pages[1] is not None
+    drafts = pages[1].since(pages[0])
+    assert drafts is not None and drafts.rates == [0.8, 0.4]
+    assert (drafts.rate, drafts.length) == (60.0, 2.2)
+    told = [*block(summary(), header(), [], drafts)]
+    at = told.index("---------------Speculative Decoding---------------")
+    assert told[at + 1 :] == [
+        "Acceptance rate (%):                     60.00     ",
+        "Acceptance length:                       2.20      ",
+        "Drafts:                                  10        ",
+        "Draft tokens:                            20        ",
+        "Accepted tokens:                         12        ",
+        "Per-position acceptance (%):",
+        "  Position 0:                            80.00     ",
+        "  Position 1:                            40.00     ",
+        "=" * 50,
+    ]
+    got = document(summary(), header(), [], replace(PLAYED, drafts=drafts), detailed=False)
+    assert got["spec_decode_num_drafts"] == 10 and got["spec_decode_acceptance_rate"] == 60.0
+    assert got["spec_decode_per_position_acceptance_rates"] == [0.8, 0.4]
+    assert pages[0].since(pages[0]) is None and Drafts.of("vllm:other 1\n") is None
+
+
+def test_when_a_ramp_reached_which_rate() -> None:
+    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=4.0)
+    assert ramp.growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)] and Pace(2.0).growth(7) == []
+    load = Load(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    told = document(
+        summary(), header(pace=ramp), [], replace(PLAYED, load=load, began=86400.0), detailed=False
+    )["rps_change_events"]
+    assert [one["rps"] for one in told] == [1, 2, 3, 4]
+    moments = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in told]
+    assert [moment - 86400.0 for moment in moments] == [0.0, 2.0, 4.0, 5.0]
+
+
 def test_details_are_one_a_request() -> None:
-    got = document(summary(), header(), [], PLAYED)
+    got = document(summary(), header(), [], PLAYED, detailed=True)
     assert got["input_lens"] == [10, 20, 30, 40, 50, 60]
     assert got["output_lens"] == [3, 2, 1, 0, 0, 0]
     assert got["errors"] == ["", "", "", "HTTP 429: full", "it died", "HTTP 429: full"]
@@ -172,6 +224,8 @@ def test_names_of_files() -> None:
     assert file_name(header()).startswith("openai-infqps-m-")
     name = file_name(header(pace=Pace(2.5), most=4, label="night"))
     assert name.startswith("night-2.5qps-concurrency4-m-") and name.endswith(".json")
+    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=20.0)
+    assert file_name(header(pace=ramp)).startswith("openai-ramp-up-linear-1qps-20qps-m-")
 
 
 def test_reasons_are_shown_once_each_and_not_all() -> None:

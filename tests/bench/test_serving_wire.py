@@ -1,6 +1,7 @@
 """What a load reads off the wire: events however they are cut, refusals, streams that break."""
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -27,7 +28,7 @@ from sse_server import (
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.bench.serving.dialects import Completions, dialect, reason
-from flyweight.bench.serving.line import Place, Reading
+from flyweight.bench.serving.line import Lines, Place, Reading
 from flyweight.bench.serving.load import Load, Played, Target, play, ready
 from flyweight.errors import ConfigError
 
@@ -256,3 +257,10 @@ def test_reasons_are_one_line() -> None:
     shapes = [b'{"error": {"message": "a\\nb"}}', b'{"message": "a\\nb"}', b'{"detail": "a\\nb"}']
     assert {reason(shape) for shape in [*shapes, b"a\nb"]} == {"a b"}
     assert "\x1b" not in reason(b"\x1b[31m") and reason(b"\xff\xfe")
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_certificates_are_looked_at_unless_told_otherwise(verified: bool) -> None:
+    tls = Lines(Place.of("https://a.b", verified=verified))._tls
+    assert tls is not None and tls.check_hostname is verified
+    assert tls.verify_mode is (ssl.CERT_REQUIRED if verified else ssl.CERT_NONE)

@@ -17,6 +17,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
+from flyweight.cli.bench.refusals import refusal
 from flyweight.errors import FlyweightError, nearest
 from flyweight.untrusted import one_line
 
@@ -191,7 +192,8 @@ def misuse(error: Any, words: Sequence[str]) -> str:
     if value is not None:
         message = f"{names[-1]} = {value!r}: {error.message.split(',')[0]}"
     elif option and option not in known:
-        message = f"unknown option {option}{nearest(option, known)}"
+        unknown = f"unknown option {option}{nearest(option, known)}"
+        message = refusal(context.command_path, option) or unknown
     elif message.startswith("No such command"):
         word = command_word(words, len(context.command_path.split()) - 1)
         commands = list(context.command.commands)

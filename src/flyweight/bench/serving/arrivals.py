@@ -59,6 +59,17 @@ class Pace:
             found = [time * scale for time in found]
         return found
 
+    def growth(self, count: int) -> list[tuple[int, int]]:
+        """Of a ramp: with which request which whole rate was first reached."""
+        if self.ramp is None:
+            return []
+        found: list[tuple[int, int]] = []
+        for i in range(count):
+            rate = int(self._rate(i / max(1, count - 1)))
+            reached = found[-1][1] if found else rate - 1
+            found += [(i, whole) for whole in range(reached + 1, rate + 1)]
+        return found
+
     def _gap(self, rate: float, rng: random.Random) -> float:
         return rng.gammavariate(self.burstiness, 1 / (rate * self.burstiness))
 

@@ -17,6 +17,7 @@ from flyweight import __version__
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.bench.serving.dialects import Dialect, reason
+from flyweight.bench.serving.drafts import Drafts
 from flyweight.bench.serving.line import Lines, Place, Reading
 from flyweight.errors import ConfigError
 
@@ -46,24 +47,32 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Asks and when they are sent, at most `most` at once; requests' names begin with `prefix`."""
+    """Asks and when they are sent, at most `most` at once; requests' names begin with `prefix`.
+    Whose `turn` it is among several models is said for each, or they take turns; an answer that is
+    not whole after `patience` seconds is a failure.
+    """
 
     asks: Sequence[Ask]
     times: Sequence[float]
     most: int | None = None
     prefix: str = "bench-"
+    turns: Sequence[int] = ()
+    patience: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
     """What a load came to: its answers in the order of the asks, the seconds it took, and the
-    processor time this process used meanwhile.
+    processor time this process used meanwhile; when it began, in seconds since 1970, and what
+    became of the server's guesses.
     """
 
     load: Load
     answers: Sequence[Answer]
     seconds: float
     processor: float
+    began: float = 0.0
+    drafts: Drafts | None = None
 
 
 def head(
@@ -89,12 +98,13 @@ async def play(target: Target, load: Load, tell: Tell) -> Played:
     async def one(i: int) -> None:
         nonlocal done
         async with gate:
-            raw = target.request(load.asks[i], i, f"{load.prefix}{i}")
-            await exchange(lines, raw, Reading(target.dialect, answers[i]))
+            turn = load.turns[i] if load.turns else i
+            raw = target.request(load.asks[i], turn, f"{load.prefix}{i}")
+            await within(load.patience, lines, raw, Reading(target.dialect, answers[i]))
         done += 1
         tell(done, len(load.asks))
 
-    start, processor = time.perf_counter(), time.process_time()
+    start, processor, began = time.perf_counter(), time.process_time(), time.time()
     try:
         async with asyncio.TaskGroup() as group:
             for i, at in enumerate(load.times):
@@ -103,9 +113,19 @@ async def play(target: Target, load: Load, tell: Tell) -> Played:
                     await asyncio.sleep(wait)
                 group.create_task(one(i))
         seconds = time.perf_counter() - start
-        return Played(load, answers, seconds, time.process_time() - processor)
+        return Played(load, answers, seconds, time.process_time() - processor, began)
     finally:
         lines.close()
+
+
+async def within(patience: float | None, lines: Lines, raw: bytes, reading: Reading) -> None:
+    """One request, for so long at most."""
+    try:
+        async with asyncio.timeout(patience):
+            await exchange(lines, raw, reading)
+    except TimeoutError:
+        reading.answer.end = time.perf_counter()
+        reading.answer.fail(f"no whole answer within {patience:g} s; --request-timeout sets that")
 
 
 async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
@@ -128,6 +148,15 @@ async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
 
 async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
     """Status and JSON of a page, None where that is none.  Raises `OSError`."""
+    status, body = await page(place, path, headers)
+    try:
+        return status, msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return status, None
+
+
+async def page(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Status and bytes of a page.  Raises `OSError`."""
     lines = Lines(place)
     reading = Reading(None, Answer())
     line = await lines.take()
@@ -137,10 +166,16 @@ async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int,
         line.close()
     if reading.answer.error:
         raise OSError(reading.answer.error)
+    return reading.status, bytes(reading.body)
+
+
+async def drafted(place: Place, headers: Mapping[str, str]) -> Drafts | None:
+    """What a server's metrics say of its guesses; None where there is nothing to be read."""
     try:
-        return reading.status, msgspec.json.decode(bytes(reading.body))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return reading.status, None
+        status, found = await asyncio.wait_for(page(place, "/metrics", headers), PATIENCE)
+    except (OSError, TimeoutError):
+        return None
+    return Drafts.of(found.decode("utf-8", "replace")) if status == 200 else None
 
 
 async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> list[dict[str, Any]]:
@@ -151,14 +186,14 @@ async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> lis
     while True:
         try:
             # some list their models while they still load them
-            status, page = await asyncio.wait_for(get(place, "/health", headers), PATIENCE)
+            status, shown = await asyncio.wait_for(get(place, "/health", headers), PATIENCE)
             if status != LOADING:
-                status, page = await asyncio.wait_for(get(place, "/v1/models", headers), PATIENCE)
-            why = f"HTTP {status}: {reason(msgspec.json.encode(page))}"
+                status, shown = await asyncio.wait_for(get(place, "/v1/models", headers), PATIENCE)
+            why = f"HTTP {status}: {reason(msgspec.json.encode(shown))}"
             if status in (401, 403):
                 raise ConfigError(f"{place} refuses us: {why}; a key: --header, or OPENAI_API_KEY")
             if status != LOADING:
-                data = page.get("data") if isinstance(page, dict) else None
+                data = shown.get("data") if isinstance(shown, dict) else None
                 found = data if status == 200 and isinstance(data, list) else []
                 return [card for card in found if isinstance(card, dict)]
         except TimeoutError:

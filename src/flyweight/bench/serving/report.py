@@ -7,9 +7,11 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from flyweight.bench.serving.arrivals import Pace
+from flyweight.bench.serving.drafts import Drafts
 from flyweight.bench.serving.load import Played
 from flyweight.bench.serving.summary import Summary, Times
 
@@ -50,7 +52,9 @@ class Header:
     label: str | None = None
 
 
-def block(summary: Summary, header: Header, metrics: Sequence[str]) -> Iterator[str]:
+def block(
+    summary: Summary, header: Header, metrics: Sequence[str], drafts: Drafts | None = None
+) -> Iterator[str]:
     """The lines of the printed result."""
     yield f"{' Serving Benchmark Result ':=^{WIDTH}}"
     yield row("Successful requests", summary.completed)
@@ -75,6 +79,14 @@ def block(summary: Summary, header: Header, metrics: Sequence[str]) -> Iterator[
         yield f"{TITLES[name]:-^{WIDTH}}"
         for label, value in figures(summary.times[name]).items():
             yield row(f"{label} {name.upper()} (ms)", value)
+    if drafts is not None:
+        yield f"{'Speculative Decoding':-^{WIDTH}}"
+        for label, value in drafts.rows():
+            yield row(label, value)
+        if drafts.rates:
+            yield "Per-position acceptance (%):"
+        for place, rate in enumerate(drafts.rates):
+            yield row(f"  Position {place}", 100 * rate)
     yield "=" * WIDTH
 
 
@@ -113,9 +125,9 @@ def miscounted(played: Played) -> Iterator[str]:
 
 
 def document(
-    summary: Summary, header: Header, metrics: Sequence[str], played: Played | None = None
+    summary: Summary, header: Header, metrics: Sequence[str], played: Played, *, detailed: bool
 ) -> dict[str, Any]:
-    """vLLM's keys; those of every request where the load is given."""
+    """vLLM's keys; those of every request where they are wanted."""
     rate, ramp = header.pace.rate, header.pace
     found: dict[str, Any] = {
         "date": time.strftime("%Y%m%d-%H%M%S"),
@@ -151,7 +163,20 @@ def document(
     }
     for name in metrics:
         found |= _named(name, summary.times[name])
-    return found | (details(played) if played else {})
+    if ramp.ramp is not None:
+        found["rps_change_events"] = events(ramp, played)
+    if played.drafts is not None:
+        found |= played.drafts.document()
+    return found | (details(played) if detailed else {})
+
+
+def events(pace: Pace, played: Played) -> list[dict[str, Any]]:
+    """When a ramp reached which rate."""
+    times = played.load.times
+    return [
+        {"rps": rate, "timestamp": datetime.fromtimestamp(played.began + times[i]).isoformat()}
+        for i, rate in pace.growth(len(times))
+    ]
 
 
 def details(played: Played) -> dict[str, list[Any]]:
@@ -175,7 +200,12 @@ def file_name(header: Header) -> str:
     model = header.model.rstrip("/").split("/")[-1]
     now = time.strftime("%Y%m%d-%H%M%S")
     label = header.label or header.backend
-    return f"{label}-{header.pace.rate}qps{most}-{model}-{now}.json"
+    pace = header.pace
+    if pace.ramp is not None:
+        speed = f"ramp-up-{pace.ramp}-{pace.ramp_start:g}qps-{pace.ramp_end:g}qps"
+    else:
+        speed = f"{pace.rate}qps"
+    return f"{label}-{speed}{most}-{model}-{now}.json"
 
 
 def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, float]]:

@@ -15,7 +15,7 @@ from flyweight.bench.serving.arrivals import Pace
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.bench.serving.dialects import dialect
 from flyweight.bench.serving.line import Place
-from flyweight.bench.serving.load import Load, Played, Target, Tell, get, play, ready
+from flyweight.bench.serving.load import Load, Played, Target, Tell, drafted, get, play, ready
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import UNKNOWN, Ids, Texts, Vocabulary
 from flyweight.build import DEFAULT_MODEL, find, open_tokenizer
@@ -23,6 +23,7 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError, nearest
 from flyweight.text.tokenizer import Tokenizer
 
+ASSIGNMENTS = ("random", "round-robin")
 FORMS = ("auto", "text", "ids")
 
 
@@ -65,8 +66,16 @@ class Wanted:
     form: str = "auto"
     tokenizer: str = ""
     prefix: str = "bench-"
+    assignment: str = "random"  # of models, where there are several
+    patience: float | None = None
 
     def __post_init__(self) -> None:
+        if self.assignment not in ASSIGNMENTS:
+            known = ", ".join(ASSIGNMENTS)
+            raise ConfigError(
+                f"lora_assignment = {self.assignment!r}; allowed: {known}"
+                f"{nearest(self.assignment, ASSIGNMENTS)}"
+            )
         if self.form not in FORMS:
             known = ", ".join(FORMS)
             raise ConfigError(
@@ -125,15 +134,27 @@ class Session:
             data = replace(data, longest=min(lengths, default=None))
         asks = data.asks(self._words(), wanted.count, rng)
         times = [ask.at for ask in asks] if traced else wanted.pace.times(len(asks), rng)
-        return Load(asks, times, wanted.most, wanted.prefix)
+        turns: Sequence[int] = range(len(asks))
+        if wanted.assignment == "random":
+            own = random.Random(f"{wanted.seed} turns")  # the asks are the same either way
+            turns = [own.randrange(1 << 30) for _ in asks]
+        return Load(asks, times, wanted.most, wanted.prefix, turns, wanted.patience)
 
     def play(self, server: Found, load: Load, tell: Tell) -> Played:
         """Warms up, then the load."""
         if self.wanted.warmups:
             asks = [load.asks[i % len(load.asks)] for i in range(self.wanted.warmups)]
-            warm = Load(asks, [0.0] * len(asks), load.most or 1, f"{load.prefix}warm-")
+            warm = Load(
+                asks, [0.0] * len(asks), load.most or 1, f"{load.prefix}warm-",
+                patience=load.patience,
+            )  # fmt: skip
             self.runner.run(play(server.target, warm, lambda done, total: None))
-        return self.runner.run(play(server.target, load, tell))
+        place, headers = server.target.place, server.target.headers
+        before = self.runner.run(drafted(place, headers))
+        played = self.runner.run(play(server.target, load, tell))
+        after = self.runner.run(drafted(place, headers)) if before is not None else None
+        drafts = after.since(before) if before is not None and after is not None else None
+        return replace(played, drafts=drafts)
 
     def _words(self) -> Vocabulary:
         takes_ids = all(one.target.dialect.takes_ids for one in self.servers)

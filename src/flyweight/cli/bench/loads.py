@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli.bench.options import using
+from flyweight.cli.bench.refusals import DATASETS
 from flyweight.config import data_folder, openai_key
 from flyweight.errors import ConfigError, nearest
 from flyweight.untrusted import one_line
@@ -37,6 +39,12 @@ Endpoint = Annotated[
 Headers = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Sent with every request; OPENAI_API_KEY is one."),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Take any certificate of an https server.")
+]
+SkipTemplate = Annotated[
+    bool, typer.Option("--skip-chat-template", help="So it is anyway.", hidden=True)
 ]
 Model = Annotated[
     str | None,
@@ -122,6 +130,9 @@ TraceMost = Annotated[
 ]
 
 # When.
+RequestTimeout = Annotated[
+    float, typer.Option("--request-timeout", metavar="SECONDS", help="For a whole answer.")
+]
 Rate = Annotated[float, typer.Option(metavar="RPS", help="Requests a second; inf: all at once.")]
 Burstiness = Annotated[
     float, typer.Option(metavar="SHAPE", help="Of the gamma distribution of gaps; 1 is Poisson's.")
@@ -144,7 +155,10 @@ PresencePenalty = Annotated[float | None, typer.Option(metavar="X")]
 RepetitionPenalty = Annotated[float | None, typer.Option(metavar="X")]
 Logprobs = Annotated[int | None, typer.Option(metavar="N")]
 LoraModules = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Adapters that take turns as the model.")
+    list[str] | None, typer.Option(metavar="NAME", help="Adapters that are asked as the model.")
+]
+Assignment = Annotated[
+    str, typer.Option("--lora-assignment", metavar="random|round-robin", help="Whose turn it is.")
 ]
 ExtraBody = Annotated[str | None, typer.Option(metavar="JSON", help="More fields of the body.")]
 IdPrefix = Annotated[
@@ -202,6 +216,13 @@ def ratios(text: str) -> tuple[float, float]:
     return values
 
 
+def seconds(name: str, value: float) -> float:
+    """Raises `ConfigError`."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{name} = {value:g} is out of range; allowed: above 0 seconds")
+    return value
+
+
 def fields(text: str | None) -> Mapping[str, Any]:
     """A JSON object.  Raises `ConfigError`."""
     if text is None:
@@ -228,11 +249,12 @@ def located(given: str | None, default: str = "") -> Path:
     raise ConfigError(f"dataset_path = {word!r} is no file{below}")
 
 
-def place(url: str | None, host: str, port: int) -> Place:
+def place(url: str | None, host: str, port: int, *, verified: bool = True) -> Place:
     """Raises `ConfigError`."""
     from flyweight.bench.serving.line import Place
 
-    return Place.of(url or f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    host = f"[{host}]" if ":" in host else host
+    return Place.of(url or f"http://{host}:{port}", verified=verified)
 
 
 def headers(words: Sequence[str] | None) -> dict[str, str]:
@@ -250,6 +272,8 @@ def dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]])
     from flyweight.bench.serving.traces import Trace
 
     name = name.replace("-", "_")
+    if name in DATASETS:
+        raise ConfigError(f"dataset_name = {name!r} is not taken here: {DATASETS[name]}")
     if name not in lengths:
         known = ", ".join(lengths)
         raise ConfigError(f"dataset_name = {name!r}; known: {known}{nearest(name, lengths)}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serving.summary import Summary
 
 
+ENDLESS = ("random", "trace")  # lengths are the data's own: an end would only cut them
 BAR_EVERY = 0.5  # seconds: what draws shares a core with what is measured
 
 
@@ -74,6 +75,7 @@ def serve(
     port: by.Port = 8000,
     endpoint: by.Endpoint = "",
     header: by.Headers = None,
+    insecure: by.Insecure = False,
     model: by.Model = None,
     served_model_name: by.ServedName = None,
     tokenizer: by.Tokenizer = None,
@@ -83,6 +85,7 @@ def serve(
     num_prompts: by.NumPrompts = 1000,
     no_oversample: by.NoOversample = False,
     disable_shuffle: by.DisableShuffle = False,
+    skip_chat_template: by.SkipTemplate = False,
     input_len: by.InputLen = None,
     output_len: by.OutputLen = None,
     random_input_len: by.RandomInput = 1024,
@@ -100,6 +103,7 @@ def serve(
     custom_output_len: by.CustomOutput = 256,
     speed: by.Speed = 1.0,
     trace_max_len: by.TraceMost = None,
+    request_timeout: by.RequestTimeout = 21600.0,
     request_rate: by.Rate = math.inf,
     burstiness: by.Burstiness = 1.0,
     max_concurrency: by.MaxConcurrency = None,
@@ -117,6 +121,7 @@ def serve(
     repetition_penalty: by.RepetitionPenalty = None,
     logprobs: by.Logprobs = None,
     lora_modules: by.LoraModules = None,
+    lora_assignment: by.Assignment = "random",
     extra_body: by.ExtraBody = None,
     request_id_prefix: by.IdPrefix = None,
     percentile_metrics: by.Metrics = "ttft,tpot,itl",
@@ -174,15 +179,20 @@ def serve(
         by.dataset(dataset_name, dataset_path, lengths), num_prompts, pace, max_concurrency,
         num_warmups, seed, prompt_form, tokenizer or (model if served_model_name else None) or "",
         f"bench-{uuid4().hex[:8]}-" if request_id_prefix is None else request_id_prefix,
+        lora_assignment, by.seconds("request_timeout", request_timeout),
     )  # fmt: skip
     body = Body(
-        {name: value for name, value in sampling.items() if value is not None}, ignore_eos,
+        {name: value for name, value in sampling.items() if value is not None},
+        ignore_eos or dataset_name in ENDLESS,
         logprobs, by.fields(extra_body), tuple(lora_modules or ()), by.headers(header),
     )  # fmt: skip
     name = served_model_name or model or ""
-    servers = [Server(by.place(base_url, host, port), backend, name, endpoint)]
+    checked = not insecure
+    first = by.place(base_url, host, port, verified=checked)
+    servers = [Server(first, backend, name, endpoint)]
     if vs is not None:
-        servers.append(Server(by.place(vs, host, port), vs_backend or backend, vs_model or ""))
+        other = by.place(vs, host, port, verified=checked)
+        servers.append(Server(other, vs_backend or backend, vs_model or ""))
     telling = Telling(
         metrics_of(percentile_metrics),
         percents_of(metric_percentiles),
@@ -248,13 +258,12 @@ def one(
         played = session.play(session.servers[at], load, tell)
     summary = summarize(played, telling.percents, telling.goals)
     if not telling.as_json:
-        print(*block(summary, header, telling.metrics), sep="\n", flush=True)
+        print(*block(summary, header, telling.metrics, played.drafts), sep="\n", flush=True)
     for line in reasons(summary):
         note(line)
     for line in () if header.backend == "openai-chat" else miscounted(played):
         note(line)
-    detailed = played if telling.detailed else None
-    found = document(summary, header, telling.metrics, detailed)
+    found = document(summary, header, telling.metrics, played, detailed=telling.detailed)
     return summary, {**found, **telling.metadata}
 
 
