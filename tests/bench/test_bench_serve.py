@@ -153,6 +153,7 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--lora-assignment", "rnd"), "lora_assignment = 'rnd'; allowed: random, round-robin"),
         (("--request-timeout", "0"), "request_timeout = 0 is out of range; allowed: above 0"),
         (("--profile",), "--profile is not taken here: no profile is taken; /debug/steps"),
+        (("--tokenizer_mode", "hf"), "--tokenizer-mode is not taken here: a tokenizer's own files"),
         (("--random-mm-base-items-per-request", "2"), "is not taken here: prompts are text"),
         (("--dataset-name", "random-mm"), "dataset_name = 'random_mm' is not taken here"),
     ],

@@ -53,8 +53,10 @@ class Trace:
         )  # fmt: skip
         chosen = [*islice(fits, count)]
         if not chosen:
+            least = min((one.input + one.output for one in seen(self.path)), default=0)
             raise ConfigError(
-                f"{self.path}: no request of at most {self.longest} tokens; give --trace-max-len"
+                f"{self.path}: no request of at most {self.longest} tokens, the shortest has "
+                f"{least}; serve a longer --max-model-len, or ask all the same: --trace-max-len"
             )
         seed, first = rng.getrandbits(32), chosen[0].at
         found = []

@@ -55,6 +55,7 @@ def refusal(command: str, option: str) -> str:
     """Why an option of vLLM's is not taken by a command of ours; empty where it is none."""
     if not command.endswith("bench serve"):
         return ""
+    option = option.replace("_", "-")
     families = (why for begin, why in FAMILIES.items() if option.startswith(begin))
     why = OPTIONS.get(option) or next(families, "")
     return f"{option} is not taken here: {why}" if why else ""
