@@ -150,9 +150,9 @@ def serve(
     from flyweight.bench.serving.session import Body, Server, Wanted
     from flyweight.bench.serving.summary import goals_of, metrics_of, percents_of
 
-    whole("num_prompts", num_prompts, 1, 1 << 20)
     whole("num_warmups", num_warmups, 0, 1 << 20)
-    given = {"max_concurrency": max_concurrency, "input_len": input_len, "output_len": output_len}
+    given = {"num_prompts": num_prompts, "max_concurrency": max_concurrency,
+             "input_len": input_len, "output_len": output_len}  # fmt: skip
     for name, value in given.items():
         if value is not None:
             whole(name, value, 1, 1 << 20)
@@ -187,22 +187,16 @@ def serve(
         logprobs, by.fields(extra_body), tuple(lora_modules or ()), by.headers(header),
     )  # fmt: skip
     name = served_model_name or model or ""
-    checked = not insecure
-    first = by.place(base_url, host, port, verified=checked)
-    servers = [Server(first, backend, name, endpoint)]
-    if vs is not None:
-        other = by.place(vs, host, port, verified=checked)
-        servers.append(Server(other, vs_backend or backend, vs_model or ""))
-    telling = Telling(
-        metrics_of(percentile_metrics),
-        percents_of(metric_percentiles),
-        goals_of(goodput or ()),
-        label,
-        by.pairs("metadata", metadata),
-        save_detailed,
-        as_json,
-        not disable_tqdm,
+    ours, *others = (
+        by.place(url, host, port, verified=not insecure)
+        for url in ([base_url] if vs is None else [base_url, vs])
     )
+    servers = [Server(ours, backend, name, endpoint)]
+    servers += [Server(one, vs_backend or backend, vs_model or "") for one in others]
+    telling = Telling(
+        metrics_of(percentile_metrics), percents_of(metric_percentiles), goals_of(goodput or ()),
+        label, by.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
+    )  # fmt: skip
     file = ResultFile(save_result, append_result, result_dir, result_filename)
     return measure(wanted, body, servers, ready_check_timeout_sec, telling, file)
 
