@@ -5,19 +5,29 @@ calls.  What looks like a call and is none is content: the scan goes on where it
 never looks back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flyweight.text.tools.deltas import Delta, Kind
 from flyweight.text.tools.envelope import CallReader, Envelope, Header
 from flyweight.text.tools.formats import Format
 from flyweight.text.tools.jsontext import BLANKS, Malformed, skipped
+from flyweight.text.tools.pythoncall import PythonCall
+from flyweight.text.tools.xmlcall import Types, XmlCall
 
 
 class CallSplitter:
-    """`names` are the tools there are; calls beyond `most` are left out."""
+    """`names` are the tools there are, `typed` the types of their parameters; calls beyond `most`
+    are left out.
+    """
 
-    def __init__(self, form: Format, names: frozenset[str], most: int | None = None) -> None:
-        self.form, self.names, self.most = form, names, most
+    def __init__(
+        self,
+        form: Format,
+        names: frozenset[str],
+        most: int | None = None,
+        typed: Mapping[str, Types] | None = None,
+    ) -> None:
+        self.form, self.names, self.most, self.typed = form, names, most, typed or {}
         self.calls = 0  # that are whole
         self._index = 0  # of the next call
         self._begun = False  # whether its name was told
@@ -105,6 +115,10 @@ class CallSplitter:
             self._reader = Envelope(self.names)
         elif self.form.headed and not self._in_list:
             self._reader = Header(self.names)
+        elif self.form.tagged and text[at] == "<":
+            self._reader = XmlCall(self.names, self.typed)
+        elif self.form.pythonic and self._in_list and text[at].isidentifier():
+            self._reader = PythonCall(self.names)
         else:
             return self._fail(at)
         self._want = self._call

@@ -22,7 +22,8 @@ class Format:
     """Calls stand behind `trigger`, or, where they may be `bare`, at the beginning of the answer;
     several are separated by `separator` (empty: by nothing) or `listed` in brackets, and followed
     by `closer`.  `headed` ones may have their name in front, and have where the model `heads`
-    them.  `short_ids`: nine letters or digits.
+    them.  `tagged` ones are Qwen3-Coder's, `pythonic` ones Python's.  `short_ids`: nine letters or
+    digits.
     """
 
     trigger: str = ""
@@ -32,6 +33,8 @@ class Format:
     closer: str = ""
     headed: bool = False
     heads: bool = False
+    tagged: bool = False
+    pythonic: bool = False
     short_ids: bool = False
     arguments: str = "arguments"  # the key that models of this format were trained with
 
@@ -56,6 +59,8 @@ LLAMA = Format(trigger="<|python_tag|>", bare=True, separator=";", arguments="pa
 MISTRAL = Format(trigger="[TOOL_CALLS]", listed=True, headed=True, short_ids=True)
 MISTRAL_HEADED = replace(MISTRAL, heads=True)
 JSON = Format(bare=True, listed=True)
+TAGGED = replace(HERMES, tagged=True)
+PYTHONIC = replace(JSON, pythonic=True)
 THINK = Marks("<think>", "</think>")
 
 FORMATS = {
@@ -65,6 +70,10 @@ FORMATS = {
     "llama4_json": LLAMA,
     "mistral": MISTRAL,
     "json": JSON,
+    "qwen3_coder": TAGGED,
+    "qwen3_xml": TAGGED,
+    "pythonic": PYTHONIC,
+    "llama4_pythonic": PYTHONIC,
 }
 REASONING = {
     "deepseek_r1": THINK,
@@ -87,6 +96,10 @@ def format_of(name: str, template: str) -> Format | None:
         return MISTRAL_HEADED if found is MISTRAL and headed else found
     if MISTRAL.trigger in template:
         return MISTRAL_HEADED if headed else MISTRAL
+    if "<function=" in template:
+        return TAGGED
+    if "func_name1(" in template:
+        return PYTHONIC
     if HERMES.trigger in template:
         return HERMES
     if LLAMA.trigger in template or '"parameters":' in template:

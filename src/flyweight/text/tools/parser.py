@@ -3,18 +3,21 @@
 Invariant: joined, what `push` and `finish` give does not depend on how the text was cut.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flyweight.text.tools.calls import CallSplitter
 from flyweight.text.tools.deltas import Delta, Kind
 from flyweight.text.tools.formats import Format, Marks
 from flyweight.text.tools.reasoning import ReasoningSplitter
+from flyweight.text.tools.xmlcall import Types
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How an answer is to be read: `tools` by their names, at most `most` calls; `opened`: the
-    prompt ended inside reasoning.
+    prompt ended inside reasoning; `typed`: the types of the tools' parameters, for a format that
+    does not tell a string from a number.
     """
 
     calls: Format | None = None
@@ -22,6 +25,7 @@ class Reading:
     most: int | None = None
     reasoning: Marks | None = None
     opened: bool = False
+    typed: Mapping[str, Types] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:
@@ -37,7 +41,7 @@ class AnswerParser:
         self._reasoning = None if marks is None else ReasoningSplitter(marks, reading.opened)
         self._calls = (
             None if form is None or not reading.tools
-            else CallSplitter(form, reading.tools, reading.most)
+            else CallSplitter(form, reading.tools, reading.most, reading.typed)
         )  # fmt: skip
 
     @property
