@@ -68,6 +68,11 @@ def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [named(name) for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("more", "param", "words"),
     [
@@ -80,6 +85,13 @@ def named(name: str) -> dict[str, Any]:
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "'required'"),
         ({"tools": TOOLS, "tool_choice": named("get_wether")}, "tool_choice", "'get_weather'"),
+        (
+            {"tools": TOOLS, "tool_choice": allowed("auto", "get_wether")},
+            "tool_choice",
+            "'get_weather'",
+        ),
+        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice", "'required'"),
+        ({"tools": TOOLS, "tool_choice": allowed("maybe", "now")}, "tool_choice", "'required'"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "'high'"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "boolean"),
     ],
@@ -236,6 +248,52 @@ def test_a_named_call_comes_once(caller: Running, name: str) -> None:
     choice = asked(caller, tool_choice=named(name))
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == name and choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_only_allowed_tools_are_called(caller: Running, seed: int) -> None:
+    more = {"tool_choice": allowed("required", "now"), "parallel_tool_calls": False}
+    (call,) = asked(caller, seed=seed, **more)["message"]["tool_calls"]
+    assert call["function"] == {"name": "now", "arguments": "{}"}
+
+
+def test_a_call_of_a_tool_that_is_not_allowed_cannot_be_begun(bare: Running) -> None:
+    """All tools are shown; a call that the model begins is of one that may be called."""
+    shown = prompt(bare, tools=TOOLS)
+    assert prompt(bare, tools=TOOLS, tool_choice=allowed("auto", "now")) == shown
+    brace = bare.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json["tokens"]
+    more = {"tool_choice": allowed("auto", "now"), "logit_bias": {str(brace[-1]): 100}}
+    for seed in range(3):
+        (call,) = asked(bare, **more, seed=seed, parallel_tool_calls=False)["message"]["tool_calls"]
+        assert call["function"]["name"] == "now"
+    assert asked(bare, tool_choice=allowed("auto", "now"), temperature=0)["message"]["content"]
+
+
+def test_responses_have_allowed_tools_too(caller: Running) -> None:
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [
+        {"type": "function", "name": "now"}]}  # fmt: skip
+    body = {"input": "Hi", "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+    got = caller.post("/v1/responses", body)
+    assert got.status == 200, got.body
+    assert [item["name"] for item in got.json["output"]] == ["now"]
+    assert got.json["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
+def test_demanded_calls_in_other_forms(tmp_path: Path, form: str) -> None:
+    """In tags and in Python's spelling: held to the schema, whole and streamed."""
+    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 3,
+            "tool_choice": named("get_weather")}  # fmt: skip
+    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
+        (call,) = asked(running, **body)["message"]["tool_calls"]
+        events = running.post("/v1/chat/completions", {**body, "stream": True}).events
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
+    message, finish = joined(events)
+    assert finish == "tool_calls" and "content" not in message
+    assert message["tool_calls"][0]["arguments"] == call["function"]["arguments"]
 
 
 def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:

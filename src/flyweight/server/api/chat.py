@@ -20,6 +20,7 @@ from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
 from flyweight.text.messages import switches
 from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.xmlcall import types_of
 from flyweight.types import SamplingParams
 
 UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are told not to
@@ -101,7 +102,10 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
 
 def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
     """How the answer is told apart."""
-    return front.speech.reading(prompt, body.continued, tools.all, tools.most)
+    found = front.speech.reading(prompt, body.continued, tools.allowed, tools.most)
+    if found.calls is None or not found.calls.tagged:
+        return found
+    return replace(found, typed={name: types_of(f.parameters) for name, f in tools.allowed.items()})
 
 
 def spoken(

@@ -127,6 +127,18 @@ class ResponseChoice(Named):
     type: Literal["function"]
 
 
+class ResponseAllowed(Strict):
+    """The tools that may be called (`auto`), or one of which is to be (`required`)."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[ResponseChoice] = Field(min_length=1, max_length=MOST_TOOLS)
+
+    def chat(self) -> dict[str, Any]:
+        named = [{"type": "function", "function": {"name": one.name}} for one in self.tools]
+        return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": named}}
+
+
 class ReasoningChoice(Strict):
     effort: Effort | None = None
     summary: None = None
@@ -146,7 +158,9 @@ class ResponseBody(Strict):
     tools: list[ResponseTool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
-    tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseChoice | ResponseAllowed | None = (
+        None
+    )
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningChoice | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
@@ -176,6 +190,8 @@ class ResponseBody(Strict):
         found["tool_choice"] = choice = self.tool_choice
         if isinstance(choice, ResponseChoice):
             found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        elif isinstance(choice, ResponseAllowed):
+            found["tool_choice"] = choice.chat()
         form = self.text.format if self.text is not None else None
         if isinstance(form, NamedFormat):
             found["response_format"] = form.chat()

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError, nearest
+from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.structured import LONGEST, NAME, StructuredOutputs
+from flyweight.text.tools.formats import Format
 from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
@@ -59,11 +61,31 @@ class NamedChoice(BaseModel):
     function: Named
 
 
-Choice = Literal["none", "auto", "required"] | NamedChoice
+class Allowed(BaseModel):
+    """The tools that may be called (`auto`), or one of which is to be (`required`)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1, max_length=MOST_TOOLS)
+
+
+class AllowedChoice(BaseModel):
+    """Some of the tools: the model is shown all of them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
 class Tools:
-    """The tools a model is offered.  `wanted`: those one of which is to be called, or none."""
+    """The tools a model is shown (`all`), those it may call (`allowed`), and those one of which is
+    to be called (`wanted`), or none.
+    """
 
     def __init__(
         self,
@@ -85,6 +107,7 @@ class Tools:
         for i, tool in enumerate(offered):
             _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
         self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
+        self.allowed = self._allowed(choice)
         self.wanted = self._wanted(choice)
         named = isinstance(choice, NamedChoice)
         self.most = 1 if named or parallel is False else None
@@ -94,9 +117,18 @@ class Tools:
             return []
         if not self.all:
             raise RequestError("tool_choice asks for a call, and there are no tools", "tool_choice")
-        if not isinstance(choice, NamedChoice):
-            return list(self.all.values())
-        name = choice.function.name
+        if isinstance(choice, NamedChoice):
+            return [self._declared(choice.function.name)]
+        may_be_none = isinstance(choice, AllowedChoice) and choice.allowed_tools.mode == "auto"
+        return [] if may_be_none else list(self.allowed.values())
+
+    def _allowed(self, choice: Choice | None) -> dict[str, Function]:
+        if not isinstance(choice, AllowedChoice):
+            return self.all
+        named = [one.function.name for one in choice.allowed_tools.tools]
+        return {name: self._declared(name) for name in named}
+
+    def _declared(self, name: str) -> Function:
         if name not in self.all:
             known = ", ".join(list(self.all)[:8])
             raise RequestError(
@@ -104,14 +136,15 @@ class Tools:
                 f"declared: {shown(known, 200)}",
                 "tool_choice",
             )
-        return [self.all[name]]
+        return self.all[name]
 
     def constraint(self, speech: Speech, reading: Reading) -> StructuredOutputs | None:
-        """What the answer must be: a call where one is wanted, and where a strict tool may be
-        called, calls that keep to the schemas.  Raises `RequestError`.
+        """What the answer must be: a call where one is wanted, calls that keep to the schemas where
+        a strict tool may be called, and of no others where not all may.  Raises `RequestError`.
         """
-        offered = self.wanted or list(self.all.values())
-        if not self.wanted and not any(function.strict for function in offered):
+        offered = self.wanted or list(self.allowed.values())
+        strict = any(function.strict for function in offered)
+        if not self.wanted and not strict and self.allowed is self.all:
             return None
         if reading.calls is None:
             raise RequestError(
@@ -121,7 +154,7 @@ class Tools:
         places = {name: i for i, name in enumerate(self.all)}
         demanded = bool(self.wanted)
         offers = [
-            Offer(one.name, _enforced(one, demanded or bool(one.strict), places[one.name]))
+            _offer(one, reading.calls, demanded or bool(one.strict), places[one.name])
             for one in offered
         ]
         made = speech.grammar(reading, offers, demanded=demanded)
@@ -134,20 +167,20 @@ class Tools:
         return StructuredOutputs(grammar=made)
 
 
-def _enforced(function: Function, keeps: bool, i: int) -> str:
-    """The schema of a tool's arguments, ready to be enforced; any object where it `keeps` to none.
-    Without a word of other arguments there are none.
+def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
+    """A tool and the schema of its arguments, ready to be enforced; any arguments where it `keeps`
+    to none.  Without a word of other arguments there are none.
     """
     place = f"tools.{i}.function.parameters"
-    if not keeps:
-        return embedded({"type": "object"})
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
-    if schema["type"] != "object":
+    if keeps and schema["type"] != "object":
         raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
-    if not OPENING & schema.keys():
-        schema["additionalProperties"] = False
     try:
-        return embedded(schema)
+        if form.tagged or form.pythonic:
+            return Offer(function.name, fields=fields(schema, plain=form.tagged, keeps=keeps))
+        if keeps and not OPENING & schema.keys():
+            schema["additionalProperties"] = False
+        return Offer(function.name, embedded(schema if keeps else {"type": "object"}))
     except RequestError as error:
         raise RequestError(f"{place}: {str(error).removeprefix(f'{NAME}: ')}", "tools") from None
     except ValueError:

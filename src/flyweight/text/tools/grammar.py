@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flyweight.text.tools.fields import Field, pythonic, tagged
 from flyweight.text.tools.formats import Format, Marks
 
 MOST_CALLS = 16  # in one answer, where calls are demanded: it is to come to an end
@@ -18,10 +19,13 @@ _ANGLED = re.compile(r"<[^<>\s]+>")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool by its name, and what its arguments are as a Lark grammar says it."""
+    """A tool by its name, and what its arguments are as a Lark grammar says it, or (where a form
+    does not write them as JSON) as its `fields` say.
+    """
 
     name: str
-    arguments: str
+    arguments: str = ""
+    fields: tuple[Field, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,14 @@ class CallGrammar:
         form = self.form
         if form.closer:
             return f"GAP one GAP {self._mark(form.closer)}"
-        if form.heads or (form.bare and count == 1):
+        if form.heads or (form.bare and count == 1 and not form.pythonic):
             return "one"
         separator = '", "' if form.listed else json.dumps(f"{form.separator} ")
         several = f"one {_more(f'{separator} one', count)}"
         if not form.listed:
             return several
+        if form.pythonic:
+            return f'"[" {several} "]"'
         # SentencePiece's models were taught a space after a special token.
         return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
 
@@ -113,14 +119,21 @@ class CallGrammar:
             lines.append(_until("inner", "TEXT", self._mark(self.marks.closing)))
         lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
         for i, offer in enumerate(offers):
-            lines += [self._one(i, offer.name), f"arguments_{i}: {offer.arguments}"]
+            lines += self._one(i, offer)
         return "\n".join(lines) + "\n"
 
-    def _one(self, i: int, name: str) -> str:
+    def _one(self, i: int, offer: Offer) -> list[str]:
+        name = offer.name
+        if self.form.tagged:
+            return tagged(i, name, offer.fields)
+        if self.form.pythonic:
+            return pythonic(i, name, offer.fields)
+        arguments = f"arguments_{i}: {offer.arguments}"
         if self.form.heads:
-            return f"one_{i}: {json.dumps(name)} {self._mark('[ARGS]')} arguments_{i}"
+            head = f"{json.dumps(name)} {self._mark('[ARGS]')}"
+            return [f"one_{i}: {head} arguments_{i}", arguments]
         begun = f'{{"name": {json.dumps(name)}, "{self.form.arguments}": '
-        return f'one_{i}: {json.dumps(begun)} arguments_{i} "}}"'
+        return [f'one_{i}: {json.dumps(begun)} arguments_{i} "}}"', arguments]
 
     def _mark(self, mark: str) -> str:
         """A mark as a token where it is a special one, else as text."""

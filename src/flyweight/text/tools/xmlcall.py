@@ -148,7 +148,7 @@ def _is_one(value: object, types: frozenset[str]) -> bool:
     if "string" not in types:
         return True
     kinds = {bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, list: {"array"},
-             dict: {"object"}, type(None): {"null"}, str: set()}  # fmt: skip
+             dict: {"object"}, type(None): {"null"}, str: {"string"}}  # fmt: skip
     return bool(kinds[type(value)] & types)
 
 

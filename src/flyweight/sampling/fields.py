@@ -1,0 +1,122 @@
+"""The parameters of a tool as grammars of their own, for models whose calls are not JSON.
+
+Invariant: a value that its grammar takes satisfies its schema once it is read; what cannot be kept
+to in such a form is refused by name.  Knows no form but whether strings stand there as plain text.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from flyweight.errors import RequestError
+from flyweight.sampling.grammar import embedded
+from flyweight.sampling.patterns import FIELD
+from flyweight.sampling.schema import ANNOTATIONS, prepared
+from flyweight.text.tools.fields import Field
+from flyweight.text.tools.xmlcall import CLOSE, TEXT, types_of
+from flyweight.untrusted import shown
+
+DEFINITIONS = {"$defs", "definitions"}
+OBJECT = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}
+STRING = {"type", "enum", "const", "minLength", "maxLength", "pattern"}
+ENDED = rf"~/(.|\n)*<\/{CLOSE[2:]}(.|\n)*/"  # no value goes on behind its end
+
+
+def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Field, ...]:
+    """The fields of an object's schema; any values where it `keeps` to none; strings as `plain`
+    text or as JSON.  Raises `RequestError`.
+    """
+    if keeps:
+        for name in schema.keys() - OBJECT - ANNOTATIONS:
+            _refuse(f"the keyword {shown(name)} beside 'properties'")
+        prepared({**schema})
+    return tuple(_fields(schema, plain, keeps))
+
+
+def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Field]:
+    required = set(schema.get("required") or ()) if keeps else set()
+    properties = dict(schema.get("properties") or {})
+    for name in sorted(required - properties.keys()):
+        properties[name] = {}
+    kinds = types_of({"properties": properties})
+    beside = {name: schema[name] for name in DEFINITIONS & schema.keys()}
+    for name, one in properties.items():
+        _check(name, plain)
+        if plain and (kinds[name] == TEXT or not keeps):
+            source = _text(one if keeps and isinstance(one, Mapping) else {})
+            yield Field(name, name in required, "terminal", source)
+        elif not keeps:
+            yield Field(name, False, "rule", f'"True" | "False" | "None" | {embedded({})}')
+        elif not plain and _is_truth(one):
+            yield Field(name, name in required, "rule", '"True" | "False"')
+        else:
+            own = {**beside, **one} if isinstance(one, Mapping) else one
+            yield Field(name, name in required, "rule", embedded(own))
+
+
+def _is_truth(schema: object) -> bool:
+    """Whether a schema is that of a truth value, and no more."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "boolean":
+        return False
+    return schema.keys() <= {"type", *ANNOTATIONS}
+
+
+def _check(name: str, plain: bool) -> None:
+    """A name that can stand in a tag, or before an equals sign."""
+    fits = set("<>\n").isdisjoint(name) if plain else name.isidentifier() and name.isascii()
+    if not (fits and 0 < len(name) <= 128):
+        _refuse(f"the name {shown(name)} of a parameter")
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    """A terminal of plain text."""
+    made = prepared(schema) if schema else {}
+    for name in made.keys() - STRING:
+        _refuse(f"the keyword {shown(name)} of a string")
+    values = made.get("enum", [made["const"]] if "const" in made else None)
+    bounds = made.keys() & {"minLength", "maxLength", "pattern"}
+    if values is not None:
+        if bounds or any(not isinstance(one, str) or CLOSE in one for one in values):
+            _refuse("an 'enum' of a string beside other keywords")
+        return " | ".join(_regex(_escaped(one)) for one in values)
+    parts = [ENDED, _regex(rf"(.|\n){{{made.get('minLength', 0)},{made.get('maxLength', '')}}}")]
+    if "pattern" in made:
+        parts.append(_regex(_whole(made["pattern"])))
+    return " & ".join(parts)
+
+
+def _whole(pattern: str) -> str:
+    """A pattern that may be found anywhere in a text, as one of the text."""
+    depth, bare = 0, False
+    for i, c in enumerate(pattern):
+        if i and pattern[i - 1] == "\\":
+            continue
+        depth += (c == "(") - (c == ")")
+        bare = bare or (c == "|" and depth == 0)
+    if bare:
+        pattern = f"(?:{pattern})"
+        if "^" in pattern or "$" in pattern:
+            _refuse(f"the pattern {shown(pattern)}, whose alternatives are anchored,")
+    before = "" if pattern.startswith("^") else r"(.|\n)*"
+    ended = pattern.endswith("$") and not pattern.endswith("\\$")
+    return (
+        before + pattern.removeprefix("^")[: -1 if ended else None] + ("" if ended else r"(.|\n)*")
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isalnum() and c.isascii() else rf"\x{{{ord(c):X}}}" for c in text)
+
+
+def _regex(source: str) -> str:
+    """A regex between Lark's marks."""
+    found, escaped = [], False
+    for c in source:
+        found.append("\\/" if c == "/" and not escaped else "\\n" if c == "\n" else c)
+        escaped = c == "\\" and not escaped
+    return f"/{''.join(found)}/"
+
+
+def _refuse(what: str) -> NoReturn:
+    raise RequestError(
+        f"{FIELD}: {what} cannot be kept to in the form in which this model writes its calls", FIELD
+    )
