@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flyweight.errors import RequestError, nearest
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded
-from flyweight.server.settings import ServerSettings
+from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.structured import LONGEST, NAME, StructuredOutputs
 from flyweight.text.tools.formats import Format
