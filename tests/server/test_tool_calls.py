@@ -4,7 +4,6 @@ them, whole and streamed.
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -280,22 +279,6 @@ def test_responses_have_allowed_tools_too(caller: Running) -> None:
     assert got.json["tool_choice"] == choice
 
 
-@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
-def test_demanded_calls_in_other_forms(tmp_path: Path, form: str) -> None:
-    """In tags and in Python's spelling: held to the schema, whole and streamed."""
-    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
-    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 3,
-            "tool_choice": named("get_weather")}  # fmt: skip
-    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
-        (call,) = asked(running, **body)["message"]["tool_calls"]
-        events = running.post("/v1/chat/completions", {**body, "stream": True}).events
-    arguments = json.loads(call["function"]["arguments"])
-    assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
-    message, finish = joined(events)
-    assert finish == "tool_calls" and "content" not in message
-    assert message["tool_calls"][0]["arguments"] == call["function"]["arguments"]
-
-
 def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:
     more: dict[str, Any] = {"tool_choice": "required", "seed": 2, "parallel_tool_calls": False}
     whole = asked(caller, **more)["message"]["tool_calls"]
@@ -408,10 +391,3 @@ def test_strict_tools_hold_a_call_that_the_model_begins(bare: Running) -> None:
         arguments = json.loads(call["function"]["arguments"])
         assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
     assert asked(bare, tools=[strict], temperature=0)["message"]["content"]
-
-
-def test_templates_of_mistral_get_short_ids(tmp_path: Path) -> None:
-    path = chat_model.write(tmp_path / "mistral.gguf", "{# [TOOL_CALLS] #}" + TEMPLATE)
-    with started(str(path), "--max-model-len", "512") as running:
-        (call, *_) = asked(running, tool_choice="required")["message"]["tool_calls"]
-    assert len(call["id"]) == 9 and call["id"].isalnum()

@@ -1,0 +1,33 @@
+"""Calls over HTTP in forms that are not Hermes's, each of a server of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_tool_calls import TALK, TEMPLATE, TOOLS, asked, joined, named
+
+import chat_model
+from http_server import started
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
+def test_demanded_calls_in_other_forms(tmp_path: Path, form: str) -> None:
+    """In tags and in Python's spelling: held to the schema, whole and streamed."""
+    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+    body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 3,
+            "tool_choice": named("get_weather")}  # fmt: skip
+    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
+        (call,) = asked(running, **body)["message"]["tool_calls"]
+        events = running.post("/v1/chat/completions", {**body, "stream": True}).events
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
+    message, finish = joined(events)
+    assert finish == "tool_calls" and "content" not in message
+    assert message["tool_calls"][0]["arguments"] == call["function"]["arguments"]
+
+
+def test_templates_of_mistral_get_short_ids(tmp_path: Path) -> None:
+    path = chat_model.write(tmp_path / "mistral.gguf", "{# [TOOL_CALLS] #}" + TEMPLATE)
+    with started(str(path), "--max-model-len", "512") as running:
+        (call, *_) = asked(running, tool_choice="required")["message"]["tool_calls"]
+    assert len(call["id"]) == 9 and call["id"].isalnum()
