@@ -100,7 +100,8 @@ def test_a_jump_of_an_hour_changes_no_waiting(clock: Clock, jump: int) -> None:
 
 SHOWN = {  # where it is asked, to be shown to somebody
     "cli/hub.py", "cli/serve/detach.py", "server/api/ollama.py", "server/api/ollama_about.py",
-    "server/front.py", "server/watching/log.py", "server/worker/loop.py", "text/sandbox.py",
+    "server/front.py", "server/watching/log.py", "server/watching/metrics.py",
+    "server/worker/loop.py", "text/sandbox.py",
 }  # fmt: skip
 ASKS = re.compile(
     r"\btime\.(time|time_ns|localtime|strftime)\b|\bdatetime\.(now|utcnow|today)\b"
@@ -112,4 +113,4 @@ def test_the_systems_clock_is_only_shown() -> None:
     root = Path(flyweight.__file__).parent
     sources = [path for path in root.rglob("*.py") if "bench" not in path.parts]
     found = {str(path.relative_to(root)) for path in sources if ASKS.search(path.read_text())}
-    assert found == SHOWN
+    assert found <= SHOWN, found - SHOWN
