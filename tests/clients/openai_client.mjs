@@ -1,9 +1,9 @@
-// OpenAI's JavaScript client over every endpoint it has that is served here: node openai_client.mjs URL
+// OpenAI's JavaScript client over every endpoint it has that is served here: node openai_client.mjs URL KEY
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const { default: OpenAI } = createRequire(`${process.env.NODE_PATH}/`)("openai");
-const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: "none", maxRetries: 0 });
+const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: process.argv[3], maxRetries: 0 });
 const messages = [{ role: "user", content: "A cat sat." }];
 const model = (await client.models.list()).data[0].id;
 assert.equal((await client.models.retrieve(model)).id, model);
@@ -39,4 +39,34 @@ for await (const event of await client.responses.create({ ...asked, stream: true
 }
 assert.equal(said, response.output_text);
 
-await assert.rejects(client.completions.create({ ...prompt, max_token: 3 }), { status: 400, param: "max_token" });
+const two = await client.chat.completions.create({ ...told, n: 2, logprobs: true, top_logprobs: 2 });
+assert.deepEqual(two.choices.map((one) => one.logprobs.content.length), [12, 12]);
+
+const schema = { type: "object", properties: { asleep: { type: "boolean" } }, required: ["asleep"], additionalProperties: false };
+const format = { type: "json_schema", json_schema: { name: "cat", schema, strict: true } };
+const bound = await client.chat.completions.create({ ...told, max_tokens: 60, response_format: format });
+assert.equal(typeof JSON.parse(bound.choices[0].message.content).asleep, "boolean");
+
+const parameters = { type: "object", properties: { city: { enum: ["Rome", "Oslo"] } }, required: ["city"], additionalProperties: false };
+const tools = [{ type: "function", function: { name: "weather", parameters } }];
+const named = { type: "function", function: { name: "weather" } };
+const calling = { ...told, max_tokens: 60, tools, tool_choice: named, parallel_tool_calls: false };
+const [call] = (await client.chat.completions.create(calling)).choices[0].message.tool_calls;
+assert.ok(["Rome", "Oslo"].includes(JSON.parse(call.function.arguments).city));
+const stream = client.chat.completions.stream({ ...calling });
+const [streamed] = (await stream.finalChatCompletion()).choices[0].message.tool_calls;
+assert.equal(streamed.function.arguments, call.function.arguments);
+
+const flat = [{ type: "function", name: "weather", parameters, strict: true }];
+const choice = { type: "function", name: "weather" };
+const called = await client.responses.create({ ...asked, max_output_tokens: 60, tools: flat, tool_choice: choice, parallel_tool_calls: false });
+assert.equal(called.output[0].name, "weather");
+
+const refused = (work, kind, more) => assert.rejects(work, (error) => {
+  assert.equal(error.constructor, kind);
+  for (const [name, value] of Object.entries(more)) assert.equal(error[name], value);
+  return true;
+});
+await refused(client.completions.create({ ...prompt, max_token: 3 }), OpenAI.BadRequestError, { status: 400, param: "max_token" });
+await refused(client.completions.create({ ...prompt, model: "x" }), OpenAI.NotFoundError, { code: "model_not_found" });
+await refused(new OpenAI({ baseURL: client.baseURL, apiKey: "wrong", maxRetries: 0 }).models.list(), OpenAI.AuthenticationError, { status: 401 });

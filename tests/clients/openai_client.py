@@ -1,4 +1,4 @@
-"""OpenAI's Python client over every endpoint it has that is served here: `openai_client.py URL`.
+"""OpenAI's Python client over every endpoint that is served here: `openai_client.py URL KEY`.
 
 Written for the 1.x line and later; asserts, and says nothing where all is well.
 """
@@ -6,22 +6,66 @@ Written for the 1.x line and later; asserts, and says nothing where all is well.
 import asyncio
 import json
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.request import Request, urlopen
 
-from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from openai import (
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    AsyncOpenAI,
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    OpenAI,
+    PermissionDeniedError,
+    RateLimitError,
+    pydantic_function_tool,
+)
+from pydantic import BaseModel, ConfigDict
 
 TALK = [{"role": "user", "content": "A cat sat."}]
 GREEDY = {"temperature": 0, "max_tokens": 12}
 
 
+class Cat(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    asleep: bool
+    legs: Literal[3, 4]
+
+
+class Weather(BaseModel):
+    """What it is like somewhere."""
+
+    city: Literal["Rome", "Oslo"]
+
+
+TOOL = pydantic_function_tool(Weather, name="weather")
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def refused(kind: type[APIError], work: Callable[[], object]) -> APIError:
+    """The error of `kind` itself that a call ends with."""
+    try:
+        work()
+    except APIError as error:
+        assert type(error) is kind, repr(error)
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def parsing(client: OpenAI) -> Any:
+    """Where `parse` and `stream` are."""
+    room = client.chat.completions
+    return room if hasattr(room, "parse") else client.beta.chat.completions
+
+
 def models(client: OpenAI) -> str:
     (card,) = client.models.list().data
     assert client.models.retrieve(card.id) == card
-    try:
-        client.models.retrieve("nothing")
-    except NotFoundError as error:
-        assert error.status_code == 404
-    else:
-        raise AssertionError("a model that is not there was found")
+    refused(NotFoundError, lambda: client.models.retrieve("nothing"))
     return card.id
 
 
@@ -47,17 +91,17 @@ def chat(client: OpenAI, model: str) -> None:
     assert said == choice.message.content and parts[-1].usage == whole.usage
     two = client.chat.completions.create(model=model, messages=TALK, n=2, seed=1, max_tokens=4)
     assert [c.index for c in two.choices] == [0, 1]
-    try:
-        client.chat.completions.create(**given, extra_body={"top_q": 1})
-    except BadRequestError as error:
-        assert error.param == "top_q" and "top_p" in error.message
-    else:
-        raise AssertionError("a field that is unknown was taken")
+    biased = client.chat.completions.create(**given, logit_bias={"263": 100})
+    assert biased.choices[0].message.content != choice.message.content
+    raw = client.chat.completions.with_raw_response.create(**given)
+    assert raw.headers["x-request-id"] and raw.parse().choices == [
+        client.chat.completions.create(**given).choices[0]
+    ]
 
 
 def chat_events(client: OpenAI, model: str) -> None:
     """The client's own joining of chunks, which takes no answer that was cut."""
-    room = getattr(client.chat.completions, "stream", None) or client.beta.chat.completions.stream
+    room = parsing(client).stream
     whole = client.chat.completions.create(model=model, messages=TALK, **GREEDY)
     said = whole.choices[0].message.content
     word = said.split()[3]
@@ -89,12 +133,10 @@ def responses(client: OpenAI, model: str) -> None:
     items = [{"role": "user", "content": [{"type": "input_text", "text": "A cat sat."}]}]
     again = client.responses.create(**{**given, "input": items})
     assert again.output_text == whole.output_text
-    try:
-        client.responses.create(**given, previous_response_id=whole.id)
-    except BadRequestError as error:
-        assert error.param == "previous_response_id"
-    else:
-        raise AssertionError("a response was remembered")
+    more = {**given, "previous_response_id": whole.id}
+    error = refused(BadRequestError, lambda: client.responses.create(**more))
+    assert error.param == "previous_response_id"
+    refused(NotFoundError, lambda: client.responses.retrieve(whole.id))
 
 
 def called_responses(client: OpenAI, model: str) -> None:
@@ -118,9 +160,118 @@ def called_responses(client: OpenAI, model: str) -> None:
     assert set(json.loads(item.arguments)) == {"city", "why"}
 
 
-async def at_once(url: str, model: str) -> None:
+def structured(client: OpenAI, model: str) -> None:
+    """`.parse`, of a chat, of its stream and of a response."""
+    room = parsing(client)
+    given = {"model": model, "messages": TALK, "temperature": 0, "max_tokens": 100}
+    found = room.parse(**given, response_format=Cat).choices[0].message.parsed
+    assert isinstance(found, Cat)
+    with room.stream(**given, response_format=Cat) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.parsed == found
+    asked = {"model": model, "input": "A cat sat.", "temperature": 0, "max_output_tokens": 100}
+    response = client.responses.parse(**asked, text_format=Cat)
+    assert isinstance(response.output_parsed, Cat)
+    loose = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": {"a": 1}}}}
+    said = client.chat.completions.create(**given, response_format=loose)
+    assert json.loads(said.choices[0].message.content) == {"a": 1}
+
+
+def tools(client: OpenAI, model: str) -> None:
+    """Named and required, whole, parsed and streamed; what came of a call is told in turn."""
+    room = parsing(client)
+    given = {"model": model, "messages": TALK, "temperature": 0, "max_tokens": 100, "tools": [TOOL]}
+    whole = client.chat.completions.create(**given, tool_choice=NAMED, parallel_tool_calls=False)
+    (call,) = whole.choices[0].message.tool_calls
+    assert call.function.name == "weather"
+    Weather.model_validate_json(call.function.arguments)
+    with room.stream(**given, tool_choice=NAMED, parallel_tool_calls=False) as stream:
+        kinds = {found.type for found in stream}
+        last = stream.get_final_completion().choices[0]
+    assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    (streamed,) = last.message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    assert isinstance(streamed.function.parsed_arguments, Weather)
+    parsed = room.parse(**given, tool_choice="required", parallel_tool_calls=False)
+    found = parsed.choices[0].message
+    assert isinstance(found.tool_calls[0].function.parsed_arguments, Weather)
+    came = {"role": "tool", "tool_call_id": call.id, "content": "Sun."}
+    after = [*TALK, whole.choices[0].message.model_dump(exclude_none=True), came]
+    told = {**given, "messages": after, "tool_choice": "none", "max_tokens": 4}
+    assert client.chat.completions.create(**told).choices[0].message.content
+
+
+def response_tools(client: OpenAI, model: str) -> None:
+    """What came of a call is told in turn."""
+    function = {"type": "function", "name": "weather", "parameters": Weather.model_json_schema(),
+                "strict": True}  # fmt: skip
+    given = {"model": model, "input": "A cat sat.", "temperature": 0, "max_output_tokens": 100,
+             "tools": [function], "tool_choice": {"type": "function", "name": "weather"},
+             "parallel_tool_calls": False}  # fmt: skip
+    whole = client.responses.create(**given)
+    (call,) = whole.output
+    assert call.type == "function_call" and call.name == "weather"
+    came = {"type": "function_call_output", "call_id": call.call_id, "output": "Sun."}
+    talk = [*TALK, call.model_dump(exclude_none=True), came]
+    told = {**given, "input": talk, "tool_choice": "none", "max_output_tokens": 4}
+    assert client.responses.create(**told).output_text
+
+
+def errors(client: OpenAI, model: str) -> None:
+    """Each refusal is of the class its status has."""
+    given = {"model": model, "messages": TALK, "max_tokens": 4}
+    create = client.chat.completions.create
+    error = refused(BadRequestError, lambda: create(**given, extra_body={"top_q": 1}))
+    assert error.param == "top_q" and "top_p" in error.message
+    error = refused(BadRequestError, lambda: create(**given, temperature=-1))
+    assert error.param == "temperature" and error.type == "invalid_request_error"
+    assert error.request_id
+    error = refused(NotFoundError, lambda: create(**{**given, "model": "nothing"}))
+    assert error.code == "model_not_found"
+    stranger = client.with_options(api_key="wrong")
+    refused(AuthenticationError, stranger.models.list)
+    refused(AuthenticationError, lambda: stranger.chat.completions.create(**given))
+    page = client.with_options(default_headers={"Origin": "http://example.com"})
+    refused(PermissionDeniedError, page.models.list)
+    large = {"model": model, "prompt": "a" * (9 << 20), "max_tokens": 1}
+    error = refused(APIStatusError, lambda: client.completions.create(**large))
+    assert error.status_code == 413
+    hasty = client.with_options(timeout=0.2)
+    long = {**given, "max_tokens": 400, "extra_body": {"ignore_eos": True}, "n": 4}
+    refused(APITimeoutError, lambda: hasty.chat.completions.create(**long))
+
+
+def waiting(client: OpenAI) -> int:
+    """Choices that wait to be computed."""
+    asked = Request(f"{sys.argv[1]}/metrics", headers={"authorization": f"Bearer {client.api_key}"})
+    with urlopen(asked) as answer:
+        rows = answer.read().decode().splitlines()
+    (row,) = [row for row in rows if row.startswith("vllm:num_requests_waiting{")]
+    return int(float(row.rsplit(" ", 1)[1]))
+
+
+def full(client: OpenAI, model: str) -> None:
+    """Four run, four wait: the next is one too many."""
+    long = {"model": model, "prompt": "Once", "max_tokens": 400, "n": 4,
+            "extra_body": {"ignore_eos": True}}  # fmt: skip
+    first = client.completions.create(**long, stream=True)
+    next(iter(first))
+    second = threading.Thread(target=lambda: client.completions.create(**long))
+    second.start()
+    while waiting(client) < 4:
+        assert second.is_alive()
+    short = {"model": model, "prompt": "x", "max_tokens": 1}
+    error = refused(RateLimitError, lambda: client.completions.create(**short))
+    assert int(error.response.headers["retry-after"]) > 0
+    first.close()
+    second.join()
+    assert client.completions.create(**short).choices
+
+
+async def at_once(url: str, key: str, model: str) -> None:
     """Several streams of one asynchronous client."""
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
 
         async def one(prompt: str) -> str:
             stream = await client.completions.create(
@@ -133,12 +284,16 @@ async def at_once(url: str, model: str) -> None:
 
 
 def main() -> None:
-    url = sys.argv[1]
-    client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    url, key = sys.argv[1:]
+    client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
     model = models(client)
-    for over in (completions, chat, chat_events, embeddings, responses, called_responses):
+    for over in (
+        completions, chat, chat_events, structured, tools, embeddings, responses,
+        called_responses, response_tools,
+        errors, full,
+    ):  # fmt: skip
         over(client, model)
-    asyncio.run(at_once(url, model))
+    asyncio.run(at_once(url, key, model))
 
 
 if __name__ == "__main__":
