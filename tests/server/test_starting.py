@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -122,6 +123,11 @@ def test_counters_are_alive(asked: Running) -> None:
     choice = {"prompt": "Yes or no?", "max_tokens": 4, "structured_outputs": {"choice": ["no"]}}
     assert asked.post("/v1/completions", choice, **KEY).json["choices"][0]["text"] == "no"
     assert count(asked, "structured output", **KEY) == 1
+    tool = {"type": "function", "function": {"name": "look"}}
+    talk = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    for more in ({}, {"tools": [tool]}):
+        assert asked.post("/v1/chat/completions", {**talk, **more}, **KEY).status == 200
+    assert count(asked, "tool calls", **KEY) == 1
 
 
 def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) -> None:
@@ -129,6 +135,21 @@ def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) 
     text = asked.post("/v1/completions", body, **KEY).json["choices"][0]["text"]
     assert text == server.post("/v1/completions", body).json["choices"][0]["text"]
     assert count(asked, "speculation", **KEY) > 0
+
+
+def test_counters_outlive_a_process_of_the_engine() -> None:
+    with started() as server:
+        for _ in range(2):
+            assert server.post("/v1/completions", {"prompt": LONG, "max_tokens": 8}).status == 200
+        before = effective(server)
+        found = count(server, "prefix caching")
+        os.kill(server.worker, signal.SIGKILL)
+        server.until(lambda: server.get("/health").status == 503)
+        server.until(lambda: server.get("/health").status == 200)
+        assert count(server, "prefix caching") == found > 0
+        assert server.post("/v1/completions", {"prompt": "One", "max_tokens": 1}).status == 200
+        assert count(server, "prefix caching") == found
+        assert effective(server)["requests"]["begun"] == before["requests"]["begun"] + 1
 
 
 def test_what_is_on_and_does_nothing_is_told() -> None:
