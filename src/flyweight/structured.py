@@ -14,6 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.ranges import listed, require
 
 NAME = "structured_outputs"
+OUTGROWN = "the grammar grew beyond its limits as the text did"
 STUCK = "the grammar and the request's other options leave no token to draw"
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 LONGEST = 64 << 10  # bytes of a constraint

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.errors import RequestError
-from flyweight.structured import NAME, STUCK, StructuredOutputs
+from flyweight.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32
 
@@ -190,7 +190,7 @@ class Grammars:
         except Exception as error:  # its own sequence's alone
             return FAILED.format(type(error).__name__), False
         if taken < len(tokens):
-            return matcher.broken or STUCK, False
+            return _outgrown(matcher) or STUCK, False
         ended = tokens[-1] in seq.request.stop_ids
         return "", matcher.over and not (matcher.broken or ended)
 
@@ -217,7 +217,7 @@ class Grammars:
             found.masks[first + i] = matcher.mask(endless=endless)
         matcher.back(taken)
         if matcher.broken:
-            found.errors[first] = matcher.broken
+            found.errors[first] = _outgrown(matcher)
 
     def _of(self, seq: Sequence) -> _Held:
         """A sequence's matcher, with all that was generated taken."""
@@ -228,3 +228,8 @@ class Grammars:
         if held.taken < seq.generated:
             held.taken += held.matcher.take(seq.tokens[seq.prompt + held.taken :].tolist())
         return held
+
+
+def _outgrown(matcher: Matcher) -> str:
+    """Why it can go on no more; empty where it can."""
+    return f"{OUTGROWN}: {matcher.broken}" if matcher.broken else ""

@@ -13,7 +13,7 @@ from flyweight.prompts import Asked
 from flyweight.server.http.door import Place
 from flyweight.server.http.errors import HttpError
 from flyweight.server.remote.client import Stream
-from flyweight.structured import NAME, STUCK
+from flyweight.structured import NAME, OUTGROWN, STUCK
 
 if TYPE_CHECKING:
     from flyweight.server.front import Front
@@ -118,6 +118,8 @@ def _judge(found: Sequence[tuple[int, Piece]]) -> None:
     for _, piece in found:
         if piece.finish == "error" and piece.reason == STUCK:  # what was asked for cannot be had
             raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
+        if piece.finish == "error" and str(piece.reason).startswith(OUTGROWN):
+            raise HttpError(400, f"{NAME}: {piece.reason}", NAME, "grammar_limit")
         if piece.finish == "error":
             words = f"the engine failed on this request: {piece.reason}"
             raise HttpError(500, words, code="engine_error")

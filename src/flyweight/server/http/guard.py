@@ -101,7 +101,7 @@ class Guard:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        if headers.get("content-encoding", "identity").lower() != "identity":
+        if any(one.lower() != "identity" for one in headers.getlist("content-encoding")):
             raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
 
     def _known(self, headers: Headers) -> bool:
