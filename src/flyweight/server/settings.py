@@ -72,6 +72,7 @@ class ServerSettings:
     body_bytes: int = 8 * MIB
     body_values: int = 1 << 18
     body_seconds: float = 30.0
+    tokenize_bytes: int = 256 << 10
     header_bytes: int = 64 << 10
     header_seconds: float = 15.0
     stalled_seconds: float = 60.0

@@ -142,6 +142,7 @@ LIMITS = (
     Flag("max-body-bytes", "size", "Of a request's body.", "server.body_bytes", "SIZE"),
     Flag("max-body-values", "count", "Of JSON in a body.", "server.body_values", "N"),
     Flag("body-seconds", "number", "For a body to come.", "server.body_seconds"),
+    Flag("max-tokenize-bytes", "size", "Of a text to /tokenize.", "server.tokenize_bytes", "SIZE"),
     Flag("max-header-bytes", "size", "Of a request's head.", "server.header_bytes", "SIZE"),
     Flag("header-seconds", "number", "For a head to come.", "server.header_seconds"),
     Flag("stalled-seconds", "number", "For a reader that reads not.", "server.stalled_seconds"),

@@ -78,8 +78,16 @@ class TokenizeBody(BaseModel):
             own = {name: getattr(self, name) for name in ("messages", *OF_MESSAGES)}
             found: list[int] = rendered(front, ChatBody(**own))["prompt_token_ids"]
             return found
-        special = (self.add_special_tokens, self.add_special, self.content is None)
         text = self.prompt if self.content is None else self.content
+        size = len((text or "").encode("utf-8", "surrogatepass"))
+        most = front.settings.tokenize_bytes
+        if size > most:
+            raise RequestError(
+                f"{given[0]} has {size} bytes; allowed: at most {most}; "
+                "--max-tokenize-bytes sets that",
+                given[0],
+            )
+        special = (self.add_special_tokens, self.add_special, self.content is None)
         return front.tokenizer.encode(
             text or "",
             add_special=next(flag for flag in special if flag is not None),

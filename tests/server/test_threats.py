@@ -1,0 +1,164 @@
+"""What the source may not hold, and how keys are compared: rows of the threat table that no request
+can show.
+"""
+
+import ast
+import asyncio
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flyweight
+from flyweight.server.http import guard
+from flyweight.server.http.guard import Guard
+from flyweight.server.settings import ServerSettings
+from http_server import Running
+
+ROOT = Path(flyweight.__file__).parent
+RUNS_CODE = {"eval", "exec", "compile", "__import__"}
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+LISTENS = {"bind", "listen", "create_server", "start_server", "start_unix_server"}
+SERVERS = {
+    "socketserver",
+    "xmlrpc",
+    "zmq",
+    "multiprocessing.managers",
+    "multiprocessing.connection",
+}
+
+
+def nodes(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kind):
+                yield path.relative_to(ROOT).as_posix(), node
+
+
+def imported() -> set[tuple[str, str]]:
+    found = {(path, alias.name) for path, node in nodes(ast.Import) for alias in node.names}
+    return found | {(path, node.module or "") for path, node in nodes(ast.ImportFrom)}
+
+
+def called() -> Iterator[tuple[str, str]]:
+    for path, node in nodes(ast.Call):
+        function = node.func
+        yield path, getattr(function, "id", "") or getattr(function, "attr", "")
+
+
+def test_nothing_is_pickled_and_no_text_is_run() -> None:
+    modules = imported()
+    assert len(modules) > 500
+    bad = {(path, name) for path, name in modules if name.split(".")[0] in PICKLES}
+    builtins = {(path, node.func.id) for path, node in nodes(ast.Call)
+                if isinstance(node.func, ast.Name) and node.func.id in RUNS_CODE}  # fmt: skip
+    assert not bad and not builtins
+
+
+def test_there_is_one_listener_and_no_other_kind_of_server() -> None:
+    listens = {path for path, name in called() if name in LISTENS}
+    assert listens == {"server/run.py"}
+    assert not {(path, name) for path, name in imported() if name.split(".")[0] in SERVERS}
+
+
+def test_templates_have_one_environment_and_it_is_a_sandbox() -> None:
+    made = {(path, name) for path, name in called() if name.endswith("Environment")}
+    assert not made  # a `Sandbox` is
+    bases = {(path, node.name) for path, node in nodes(ast.ClassDef)
+             for base in node.bases if "Environment" in ast.unparse(base)}  # fmt: skip
+    assert bases == {("text/sandbox.py", "Sandbox")}
+    templates = {path for path, name in called() if name in ("Template", "from_string")}
+    assert templates == {"text/chat.py"}
+
+
+def test_every_key_is_compared_whole_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    class Counting:
+        compare_digest = staticmethod(counted)
+
+    monkeypatch.setattr(guard, "hmac", Counting)
+    statuses = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    door = Guard(app, ServerSettings(keys=("first", "a longer second", "3")))
+    for key in (b"first", b"3", b"", b"x" * 500):
+        head = [(b"host", b"localhost"), (b"authorization", b"Bearer " + key)]
+        scope = {"type": "http", "method": "GET", "path": "/v1/models", "http_version": "1.1",
+                 "headers": head}  # fmt: skip
+        compared.clear()
+        asyncio.run(door(scope, receive, send))
+        assert compared == [(32, 32)] * 3, key
+    assert [status for status in statuses if status] == [200, 200, 401, 401]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["gzip", "deflate", "br", "zstd", "identity, gzip", "identity\r\nContent-Encoding: gzip"],
+)
+def test_compressed_bodies_are_not_opened(server: Running, lines: str) -> None:
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: {lines}\r\n"
+    body = b'{"content": "a"}'
+    rest = f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    assert server.raw((head + rest).encode() + body).split()[1] == b"415"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["Content-Length: 3\r\nContent-Length: 16", "Content-Length: 5\r\nTransfer-Encoding: chunked",
+     "Content-Length: -1", "Content-Length: +16", "Content-Length: 0x10", "Content-Length: 1e1",
+     "Content-Length: " + "9" * 40, "X-A: a\r\n b", "X-A: \x00",
+     "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity"],
+)  # fmt: skip
+def test_a_body_has_one_length_and_no_second_request_in_it(server: Running, lines: str) -> None:
+    first = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n"
+    second = "0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    found = server.raw((first + second).encode())
+    assert found.startswith(b"HTTP/1.1 400 ") and found.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("depth", [1000, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("path", "before", "inside"),
+    [("/v1/completions", '{"prompt": %s}', "[]"), ("/v1/chat/completions", '{"tools": %s}', "[]"),
+     ("/v1/completions", '{"structured_outputs": {"json": %s}}', "{}"),
+     ("/api/generate", '{"format": %s}', "{}"), ("/v1/responses", '{"metadata": %s}', "{}"),
+     ("/v1/messages", '{"system": %s}', "[]"), ("/completion", '{"json_schema": %s}', "{}")],
+)  # fmt: skip
+def test_depth_is_refused(server: Running, path: str, before: str, inside: str, depth: int) -> None:
+    opens = "[" if inside == "[]" else '{"not":'
+    raw = before % (opens * depth + inside + inside[1] * depth)
+    got = server.ask("POST", path, raw.encode())
+    assert got.status == 400 and b"too deeply" in got.body
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN", "Infinity", "9" * 5000, "1" * 10**6])
+@pytest.mark.parametrize("field", ["max_tokens", "temperature", "seed", "n", "prompt", "priority"])
+def test_numbers_that_are_none_are_refused(server: Running, field: str, number: str) -> None:
+    got = server.ask("POST", "/v1/completions", f'{{"prompt": "x", "{field}": {number}}}'.encode())
+    assert got.status == 400 and len(got.body) < 1000
+
+
+def test_a_text_to_tokenise_is_bounded(server: Running) -> None:
+    """It is read at one go, and no context bounds it."""
+    got = server.post("/tokenize", {"content": "a" * (256 << 10)})
+    assert got.status == 200 and got.json["count"] > 1000
+    for name, text in (("content", "a" * ((256 << 10) + 1)), ("prompt", "é" * (128 << 10) + "a")):
+        refused = server.post("/tokenize", {name: text})
+        assert refused.status == 400 and refused.json["error"]["param"] == name
+        assert "--max-tokenize-bytes" in refused.json["error"]["message"]
