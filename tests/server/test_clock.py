@@ -18,10 +18,10 @@ import flyweight
 from http_server import WAIT, Running, served
 
 SOURCE = Path(__file__).parents[1] / "wrong_clock.c"
-STREAM = {"prompt": "Once", "max_tokens": 25, "ignore_eos": True, "stream": True}
+STREAM = {"prompt": "Once", "max_tokens": 15, "ignore_eos": True, "stream": True}
 LATE = {**STREAM, "max_tokens": 490, "stream": False}
 HOUR = 3600
-PATIENCE = {"header_seconds": 3.0, "request_seconds": 3.0, "drain_seconds": 60.0}
+PATIENCE = {"header_seconds": 2.0, "request_seconds": 2.0, "drain_seconds": 60.0}
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
 
 

@@ -51,7 +51,7 @@ def draining(server: Running) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
-    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=100) as answer:
+    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=50) as answer:
         members = family(server.process.pid)
         assert len(members) == 2
         server.process.send_signal(number)
