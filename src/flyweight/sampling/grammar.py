@@ -35,6 +35,11 @@ STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
 REMEMBERED = 64  # answers
+# Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
+# without, it leaves characters that can only be written so out of what a schema says.
+PLAIN_ESCAPES, ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
+CONTROL = re.compile(r"\\u00(?:[01].|7f)|\\x(?:[01].|7f)|\\u\{0*(?:[01]?.|7f)\}|\\\\v|\x7f", re.I)
+NAMING = ('"properties"', '"patternProperties"')
 # Of a compiled grammar: a floor, and so many for each byte of its source (measured: 1 MB for small
 # ones, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
 LEAST_BYTES, BYTES_EACH = MIB, 64
@@ -109,7 +114,21 @@ def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
         "key_separator": f":{blank}",
         "coerce_one_of": False,
         "lenient": False,
+        "json_allowed_escapes": _escapes(outputs),
     }
+
+
+def _escapes(outputs: StructuredOutputs) -> str:
+    """The escapes that keep to a schema.  Raises `RequestError` where none do."""
+    if outputs.json is None:
+        return PLAIN_ESCAPES
+    text = json.dumps(json.loads(str(outputs.json)), ensure_ascii=False)
+    if CONTROL.search(text) is None:
+        return PLAIN_ESCAPES
+    if any(word in text for word in NAMING):
+        what = "control characters, in a schema that names properties, are not supported"
+        raise RequestError(f"{NAME}.json: {what}", NAME)
+    return ALL_ESCAPES
 
 
 def _literal(text: str) -> str:
