@@ -294,18 +294,35 @@ class Collector:
 
 
 class VectorCollector:
-    """Gathers the one event of a request that asked for a vector of the prompt `tokens`."""
+    """Gathers the one event of a request that asked for a vector of the prompt `tokens`, and when
+    it came.
+    """
 
-    def __init__(self, request: Request, prompt: str | None, tokens: Sequence[int]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        prompt: str | None,
+        tokens: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request, self.prompt, self.tokens = request, prompt, tokens
+        self.clock, self.done = clock, 0.0
         self.event: Event | None = None
+
+    @property
+    def cached(self) -> int:
+        return self.event.cached if self.event is not None else 0
+
+    @property
+    def reuse(self) -> Reuse | None:
+        return self.event.reuse if self.event is not None else None
 
     @property
     def finished(self) -> bool:
         return self.event is not None
 
     def feed(self, event: Event) -> bool:
-        self.event = event
+        self.event, self.done = event, self.clock()
         return False
 
     def output(self) -> EmbeddingRequestOutput:

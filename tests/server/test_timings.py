@@ -199,6 +199,17 @@ def test_every_dialect_explains_the_cache_where_it_is_asked(
     assert 0 < left <= found["block_size"] and found["hit_tokens"] > 0
 
 
+def test_a_vector_has_times_and_an_explanation_too(server: Running) -> None:
+    body = {"input": [SAID + "A vector.", "One"], "cache_salt": "vectors", "pooling": "last"}
+    server.post("/v1/embeddings", body)
+    got = server.post("/v1/embeddings", {**body, "return_cache_explanation": True}).json
+    assert set(got["metrics"]) == {"queue_time_ms", "prefill_time_ms"}
+    assert got["metrics"]["prefill_time_ms"] > 0 <= got["metrics"]["queue_time_ms"]
+    long, short = got["cache_explanation"]
+    assert long["reason"] is None and short["reason"] == "short"
+    assert got["usage"]["prompt_tokens_details"]["cached_tokens"] == long["hit_tokens"] > 0
+
+
 def explained(server: Running, prompt: str, **more: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "max_tokens": 2, "return_cache_explanation": True, **more}
     got = server.post("/v1/completions", body)

@@ -27,9 +27,9 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
 
 
 def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
-    """Timings travel with the first token and with the end."""
-    generated = seq.generated
-    timed = generated and (finish or generated == len(out.tokens))
+    """Timings travel with the first token and with the end, a vector's with it."""
+    generated, pooled = seq.generated, seq.request.pooling is not None
+    timed = (finish or generated == len(out.tokens)) if generated else (finish and pooled)
     stopped = finish is Finish.STOP and out.tokens and not out.over
     return Event(
         id=seq.request.id,

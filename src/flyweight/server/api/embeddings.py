@@ -19,7 +19,8 @@ from flyweight.collect import VectorCollector
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.server.api.given import Ids, bare, each
-from flyweight.server.api.sampling import WIDTH, Text
+from flyweight.server.api.sampling import WIDTH, Explain, Text
+from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import headers_of, reply, while_connected
@@ -44,6 +45,7 @@ class EmbeddingBody(BaseModel):
     add_special_tokens: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    return_cache_explanation: Explain = None
 
     def wanted(self) -> PoolingParams:
         return PoolingParams(self.pooling or "last", self.normalize is not False)
@@ -51,11 +53,13 @@ class EmbeddingBody(BaseModel):
 
 async def embeddings(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbeddingBody)
-    lane = front.lane(body.model, body.cache_salt, body.priority)
+    explain = body.return_cache_explanation
+    lane = front.lane(body.model, body.cache_salt, body.priority, explain)
     prompts = each(body.input)
     if body.add_special_tokens is False:
         prompts = await front.aside(bare, prompts, front.tokenizer)
-    found, tokens = await vectors(front, request, prompts, body.wanted(), lane, body.dimensions)
+    given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
+    found = vectors(given, body.dimensions)
     written = packed if body.encoding_format == "base64" else list
     data = [
         {"object": "embedding", "index": i, "embedding": written(vector)}
@@ -67,20 +71,22 @@ async def embeddings(front: Front, request: Request) -> Response:
         "created": front.now(),
         "model": body.model or front.names[0],
         "data": data,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": cost(given),
+        "metrics": vector_timings(*given),
+        **explained(front, *given),
     }
     return reply(whole, headers=headers_of(getattr(request.state, "ignored", [])))
 
 
-async def vectors(
+async def gathered(
     front: Front,
     request: Request,
     prompts: Sequence[Any],
     params: PoolingParams,
     lane: Lane,
     dimensions: int | None,
-) -> tuple[list[Sequence[float]], int]:
-    """A vector for each prompt, and the prompts' tokens.  Raises `HttpError`."""
+) -> list[VectorCollector]:
+    """A collector with a vector for each prompt.  Raises `HttpError`."""
     width = front.client.facts["width"]
     if dimensions is not None and dimensions > width:
         raise RequestError(
@@ -91,15 +97,36 @@ async def vectors(
     asked = await front.ask(prompts, params, lane)
     with front.begin(asked, request) as bundle:
         collectors = await while_connected(request, bundle.done())
-    found: list[Sequence[float]] = []
+    found: list[VectorCollector] = []
     for collector in collectors:
         assert isinstance(collector, VectorCollector)
         if collector.event is None or collector.event.vector is None:
             raise HttpError(500, "the engine failed on this request", code="engine_error")
-        vector: Sequence[float] = collector.event.vector
-        cut = vector if dimensions is None else shortened(vector, dimensions, params.normalize)
-        found.append(cut)
-    return found, sum(len(one.tokens) for one in asked)
+        found.append(collector)
+    return found
+
+
+def vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
+    """What was gathered, as long as it is wanted."""
+    found: list[Sequence[float]] = []
+    for one in given:
+        assert one.event is not None and one.event.vector is not None
+        vector: Sequence[float] = one.event.vector
+        pooling = one.request.pooling
+        normalize = pooling is not None and pooling.normalize
+        found.append(vector if dimensions is None else shortened(vector, dimensions, normalize))
+    return found
+
+
+def cost(given: Sequence[VectorCollector]) -> dict[str, Any]:
+    """OpenAI's `usage` of vectors; a `cls` prompt counts whole, though its first token is read."""
+    tokens = sum(len(one.tokens) for one in given)
+    cached = sum(one.cached for one in given)
+    return {
+        "prompt_tokens": tokens,
+        "total_tokens": tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def shortened(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:

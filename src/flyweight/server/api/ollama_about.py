@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.api.about import all_names
-from flyweight.server.api.embeddings import Dimensions, vectors
+from flyweight.server.api.embeddings import Dimensions, gathered, vectors
 from flyweight.server.api.given import Texts
 from flyweight.server.api.ollama import KEEP, LATEST, ns
 from flyweight.server.front import Front
@@ -49,14 +49,14 @@ async def embed(front: Front, request: Request) -> Response:
     given: list[Any] = [body.input] if isinstance(body.input, str) else list(body.input)
     if body.truncate:
         given = await front.aside(shortened, front, given)
-    found, tokens = await vectors(front, request, given, PoolingParams(), lane, body.dimensions)
+    found = await gathered(front, request, given, PoolingParams(), lane, body.dimensions)
     return reply(
         {
             "model": body.model,
-            "embeddings": [list(vector) for vector in found],
+            "embeddings": [list(vector) for vector in vectors(found, body.dimensions)],
             "total_duration": ns(time.monotonic() - began),
             "load_duration": 0,
-            "prompt_eval_count": tokens,
+            "prompt_eval_count": sum(len(one.tokens) for one in found),
         }
     )
 

@@ -25,7 +25,7 @@ def usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
     """OpenAI's `usage`, over all prompts of an HTTP request."""
     prompt = sum(len(c.request.tokens) for c in collectors)
     made = sum(c.produced for c in collectors if isinstance(c, Collector))
-    cached = sum(c.cached for c in collectors if isinstance(c, Collector))
+    cached = sum(c.cached for c in collectors)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
@@ -82,14 +82,27 @@ def timed(front: Front, *collectors: Collector) -> dict[str, Any]:
     return {"metrics": timings(*collectors), **explained(front, *collectors)}
 
 
-def explained(front: Front, *collectors: Collector) -> dict[str, Any]:
+def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
+    """The same of vectors, which have no tokens to come: from the first prompt to be computed to
+    the last vector.
+    """
+    timed = [(c, c.event.timings) for c in collectors if c.event and c.event.timings]
+    if not timed:
+        return {}
+    arrival = min(t.arrival for _, t in timed)
+    begun = min(t.scheduled for _, t in timed)
+    done = max(c.done for c, _ in timed)
+    return {"queue_time_ms": ms(begun - arrival), "prefill_time_ms": ms(done - begun)}
+
+
+def explained(front: Front, *collectors: Collector | VectorCollector) -> dict[str, Any]:
     """The cache explanation, where it was asked for."""
     if not any(c.request.explain for c in collectors):
         return {}
     return {"cache_explanation": reuse(front, collectors)}
 
 
-def reuse(front: Front, collectors: Sequence[Collector]) -> list[dict[str, Any]]:
+def reuse(front: Front, collectors: Sequence[Collector | VectorCollector]) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
     (several keys, and no salt) the place where prompts part is told to the block, as the number of
     cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.
