@@ -5,6 +5,7 @@ can show.
 import ast
 import asyncio
 import hmac
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ ROOT = Path(flyweight.__file__).parent
 RUNS_CODE = {"eval", "exec", "compile", "__import__"}
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 LISTENS = {"bind", "listen", "create_server", "start_server", "start_unix_server"}
+MENDED = {"jinja2": (3, 1, 6), "starlette": (1, 0, 1)}  # sandbox escapes; Host and the path
 SERVERS = {
     "socketserver",
     "xmlrpc",
@@ -71,6 +73,15 @@ def test_templates_have_one_environment_and_it_is_a_sandbox() -> None:
     assert bases == {("text/sandbox.py", "Sandbox")}
     templates = {path for path, name in called() if name in ("Template", "from_string")}
     assert templates == {"text/chat.py"}
+
+
+def test_the_least_versions_have_no_known_holes() -> None:
+    """Of what reads requests and templates."""
+    text = (ROOT.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    least = dict(re.findall(r'^  "([a-z0-9-]+)>=([0-9.]+)', text, re.MULTILINE))
+    for name, mended in MENDED.items():
+        assert tuple(map(int, least[name].split("."))) >= mended, name
+    assert "h11" not in {name.split(".")[0] for _, name in imported()}
 
 
 def test_every_key_is_compared_whole_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
