@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-LEAVING = 5.0  # seconds a process has to end by itself
+LEAVING = 2.0  # seconds a process has to end by itself
 
 
 @dataclass(slots=True)
