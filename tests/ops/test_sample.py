@@ -60,7 +60,7 @@ def options_of(rng: np.random.Generator, vocab: int) -> SamplingParams:
         frequency_penalty=one(-0.7, 0, 0.1, 2) if penalised else 0.0,
         logit_bias={i: float(rng.uniform(-100, 100)) for i in ids} if rng.random() < 0.3 else {},
         min_tokens=int(rng.integers(0, 4)),
-        logprobs=None if rng.random() < 0.5 else int(rng.integers(0, 21)),
+        logprobs=None if rng.random() < 0.5 else int(rng.integers(0, 65)),
     )
 
 
