@@ -31,3 +31,16 @@ def test_templates_of_mistral_get_short_ids(tmp_path: Path) -> None:
     with started(str(path), "--max-model-len", "512") as running:
         (call, *_) = asked(running, tool_choice="required")["message"]["tool_calls"]
     assert len(call["id"]) == 9 and call["id"].isalnum()
+
+
+def test_a_demanded_call_comes_after_bounded_reasoning(tmp_path: Path) -> None:
+    """The template begins reasoning, and this model would never end it."""
+    template = TEMPLATE.replace("<assistant>", "<assistant><think>") + "{# </think> #}"
+    path = chat_model.write(tmp_path / "opened.gguf", template)
+    with started(str(path), "--max-model-len", "512", "--thinking-percent", "30") as running:
+        more = {"tool_choice": named("get_weather"), "max_tokens": 250}
+        found = [asked(running, **more, seed=seed) for seed in range(3)]
+    for choice in found:
+        assert choice["finish_reason"] == "tool_calls"
+        assert 0 < len(choice["message"]["reasoning"]) <= 250 * 3 * 30 // 100
+        assert [c["function"]["name"] for c in choice["message"]["tool_calls"]] == ["get_weather"]

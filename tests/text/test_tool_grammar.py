@@ -12,7 +12,7 @@ import pytest
 from flyweight.sampling.grammar import embedded
 from flyweight.text.tools.deltas import Answer, Call
 from flyweight.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_HEADED, THINK, Format
-from flyweight.text.tools.grammar import MOST_CALLS, CallGrammar, Offer
+from flyweight.text.tools.grammar import MOST_CALLS, PIECE, CallGrammar, Offer
 from flyweight.text.tools.parser import AnswerParser, Reading
 
 llguidance = pytest.importorskip("llguidance")
@@ -129,6 +129,25 @@ def test_reasoning_comes_first(form: Format) -> None:
         assert accepts(made, f"{thought}{calls}")
         found = read(form, f"{thought}{calls}", reasoning=THINK, opened=True)
         assert found.calls == [GET] and found.reasoning.startswith("hm")
+
+
+@pytest.mark.parametrize("special", [{}, {"</think>": 257}])
+def test_reasoning_before_a_demanded_call_has_an_end(special: dict[str, int]) -> None:
+    grammar = CallGrammar(HERMES, special, THINK, opened=True, thought=4 * PIECE)
+    made, calls = grammar.demanded(OFFERS), written(HERMES, [GET])
+    if special:
+        assert f"piece{{0,4}} {THINK.closing}" in made
+        return
+    most = "x" * PIECE * 4
+    for thought in ("", "hm", most, "a < b </thi", "</think/>", "\n" * PIECE * 4):
+        text = f"{thought}</think>\n{calls}"
+        assert accepts(made, text), thought
+        assert read(HERMES, text, reasoning=THINK, opened=True).calls == [GET]
+    for thought in (most + "x", most + "<", "y" * PIECE * 5):
+        assert taken(made, f"{thought}</think>\n{calls}")[0] <= len(most) + 1, thought
+        assert not accepts(made, f"{thought}</think>\n{calls}"), thought
+    without = replace(grammar, thought=None).demanded(OFFERS)
+    assert accepts(without, f"{most * 9}</think>\n{calls}")
 
 
 def test_mistral_may_put_a_space_before_its_list() -> None:

@@ -29,6 +29,7 @@ RANGES = {  # of whole numbers; all others begin at 1 and have no end
     "stop_bytes": (1, 4 * LONGEST_STOP),
     "logprobs": (1, MAX_LOGPROBS),
     "tools": (1, MOST_TOOLS),
+    "thinking_percent": (1, 100),
     "schema_bytes": (1, LONGEST),
     "schema_depth": (1, DEEPEST),
     "template_growth": (1, MOST_CHARACTERS),
@@ -63,6 +64,7 @@ class ServerSettings:
     model_defaults: bool = True
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
+    thinking_percent: int = 50
     step_seconds: float = 0.2
     queue_requests: int = 512
     queue_tokens: int = 1_000_000

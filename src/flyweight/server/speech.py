@@ -60,12 +60,20 @@ class Speech:
             named |= {reading.calls.trigger, "[ARGS]"}
         return bool(named & self.special.keys())
 
-    def grammar(self, reading: Reading, offers: Sequence[Offer], *, demanded: bool) -> str:
-        """What an answer may be that is to be read so: calls of these tools alone, or anything that
-        calls nothing else.
+    def grammar(
+        self,
+        reading: Reading,
+        offers: Sequence[Offer],
+        *,
+        demanded: bool,
+        thought: int | None = None,
+    ) -> str:
+        """What an answer may be that is to be read so: calls of these tools alone, after about
+        `thought` characters of reasoning at most, or anything that calls nothing else.
         """
         assert reading.calls is not None
         made = CallGrammar(
-            reading.calls, self.special, reading.reasoning, reading.opened, reading.most
-        )
+            reading.calls, self.special, reading.reasoning, reading.opened, reading.most,
+            thought if demanded else None,
+        )  # fmt: skip
         return made.demanded(offers) if demanded else made.allowed(offers)

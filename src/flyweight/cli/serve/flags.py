@@ -52,6 +52,12 @@ MODEL = (
         "server.reasoning_parser",
         "NAME",
     ),
+    Flag(
+        "thinking-percent",
+        "whole",
+        "Of max_tokens, before a demanded call.",
+        "server.thinking_percent",
+    ),
     Flag("generation-config", "text", "Whose defaults for sampling: auto (the model's), vllm."),
     Flag("enable-lora", "switch", "Serve LoRA adapters."),
     Flag("lora-modules", "words", "Adapters, each a model of its name.", metavar="NAME=FOLDER ..."),

@@ -53,7 +53,8 @@ async def asked_of(
     place = schema or body.form_place
     if params.structured_outputs is None:
         place = "tools"
-        form = await front.aside(tools.constraint, front.speech, reading)
+        room = params.max_tokens or front.asking.facts.max_model_len
+        form = await front.aside(tools.constraint, front.speech, reading, room)
         params = replace(params, structured_outputs=form)
     elif tools.wanted:
         raise RequestError(

@@ -21,6 +21,7 @@ from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
 
+LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
 # Of a schema: what speaks of further properties, or adds some from elsewhere.
 OPENING = {
     "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
@@ -99,6 +100,7 @@ class Tools:
         most = settings.tools
         if len(offered) > most:
             raise RequestError(f"tools: {len(offered)} tools; allowed: at most {most}", "tools")
+        self.share = settings.thinking_percent
         self.all = {tool.function.name: tool.function for tool in offered}
         if len(self.all) < len(offered):
             names = [tool.function.name for tool in offered]
@@ -138,9 +140,12 @@ class Tools:
             )
         return self.all[name]
 
-    def constraint(self, speech: Speech, reading: Reading) -> StructuredOutputs | None:
+    def constraint(
+        self, speech: Speech, reading: Reading, room: int | None = None
+    ) -> StructuredOutputs | None:
         """What the answer must be: a call where one is wanted, calls that keep to the schemas where
-        a strict tool may be called, and of no others where not all may.  Raises `RequestError`.
+        a strict tool may be called, and of no others where not all may.  Of `room` tokens a share
+        may be reasoning before a call that is wanted.  Raises `RequestError`.
         """
         offered = self.wanted or list(self.allowed.values())
         strict = any(function.strict for function in offered)
@@ -157,7 +162,8 @@ class Tools:
             _offer(one, reading.calls, demanded or bool(one.strict), places[one.name])
             for one in offered
         ]
-        made = speech.grammar(reading, offers, demanded=demanded)
+        thought = None if room is None else room * LETTERS * self.share // 100
+        made = speech.grammar(reading, offers, demanded=demanded, thought=thought)
         if len(made) > LONGEST:
             raise RequestError(
                 f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flyweight.text.tools.fields import Field, pythonic, tagged
 from flyweight.text.tools.formats import Format, Marks
 
+PIECE = 64  # characters
 MOST_CALLS = 16  # in one answer, where calls are demanded: it is to come to an end
 _ANGLED = re.compile(r"<[^<>\s]+>")
 
@@ -32,7 +33,7 @@ class Offer:
 class CallGrammar:
     """Grammars of one format.  `special`: ids of the marks that are special tokens; `marks`: of
     reasoning, which may come first, and has begun already where it is `opened`; at most `most`
-    calls.
+    calls, after at most about `thought` characters of reasoning.
     """
 
     form: Format
@@ -40,6 +41,7 @@ class CallGrammar:
     marks: Marks | None = None
     opened: bool = False
     most: int | None = None
+    thought: int | None = None
 
     def demanded(self, offers: Sequence[Offer]) -> str:
         """Answers that are calls."""
@@ -116,11 +118,25 @@ class CallGrammar:
         if self.form.trigger:
             lines.append(f"trigger: {self._mark(self.form.trigger)}")
         if self.marks is not None:
-            lines.append(_until("inner", "TEXT", self._mark(self.marks.closing)))
+            lines += self._inner(self.marks.closing)
         lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
         for i, offer in enumerate(offers):
             lines += self._one(i, offer)
         return "\n".join(lines) + "\n"
+
+    def _inner(self, closing: str) -> list[str]:
+        """Reasoning up to the end of it; counted by pieces, which keeps the lexer small."""
+        mark = self._mark(closing)
+        if self.thought is None:
+            return [_until("inner", "TEXT", mark)]
+        pieces = f"piece{{0,{max(1, self.thought // PIECE)}}}"
+        if closing in self.special:
+            return [f"inner: {pieces} {mark}", rf"piece: /(.|\n){{1,{PIECE}}}/"]
+        # The longest match is taken: what begins like the mark and is none is a piece of its own.
+        begun = " | ".join(json.dumps(closing[:count]) for count in range(1, len(closing)))
+        plain = rf"/[^{re.escape(closing[0])}]{{1,{PIECE}}}/"
+        return [f"inner: {pieces} {mark}", "piece: PLAIN | BEGUN", f"PLAIN: {plain}",
+                f"BEGUN: {begun}"]  # fmt: skip
 
     def _one(self, i: int, offer: Offer) -> list[str]:
         name = offer.name
