@@ -49,7 +49,8 @@ def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a request is checked against: the vocabulary's size, the longest sequence, how many
-    prompt tokens a step may score, the ids that end a sequence, and adapters by name.
+    prompt tokens a step may score, the ids that end a sequence, adapters by name, and how many
+    log-probabilities may be listed beside a token's own.
     """
 
     vocab: int
@@ -57,6 +58,7 @@ class Facts:
     scored: int
     stop_ids: frozenset[int]
     adapters: tuple[str, ...] = ()
+    best: int = 64
 
 
 class Asking:
@@ -73,7 +75,7 @@ class Asking:
     ) -> None:
         self.tokenizer, self.facts, self._judge = tokenizer, facts, judge
         self.reader = Reader(
-            tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters
+            tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters, facts.best
         )
         self._ids = count()
         self._seeds = SystemRandom() if seed is None else Random(seed)

@@ -162,10 +162,11 @@ class Settings:
     to `prompt_lookup_min` tokens.  `kv_cache_metrics` times how long K/V blocks stay, for a share
     `kv_cache_metrics_sample` of them.  `long_prefill_token_threshold` is most tokens of one prompt
     in a step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
-    `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs.  `isa`
-    forces an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the
-    requests that have none of their own.  `revision` is a branch, a tag or a commit of a model on
-    the Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
+    `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs,
+    `max_logprobs` how many a request may ask for beside each token's own.  `isa` forces an
+    instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests
+    that have none of their own.  `revision` is a branch, a tag or a commit of a model on the
+    Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
     `adapters` are folders of LoRA adapters by the names requests call them.
     """
 
@@ -188,6 +189,7 @@ class Settings:
     prompt_lookup_max: int = 5
     prompt_lookup_min: int = 2
     prompt_logprob_rows: int = 256
+    max_logprobs: int = 20
     seed: int | None = None
     backend: str = "cpu"
     isa: str | None = None
@@ -242,6 +244,7 @@ class Settings:
         whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
         whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
+        whole("max_logprobs", self.max_logprobs, 0, 64)
         share = self.kv_cache_metrics_sample
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(

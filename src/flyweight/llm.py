@@ -66,8 +66,9 @@ class LLM:
         spec, limits = self.loaded.spec, self.loaded.limits
         adapters = tuple(self.settings.adapters)
         facts = Facts(
-            spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters
-        )
+            spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters,
+            self.settings.max_logprobs,
+        )  # fmt: skip
         judge = Judge(lambda: spelled(self.tokenizer))
         self._asking = Asking(self.tokenizer, facts, self.settings.seed, judge)
         self._loop = Loop(self.loaded.engine, limits)

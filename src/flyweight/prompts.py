@@ -13,7 +13,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from flyweight.errors import RequestError
-from flyweight.ranges import loaded
+from flyweight.ranges import loaded, require
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.words import Lexicon
@@ -55,7 +55,8 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
-    rows of a step may be for prompts' log-probabilities.
+    rows of a step may be for prompts' log-probabilities, of which `best` may be listed beside a
+    token's own.
     """
 
     tokenizer: Tokenizer
@@ -63,6 +64,7 @@ class Reader:
     longest: int
     scored: int = 256
     adapters: tuple[str, ...] = ()
+    best: int = 64
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +123,10 @@ class Reader:
                 "no memory for their logits; nearest valid: none",
                 "prompt_logprobs",
             )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name) or 0
+            allowed = f"0 to {self.best} (max_logprobs)"
+            require(count <= self.best, name, count, allowed, self.best)
         within("prompt", tokens, self.vocab)
         self.check_ids(params)
 

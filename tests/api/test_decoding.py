@@ -148,6 +148,19 @@ def test_an_engine_without_rows_for_them_says_so() -> None:
     assert text(small, **GREEDY)
 
 
+def test_more_log_probabilities_where_memory_is_planned_for_them(llm: LLM) -> None:
+    for name in ("logprobs", "prompt_logprobs"):
+        with pytest.raises(RequestError, match=rf"{name} = 21 is out of range; .* valid: 20"):
+            llm.generate(PROMPT, SamplingParams(max_tokens=1, **{name: 21}))
+    wide = LLM(threads=1, max_model_len=64, max_logprobs=64)
+    (out,) = wide.generate(PROMPT, SamplingParams(max_tokens=2, temperature=0, logprobs=64))
+    for entry in out.outputs[0].logprobs or ():
+        found = [one.logprob for one in entry.values()]
+        assert len(found) == 64 and found == sorted(found, reverse=True)
+        assert [one.rank for one in entry.values()] == list(range(1, 65))
+    assert wide.loaded.memory.sizing.scores == 64
+
+
 # --- the best of several ---
 
 

@@ -112,7 +112,7 @@ def test_an_unasked_context_is_the_longest_that_fits() -> None:
     "change",
     [
         {"max_model_len": 8192}, {"max_num_seqs": 64}, {"max_num_batched_tokens": 2048},
-        {"kv_dtype": "f32"}, {"draft_tokens": 4}, {"threads": 16},
+        {"kv_dtype": "f32"}, {"draft_tokens": 4}, {"threads": 16}, {"scores": 64},
     ],
 )  # fmt: skip
 def test_need_grows_with_every_setting(change) -> None:

@@ -19,8 +19,8 @@ MIB = 1 << 20
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
 SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time
 # A token in Python: in the request, the sequence, the result, the prefix cache; with it 20 packed
-# log-probabilities.
-TOKEN_BYTES = 320
+# log-probabilities, and SCORE_BYTES for each that there may be beyond.
+TOKEN_BYTES, SCORES, SCORE_BYTES = 320, 20, 8
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
 MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages
@@ -43,7 +43,7 @@ SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as are useful and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
-    requests, where they are counted.
+    requests, where they are counted; `scores` log-probabilities may be beside a token's own.
     """
 
     max_model_len: int
@@ -56,6 +56,12 @@ class Sizing:
     scored: int = 0
     blocks: int = 0
     grammars: int = 0
+    scores: int = SCORES
+
+    @property
+    def token(self) -> int:
+        """Bytes of a token in Python."""
+        return TOKEN_BYTES + SCORE_BYTES * max(0, self.scores - SCORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class MemoryPlan:
 
     @property
     def books(self) -> int:
-        return TOKEN_BYTES * self.blocks * self.sizing.block_size
+        return self.sizing.token * self.blocks * self.sizing.block_size
 
     @property
     def need(self) -> int:
@@ -166,7 +172,7 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     plan = at(length)
     if not sizing.blocks:
         useful = sizing.max_num_seqs * _blocks_for(length, sizing.block_size)
-        room = (plan.limit - plan.need) // (plan.block + TOKEN_BYTES * sizing.block_size)
+        room = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
         plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + room)))
     return plan
 

@@ -132,7 +132,7 @@ class Life:
         told = self.client.facts
         facts = Facts(
             told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
-            tuple(told["adapters"]),
+            tuple(told["adapters"]), self.settings.max_logprobs,
         )  # fmt: skip
         tokenizer = with_template(found.tokenizer, self.server.chat_template)
         asking = Asking(tokenizer, facts, self.settings.seed)

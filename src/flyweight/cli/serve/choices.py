@@ -39,8 +39,10 @@ def choose(asked: Asked) -> Choice:
     refusals: list[str] = []
     for step in _steps(draft, refusals):
         _tried(lambda step=step: step(draft), refusals)  # type: ignore[misc]
-    engine = _tried(lambda: Settings.of(**draft.engine), refusals)
     server = _tried(lambda: ServerSettings(**draft.server), refusals)
+    if server is not None:  # the memory plan counts them
+        draft.engine["max_logprobs"] = server.logprobs
+    engine = _tried(lambda: Settings.of(**draft.engine), refusals)
     if engine is None or server is None or refusals:
         raise ConfigError("; ".join(dict.fromkeys(refusals)))
     on = asked.options
