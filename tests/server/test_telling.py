@@ -1,0 +1,71 @@
+"""Answers as blocks, for the dialects that have them: one open at a time, each ended, calls told as
+they come.
+"""
+
+import pytest
+
+from flyweight.collect import Piece
+from flyweight.server.api.telling import Step, Telling
+from flyweight.text.tools.deltas import Kind
+from flyweight.text.tools.formats import HERMES, THINK
+from flyweight.text.tools.parser import Reading
+
+READING = Reading(HERMES, frozenset({"look"}), reasoning=THINK)
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "cat"}}</tool_call>'
+
+
+def piece(text: str, finish: str | None = None) -> Piece:
+    return Piece(0, text, [], None, finish, None)
+
+
+def steps(text: str, size: int, finish: str = "stop") -> tuple[list[Step], int]:
+    telling = Telling(READING)
+    pieces = [piece(text[i : i + size]) for i in range(0, len(text), size)]
+    found = [step for one in [*pieces, piece("", finish)] for step in telling.steps(one)]
+    return found, telling.calls
+
+
+def blocks(found: list[Step]) -> list[tuple[Kind, str, bool]]:
+    """What was told, each block checked: opened once, and its deltas are what it ends with."""
+    made: list[tuple[Kind, str, bool]] = []
+    open_kind, said = None, ""
+    for step in found:
+        if step.what == "open":
+            assert open_kind is None
+            open_kind, said = step.kind, ""
+        elif step.what == "delta":
+            assert step.kind is open_kind and step.text
+            said += step.text
+        else:
+            assert step.kind is open_kind and step.text == said
+            made.append((step.kind, said, step.whole))
+            open_kind = None
+    assert open_kind is None
+    return made
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_blocks_of_every_kind(size: int) -> None:
+    found, calls = steps(f"<think>hm</think>I look.{CALL}{CALL} Done", size)
+    arguments = '{"at": "cat"}'
+    assert blocks(found) == [
+        (Kind.REASONING, "hm", True), (Kind.CONTENT, "I look.", True),
+        (Kind.NAME, arguments, True), (Kind.NAME, arguments, True), (Kind.CONTENT, " Done", True),
+    ]  # fmt: skip
+    names = [step.text for step in found if step.what == "open" and step.kind is Kind.NAME]
+    assert names == ["look", "look"] and calls == 2
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_call_that_goes_wrong_is_not_whole_and_its_text_follows(size: int) -> None:
+    text = CALL.replace('"cat"', '"cat"]')
+    found, calls = steps(text, size)
+    (first, arguments, whole), (second, content, _) = blocks(found)
+    assert (first, whole, second, content) == (Kind.NAME, False, Kind.CONTENT, text)
+    assert arguments == '{"at": "cat"' and calls == 0
+
+
+def test_a_call_that_is_cut_off_is_not_whole() -> None:
+    found, _ = steps(CALL[:-16], 4, "length")
+    ((kind, arguments, whole),) = blocks(found)
+    assert (kind, whole) == (Kind.NAME, False) and arguments.startswith('{"at": "c')
