@@ -112,13 +112,14 @@ class Collector:
         self.asked = asked or request.params
         self.clock = clock
         self.cached = 0
+        self.interval = 1  # tokens of a piece, from the second on
         self.reuse: Reuse | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
-        self._echo = self._prompt_text() if params.echo else ""
+        self.echo = self._prompt_text() if params.echo else ""
         self._prompt = _Scores(params.prompt_logprobs or 0)
         self.choices = [
-            _Choice(self._detokenizer(), _Scores(params.logprobs or 0), self._echo)
+            _Choice(self._detokenizer(), _Scores(params.logprobs or 0), self.echo)
             for _ in range(max(params.n, request.width))
         ]
 
@@ -169,14 +170,16 @@ class Collector:
             finished=self.finished,
             num_cached_tokens=self.cached,
             metrics=self.metrics(),
-            prompt_logprobs=self._prompt_scores(),
+            prompt_logprobs=self.prompt_scores(),
         )
 
     def pieces(self) -> list[Piece]:
         """What is new in every choice that has news, at a cost that does not grow with the text."""
         found = []
         for index, choice in enumerate(self.choices):
-            if choice.ended or (len(choice.tokens) == choice.shown and not choice.finish):
+            fresh = len(choice.tokens) - choice.shown
+            enough = self.interval if choice.shown else 1
+            if choice.ended or (fresh < enough and not choice.finish):
                 continue
             choice.read()
             text, choice.delta = choice.delta, ""
@@ -202,7 +205,10 @@ class Collector:
             return self.prompt
         return self.tokenizer.decode(self.request.tokens, self.request.params.skip_special_tokens)
 
-    def _prompt_scores(self) -> PromptLogprobs | None:
+    def prompt_scores(self) -> PromptLogprobs | None:
+        """Log-probabilities of the prompt, where they were asked for; all there with the first
+        token.
+        """
         if self.request.params.prompt_logprobs is None:
             return None
         return PromptLogprobs(self._prompt.listed(self._spelled))
@@ -282,7 +288,7 @@ class Collector:
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(
             index=index,
-            text=self._echo + text,
+            text=self.echo + text,
             token_ids=list(choice.tokens),
             cumulative_logprob=choice.cumulative if summed else None,
             logprobs=scores,

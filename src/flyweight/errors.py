@@ -34,7 +34,9 @@ class CheckpointError(FlyweightError):
     """
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` when one of `known` is close to `word`, else an empty string."""
-    close = get_close_matches(word, list(known), n=1)
+def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """`" (did you mean 'x'?)"` when one of `known` is close to `word`, a share `alike` of them the
+    same, else an empty string.
+    """
+    close = get_close_matches(word, list(known), n=1, cutoff=alike)
     return f" (did you mean {close[0]!r}?)" if close else ""

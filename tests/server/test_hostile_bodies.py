@@ -220,6 +220,7 @@ def test_limits_are_options(limited: Running, name: str, fits: Any, beyond: Any)
     path = "/completion" if name in ("n_cmpl", "n_probs") else path
     body: dict[str, Any] = {"messages": TALK["messages"]} if chat else {"prompt": "Once"}
     body["n_predict" if path == "/completion" else "max_tokens"] = 1
+    body |= {"logprobs": True} if name == "top_logprobs" else {}
     if name == "chat_template_kwargs":
         body["messages"] = [{"role": "user", "content": "a b c " * 3}]
         path = "/apply-template"

@@ -67,6 +67,13 @@ def test_what_there_is(server: Running) -> None:
     assert server.get("/api/version").json["version"]
     shown = server.post("/api/show", {"model": model(server)}).json
     assert shown["model_info"]["general.context_length"] > 0
+    told = server.get("/v1/engine/effective").json["model"]
+    details = shown["details"]
+    assert (details["format"], details["family"]) == (told["format"], told["family"])
+    assert details["families"] == [told["family"]] == [shown["model_info"]["general.architecture"]]
+    assert shown["model_info"]["general.parameter_count"] == told["parameters"]
+    assert details["parameter_size"][-1] in "kMB" and float(details["parameter_size"][:-1]) > 0
+    assert told["quantisation"].startswith(details["quantization_level"])
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 they come.
 """
 
+import json
+
 import pytest
 
 from flyweight.collect import Piece
-from flyweight.server.api.telling import Step, Telling
-from flyweight.text.tools.deltas import Kind
+from flyweight.server.api.messagewriter import blocks_of
+from flyweight.server.api.ollama import message
+from flyweight.server.api.telling import Step, Telling, arguments_of
+from flyweight.server.http.sse import encode
+from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.formats import HERMES, THINK
 from flyweight.text.tools.parser import Reading
 
@@ -69,3 +74,28 @@ def test_a_call_that_is_cut_off_is_not_whole() -> None:
     found, _ = steps(CALL[:-16], 4, "length")
     ((kind, arguments, whole),) = blocks(found)
     assert (kind, whole) == (Kind.NAME, False) and arguments.startswith('{"at": "c')
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        r'{"at": "\ud800"}', r'{"at": "\udc00\ud800 x"}', '{"at": 1e999, "to": -1e999}',
+        '{"at": 12345678901234567890.5}', '{"at": %s}' % ("9" * 5000), '{\n  "at": "cat"\r\n}',
+        '{"at": "\ud800"}', "{}",
+    ],
+    ids=["half", "halves", "huge", "long", "longer", "lines", "raw half", "none"],
+)  # fmt: skip
+def test_arguments_are_told_in_the_models_words(words: str) -> None:
+    """Whatever stands in them, a reply with them can be written and is one line of JSON."""
+    said = Answer(calls=[Call("look", words)])
+    for given in (encode(blocks_of(said)), encode(message(said))):
+        assert b"\n" not in given and b"null" not in given
+    (block,) = json.loads(encode(blocks_of(said)), parse_int=str, parse_float=str)
+    assert block["input"] == json.loads(words, parse_int=str, parse_float=str)
+    told = json.loads(encode(message(said)), parse_int=str, parse_float=str)["message"]
+    assert told["tool_calls"][0]["function"]["arguments"] == block["input"]
+
+
+@pytest.mark.parametrize("words", ['{"at": "c', "[1]", '{"at": NaN}', "[" * 100_000, ""])
+def test_what_is_no_object_is_no_arguments(words: str) -> None:
+    assert arguments_of(Call("look", words)) is None

@@ -89,10 +89,10 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
             "tool_choice",
             "'get_weather'",
         ),
-        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice", "'required'"),
-        ({"tools": TOOLS, "tool_choice": allowed("maybe", "now")}, "tool_choice", "'required'"),
+        ({"tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools", "1 entry or more"),
+        ({"tool_choice": allowed("maybe", "now")}, "tool_choice.allowed_tools.mode", "'required'"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "'high'"),
-        ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "boolean"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
     ],
 )
 def test_what_is_refused_is_named(

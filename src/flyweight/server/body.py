@@ -1,9 +1,11 @@
 """A request's body as what its route takes, or what is wrong with it in our words.
 
 Invariant: what is refused costs little, however it is written: its size is judged before it is
-decoded, its values before they are checked.  Knows no dialect.
+decoded, its values before they are checked.  A field that is null is as good as absent.  Knows no
+dialect.
 """
 
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -11,14 +13,13 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from flyweight.errors import nearest
 from flyweight.server.http.errors import HttpError
+from flyweight.server.mistakes import refusal
 from flyweight.server.settings import ServerSettings
 from flyweight.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
-KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
 
@@ -34,11 +35,12 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     except UnicodeDecodeError:
         raise HttpError(400, "the body is not valid UTF-8") from None
     except msgspec.DecodeError as error:
-        raise HttpError(400, f"the body is not valid JSON: {error}") from None
+        raise _malformed(raw, error) from None
     if not isinstance(given, dict):
         raise HttpError(400, "the body is not a JSON object")
     if raw.count(b",") > MOST_ITEMS // 8 and items(given) > MOST_ITEMS:
         raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
+    given = {name: value for name, value in given.items() if value is not None}
     if settings.lenient:
         extra = [name for name in given if name not in known(kind)]
         request.state.ignored = extra
@@ -100,22 +102,17 @@ def known(kind: type[BaseModel]) -> set[str]:
 
 def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
     """The first mistake of a body, in our words."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    place = [str(part) for part in first["loc"] if _names_a_field(str(part))]
-    name = ".".join(place)[:200] or "body"
-    if first["type"] == "extra_forbidden":
-        hint = nearest(place[-1][:100], known(kind)) if len(place) == 1 else ""
-        return HttpError(
-            400, f"{shown(name)} is not a field that is taken here{hint}", name, "unknown_field"
-        )
-    if first["type"] == "missing":
-        return HttpError(400, f"{name} is missing", name, "missing_field")
-    value = shown(first.get("input"))
-    words = first["msg"].removeprefix("Value error, ")
-    words = words.removeprefix("Input should be ")
-    return HttpError(400, f"{name} = {value} is not valid; allowed: {words}", name, "bad_value")
+    return refusal(error.errors(include_url=False), known(kind))
 
 
-def _names_a_field(part: str) -> bool:
-    """Whether a part of an error's place is the client's, and no kind that a union has tried."""
-    return not part[:1].isupper() and "[" not in part and part.rsplit("-")[-1] not in KINDS
+def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
+    """Why a body cannot be read: a number that no float can hold is named by its field."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        for name, part in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
+            try:
+                msgspec.json.decode(part)
+            except msgspec.DecodeError:
+                value = shown(bytes(part)[:100].decode("utf-8", "replace"))
+                words = f"{name[:200]} = {value} is not valid; allowed: numbers that a float holds"
+                return HttpError(400, words, name[:200], "bad_value")
+    return HttpError(400, f"the body is not valid JSON: {error}")

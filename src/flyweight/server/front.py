@@ -31,6 +31,7 @@ from flyweight.server.watching.log import Log
 from flyweight.server.watching.metrics import Metrics
 from flyweight.server.watching.watch import Watch
 from flyweight.structured import StructuredOutputs, check
+from flyweight.tasks import BeamSearchParams
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
@@ -142,6 +143,9 @@ class Front:
         """What a request may ask for, before any of it is read."""
         limits = self.settings
         within("prompt", prompts, limits.prompts, "prompts")
+        if isinstance(params, BeamSearchParams):
+            within("n", params.beam_width, limits.choices, "beams of a prompt")
+            within("n", params.beam_width * prompts, limits.request_choices, "beams of all prompts")
         if not isinstance(params, SamplingParams):
             return
         choices = max(params.n, params.best_of or 1)
@@ -158,7 +162,7 @@ class Front:
         """What all its choices would come to."""
         longest, total = self.asking.facts.max_model_len, 0
         for one in asked:
-            answer = one.params.max_tokens
+            answer = (one.beam or one.params).max_tokens
             room = longest - len(one.tokens)
             total += width(one) * (len(one.tokens) + min(room, room if answer is None else answer))
         most = self.settings.request_tokens

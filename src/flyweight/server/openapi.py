@@ -47,6 +47,8 @@ def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]
         "security": [{name: []} for name in KEYS] if settings.keys else [],
     }
     _narrow(whole, {TOKEN: vocab, WIDTH: width + 1}, settings)
+    for name in {entry.body.__name__ for entry in ROUTES if entry.body is not None}:
+        _nullable(definitions[name])
     return whole
 
 
@@ -94,6 +96,21 @@ def _operation(i: int, entry: Entry, found: dict[Any, Any]) -> dict[str, Any]:
 
 def _by_path(table: dict[str, Any], path: str) -> Any:
     return next(value for start, value in table.items() if path.startswith(start))
+
+
+def _nullable(body: dict[str, Any]) -> None:
+    """A field that may be left out may be null, whether it is known or not."""
+    body["additionalProperties"] = {"type": "null"}
+    for name, field in body.get("properties", {}).items():
+        kinds = [one.get("type") for one in field.get("anyOf", [field])]
+        if name in body.get("required", ()) or "null" in kinds:
+            continue
+        simple = isinstance(field.get("type"), str) and not {"enum", "const"} & field.keys()
+        body["properties"][name] = (
+            {**field, "type": [field["type"], "null"]}
+            if simple
+            else {"anyOf": [field, {"type": "null"}]}
+        )
 
 
 def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:

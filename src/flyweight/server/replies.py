@@ -39,6 +39,8 @@ class ChatReply(TypedDict):
     choices: list[ChatChoice]
     usage: Usage
     metrics: Object
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[Object | None]]
 
 
 class CompletionChoice(TypedDict):
@@ -47,6 +49,9 @@ class CompletionChoice(TypedDict):
     logprobs: Object | None
     finish_reason: Literal["stop", "length", "abort"]
     stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[Object | None]]
 
 
 class CompletionReply(TypedDict):

@@ -13,11 +13,14 @@ from flyweight.asking import conversation
 from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer
+from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.chatwriter import ChatWriter
-from flyweight.server.api.sampling import params_of
+from flyweight.server.api.given import cut, most_bytes, readable
+from flyweight.server.api.renaming import named
 from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
+from flyweight.tasks import BeamSearchParams
 from flyweight.text.messages import switches
 from flyweight.text.tools.parser import Reading
 from flyweight.text.tools.xmlcall import types_of
@@ -28,7 +31,8 @@ UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are 
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
-    asked, reading = await asked_of(front, body, front.defaults)
+    with named(("prompt", "messages")):
+        asked, reading = await asked_of(front, body, front.defaults)
     return await answer(
         front,
         request,
@@ -45,12 +49,16 @@ async def asked_of(
     `RequestError`.
     """
     tools = offered(front, body)
-    params = params_of(body.wanted(defaults))
+    params = wanted_of(body, body.wanted(defaults))
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     prompt = await front.aside(rendered, front, body)
     reading = reading_of(front, body, tools, prompt["prompt"])
-    params = spoken(front, body, params, reading)
     place = schema or body.form_place
+    if isinstance(params, BeamSearchParams):
+        if tools.all:
+            raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
+        return await front.ask([prompt], params, lane, place), reading
+    params = spoken(front, body, params, reading)
     if params.structured_outputs is None:
         place = "tools"
         room = params.max_tokens or front.asking.facts.max_model_len
@@ -73,8 +81,10 @@ def offered(front: Front, body: ChatBody) -> Tools:
     return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
 
 
-def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
-    """The prompt the model's template makes of the messages.  Raises `RequestError`."""
+def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
+    """The prompt the model's template makes of the messages, with room for so many tokens behind
+    it.  Raises `RequestError`.
+    """
     given = {
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": body.continue_final_message,
@@ -82,23 +92,30 @@ def rendered(front: Front, body: ChatBody) -> dict[str, Any]:
     }
     options = {name: value for name, value in given.items() if value is not None}
     talk = [message.model_dump(exclude_unset=True) for message in body.messages]
+    whole = body.truncate_prompt_tokens is not None  # read to its end, however long
+    if whole:
+        readable("messages", str(talk), most_bytes(front))
     effort: dict[str, Any] = {}
     if body.reasoning_effort is not None:
         unthinking = UNTHINKING if body.reasoning_effort == "none" else {}
         effort = {"reasoning_effort": body.reasoning_effort, **unthinking}
+    if body.verbosity is not None:
+        effort["verbosity"] = body.verbosity
     own = switches(options, {**effort, **(body.chat_template_kwargs or {})})
     tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
-    added = front.speech.plain  # templates write their special tokens themselves
-    return conversation(
+    added = body.add_special_tokens
+    made = conversation(
         front.tokenizer,
         talk,
-        longest=longest,
+        longest=None if whole else longest,
         tools=tools,
-        add_special=added,
+        # templates write their special tokens themselves
+        add_special=front.speech.plain if added is None else added,
         bounds=front.settings.templates,
         **own,
     )
+    return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 
 def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:

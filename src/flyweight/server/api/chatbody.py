@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flyweight.errors import RequestError
 from flyweight.server.api.sampling import Sampling
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import limited
@@ -55,6 +56,14 @@ class ChatBody(Sampling):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="Given to the model's template."
+    )
+    add_special_tokens: bool | None = None
+    modalities: list[Literal["text"]] | None = Field(None, min_length=1, max_length=1)
+    chat_template: None = Field(None, description="The server's own: --chat-template.")
+    functions: None = Field(None, description="`tools` took their place.")
+    function_call: None = Field(None, description="`tool_choice` took its place.")
 
     @property
     def continued(self) -> str | None:
@@ -63,9 +72,15 @@ class ChatBody(Sampling):
         return last if self.continue_final_message and isinstance(last, str) else None
 
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords."""
+        """`SamplingParams`' keywords.  Raises `RequestError`."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
         found = {**self.options(defaults), "max_tokens": most}
-        if self.logprobs or self.top_logprobs:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(
+                f"top_logprobs = {self.top_logprobs}, and logprobs is not true; allowed: 0, or "
+                "with logprobs = true",
+                "top_logprobs",
+            )
+        if self.logprobs:
             found["logprobs"] = self.top_logprobs or 0
         return found

@@ -4,15 +4,15 @@ Invariant: the chunks of a stream, joined, are the message of the whole answer, 
 went wrong after it had begun: a stream cannot take it back, and its text follows as content.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
 from flyweight.collect import Piece
-from flyweight.results import CompletionOutput
+from flyweight.results import CompletionOutput, Logprob
 from flyweight.server.answer import texts
 from flyweight.server.api.chatbody import ChatBody
-from flyweight.server.api.scores import chat_scores
+from flyweight.server.api.scores import Spelling, chat_scores, prompt_scores
 from flyweight.server.api.usage import spent, usage
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -38,19 +38,22 @@ class ChatWriter:
         self.last = self.last or bool(body.return_cache_explanation)
         self.begun: set[int] = set()
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
-        bare = not (body.logprobs or body.top_logprobs or body.return_token_ids)
+        bare = not (body.logprobs or body.return_token_ids)
         self.bare = bare and reading.plain and not self.running
+        self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.collector.interval = body.stream_interval or 1
         self.head = {
-            "id": f"chatcmpl-{uuid4().hex}",
+            "id": f"chatcmpl-{body.request_id or uuid4().hex}",
             "object": "chat.completion.chunk",
             "created": front.now(),
             "model": body.model or front.names[0],
         }
 
     def whole(self) -> dict[str, Any]:
-        choices = [self._whole(choice) for choice in self.collector.output().outputs]
+        found = self.collector.output().outputs[: self.body.n or 1]
+        choices = [self._whole(choice) for choice in found]
         head = {**self.head, "object": "chat.completion"}
-        return {**head, "choices": choices, **self._spent()}
+        return {**head, "choices": choices, **self._prompt(), **self._spent()}
 
     def begin(self) -> bytes:
         return b""
@@ -58,9 +61,10 @@ class ChatWriter:
     def piece(self, prompt: int, piece: Piece) -> bytes:
         first = b""
         if piece.choice not in self.begun:
+            prompt_facts = {} if self.begun else self._prompt()
             self.begun.add(piece.choice)
             delta = {"role": "assistant", "content": self.echo}
-            first = event({**self.head, "choices": [_choice(piece.choice, delta)]})
+            first = event({**self.head, "choices": [_choice(piece.choice, delta)], **prompt_facts})
         if self.bare and piece.finish is None:
             return first + self._plain(piece.choice, piece.text)
         one = self._piece(piece)
@@ -90,6 +94,15 @@ class ChatWriter:
             self.plain[choice] = found
         return found(text)
 
+    def _prompt(self) -> dict[str, Any]:
+        """What a reply, or the first chunk of one, tells of the prompt."""
+        found: dict[str, Any] = {}
+        if self.body.prompt_logprobs is not None:
+            found["prompt_logprobs"] = prompt_scores(self.collector)
+        if self.body.return_token_ids:
+            found["prompt_token_ids"] = list(self.collector.request.tokens)
+        return found
+
     def _spent(self) -> dict[str, Any]:
         return spent(self.front, [self.collector])
 
@@ -105,7 +118,7 @@ class ChatWriter:
             "stop_reason": choice.stop_reason,
         }
         if choice.logprobs is not None:
-            one["logprobs"] = chat_scores(choice.logprobs, self.body.top_logprobs or 0)
+            one["logprobs"] = self._scores(choice.logprobs)
         if self.body.return_token_ids:
             one["token_ids"] = choice.token_ids
         return one
@@ -141,12 +154,15 @@ class ChatWriter:
             return None
         one = _choice(piece.choice, delta, finish)
         if piece.logprobs is not None:
-            one["logprobs"] = chat_scores(piece.logprobs, body.top_logprobs or 0)
+            one["logprobs"] = self._scores(piece.logprobs)
         if piece.finish is not None:
             one["stop_reason"] = piece.reason
         if body.return_token_ids:
             one["token_ids"] = piece.tokens
         return one
+
+    def _scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
+        return chat_scores(found, self.body.top_logprobs or 0, self.spelling)
 
     def _parser(self, choice: int) -> AnswerParser:
         found = self.parsers.get(choice)

@@ -10,12 +10,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.collect import Piece
-from flyweight.results import Logprob, RequestOutput
+from flyweight.collect import Collector, Piece
+from flyweight.errors import RequestError
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.given import Prompts, bare, each
-from flyweight.server.api.sampling import Sampling, params_of
-from flyweight.server.api.scores import text_scores
+from flyweight.server.api.beams import wanted_of
+from flyweight.server.api.given import Prompts, each, fitted
+from flyweight.server.api.sampling import Sampling
+from flyweight.server.api.scores import Spelling, TextScores, prompt_scores
 from flyweight.server.api.usage import spent, usage
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
@@ -55,16 +56,12 @@ class CompletionBody(Sampling):
 async def completions(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), CompletionBody)
     options = body.wanted(front.defaults)
-    prompts = each(body.prompt)
-    if body.suffix:
-        infill = await front.aside(infill_of, front)
+    prompts = await front.aside(prompts_of, front, body)
+    if body.suffix and not body.ignore_eos:
         ends = options.get("stop_token_ids", ())
-        options["stop_token_ids"] = [*ends, *(() if body.ignore_eos else infill.ends)]
-        prompts = await front.aside(holed, prompts, body.suffix, infill, front.tokenizer)
-    elif body.add_special_tokens is False:
-        prompts = await front.aside(bare, prompts, front.tokenizer)
-    params = params_of(options)
-    if body.stream and params.best_of not in (None, params.n):
+        options["stop_token_ids"] = [*ends, *infill_of(front).ends]
+    params = wanted_of(body, options)
+    if body.stream and body.best_of not in (None, body.n or 1):
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     asked = await front.ask(prompts, params, lane, body.form_place)
@@ -75,6 +72,19 @@ async def completions(front: Front, request: Request) -> Response:
         lambda bundle: CompletionWriter(front, body, bundle),
         stream=bool(body.stream),
     )
+
+
+def prompts_of(front: Front, body: CompletionBody) -> list[Any]:
+    """Each prompt as it is to be run.  Raises `RequestError` or `HttpError`."""
+    prompts = each(body.prompt)
+    if not body.suffix:
+        return fitted(prompts, body, front)
+    alone = {"truncate_prompt_tokens": body.truncate_prompt_tokens is not None,
+             "use_beam_search": bool(body.use_beam_search)}  # fmt: skip
+    for name, given in alone.items():
+        if given:
+            raise RequestError(f"{name} and suffix: allowed: one of them", name)
+    return holed(prompts, body.suffix, infill_of(front), front.tokenizer)
 
 
 def infill_of(front: Front) -> Infill:
@@ -111,10 +121,15 @@ class CompletionWriter:
         self.last = options is not None and (options.include_usage or self.running)
         self.last = self.last or bool(body.return_cache_explanation)
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
-        self.bare = body.logprobs is None and not body.return_token_ids and not self.running
-        self.lengths: dict[int, int] = {}  # characters of each choice that have logprobs
+        scored = body.logprobs is not None or body.prompt_logprobs is not None
+        self.bare = not (scored or body.return_token_ids or self.running)
+        self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.scores: dict[int, TextScores] = {}  # by choice
+        self.begun: set[int] = set()
+        for collector in self.collectors:
+            collector.interval = body.stream_interval or 1
         self.head = {
-            "id": f"cmpl-{uuid4().hex}",
+            "id": f"cmpl-{body.request_id or uuid4().hex}",
             "object": "text_completion",
             "created": front.now(),
             "model": body.model or front.names[0],
@@ -123,15 +138,14 @@ class CompletionWriter:
     def whole(self) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
         for collector in self.collectors:
-            output = collector.output()
-            for choice in output.outputs:
+            for choice in collector.output().outputs[: self.body.n or 1]:
                 one = _choice(len(choices), choice.text, choice.finish_reason)
-                one["logprobs"] = _scores(self.body, output, choice.index)
+                if self.body.logprobs is not None and choice.logprobs is not None:
+                    one["logprobs"] = self._scores(collector).told(choice.logprobs)
                 one["stop_reason"] = choice.stop_reason
                 if self.body.return_token_ids:
                     one["token_ids"] = choice.token_ids
-                    one["prompt_token_ids"] = output.prompt_token_ids
-                choices.append(one)
+                choices.append({**one, **self._prompt(collector)})
         return {**self.head, "choices": choices, **spent(self.front, self.collectors)}
 
     def begin(self) -> bytes:
@@ -146,10 +160,14 @@ class CompletionWriter:
                 self.plain[at] = plain
             return plain(piece.text)
         one = _choice(at, piece.text, piece.finish)
+        collector = self.collectors[prompt]
+        if at not in self.begun:
+            self.begun.add(at)
+            one |= self._prompt(collector)
         if piece.logprobs is not None:
-            start = self.lengths.get(at, 0)
-            one["logprobs"] = text_scores(piece.logprobs, self.body.logprobs or 0, start)
-            self.lengths[at] = start + sum(len(t) for t in one["logprobs"]["tokens"])
+            if at not in self.scores:
+                self.scores[at] = self._scores(collector)
+            one["logprobs"] = self.scores[at].told(piece.logprobs)
         if piece.finish is not None:
             one["stop_reason"] = piece.reason
         if self.body.return_token_ids:
@@ -167,15 +185,18 @@ class CompletionWriter:
     def failed(self, error: HttpError) -> bytes:
         return event(error.body()) + DONE
 
+    def _scores(self, collector: Collector) -> TextScores:
+        """Of one choice."""
+        return TextScores(collector, self.body.logprobs or 0, self.spelling)
 
-def _scores(body: CompletionBody, output: RequestOutput, index: int) -> dict[str, Any] | None:
-    choice = output.outputs[index]
-    if body.logprobs is None:
-        return None
-    found: list[dict[int, Logprob] | None] = list(choice.logprobs or ())
-    if body.echo and output.prompt_logprobs is not None:
-        found = [*output.prompt_logprobs, *found]
-    return text_scores(found, body.logprobs)
+    def _prompt(self, collector: Collector) -> dict[str, Any]:
+        """What a choice, or the first chunk of it, tells of its prompt."""
+        found: dict[str, Any] = {}
+        if self.body.prompt_logprobs is not None:
+            found["prompt_logprobs"] = prompt_scores(collector)
+        if self.body.return_token_ids:
+            found["prompt_token_ids"] = list(collector.request.tokens)
+        return found
 
 
 def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:

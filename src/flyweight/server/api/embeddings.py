@@ -18,8 +18,11 @@ from starlette.responses import Response
 from flyweight.collect import VectorCollector
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
-from flyweight.server.api.given import Ids, bare, each
-from flyweight.server.api.sampling import WIDTH, Explain, Text
+from flyweight.server.api.chat import rendered
+from flyweight.server.api.chatbody import ChatBody, Message
+from flyweight.server.api.given import Ids, each, fitted
+from flyweight.server.api.renaming import named
+from flyweight.server.api.sampling import WIDTH, Explain, Idle, RequestId, Text, Truncation
 from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -27,25 +30,52 @@ from flyweight.server.http.sse import headers_of, reply, while_connected
 from flyweight.tasks import PoolingParams
 
 MANY = Field(min_length=1)
+SOURCES = ("input", "messages")  # one of them is what is read
+OF_CHAT = ("messages", "add_special_tokens", "truncate_prompt_tokens", "truncation_side")
 Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
+
+
+def only(source: str) -> dict[str, Any]:
+    """The schema of a body with this source."""
+    other = {name: {"type": "null"} for name in SOURCES if name != source}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **other}}
 
 
 class EmbeddingBody(BaseModel):
     """Prompts whose vectors are wanted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"oneOf": [only(name) for name in SOURCES]}
+    )
 
     model: str | None = None
-    input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY]
+    input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY] | None = None
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Dimensions | None = None
-    user: str | None = Field(None, description="Has no effect.")
+    user: Idle = None
+    request_id: RequestId = None
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None
     pooling: Literal["last", "mean", "cls"] | None = None
     normalize: bool | None = None
     add_special_tokens: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
+
+    def prompts(self, front: Front) -> list[Any]:
+        """Each by itself.  Raises `RequestError`."""
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                given[-1] if given else SOURCES[0],
+            )
+        if self.messages is not None:
+            own = {name: getattr(self, name) for name in OF_CHAT}
+            return [rendered(front, ChatBody(add_generation_prompt=False, **own), answer=0)]
+        return fitted(each(self.input), self, front, answer=0)
 
     def wanted(self) -> PoolingParams:
         return PoolingParams(self.pooling or "last", self.normalize is not False)
@@ -55,10 +85,9 @@ async def embeddings(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbeddingBody)
     explain = body.return_cache_explanation
     lane = front.lane(body.model, body.cache_salt, body.priority, explain)
-    prompts = each(body.input)
-    if body.add_special_tokens is False:
-        prompts = await front.aside(bare, prompts, front.tokenizer)
-    given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
+    with named(("prompt", "input" if body.messages is None else "messages")):
+        prompts = await front.aside(body.prompts, front)
+        given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
     found = vectors(given, body.dimensions)
     written = packed if body.encoding_format == "base64" else list
     data = [
@@ -66,7 +95,7 @@ async def embeddings(front: Front, request: Request) -> Response:
         for i, vector in enumerate(found)
     ]
     whole = {
-        "id": f"embd-{uuid4().hex}",
+        "id": f"embd-{body.request_id or uuid4().hex}",
         "object": "list",
         "created": front.now(),
         "model": body.model or front.names[0],

@@ -4,12 +4,14 @@ Invariant: what a body calls one prompt is one prompt; which form it has is seen
 item.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
+from flyweight.errors import RequestError
+from flyweight.prompts import PIECE, encoded
 from flyweight.server.api.sampling import Id
-from flyweight.text.tokenizer import Tokenizer
+from flyweight.server.front import Front
 
 # The first mistake of a list is told, so no others are looked for.
 Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
@@ -23,11 +25,55 @@ def each(given: Any) -> list[Any]:
     return [given] if single else list(given)
 
 
-def bare(prompts: list[Any], tokenizer: Tokenizer) -> list[Any]:
-    """Prompts whose text gets no BOS and the like."""
-    return [
-        {"prompt": one, "prompt_token_ids": tokenizer.encode(one, add_special=False)}
-        if isinstance(one, str)
-        else one
-        for one in prompts
-    ]
+class Fit(Protocol):
+    """A body that says how its prompts become ids."""
+
+    add_special_tokens: bool | None
+    truncate_prompt_tokens: int | None
+    truncation_side: Literal["left", "right"] | None
+
+
+def fitted(prompts: list[Any], body: Fit, front: Front, answer: int = 1) -> list[Any]:
+    """Prompts with BOS and the like or without, as many of their ids as are wanted, and `answer`
+    more of the context left.  Raises `RequestError`.
+    """
+    special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
+    if special and not cuts:
+        return prompts
+    longest = front.asking.facts.max_model_len
+    found = []
+    for one in prompts:
+        text, ids = (one, []) if isinstance(one, str) else (None, one)
+        if text is not None:
+            if cuts:
+                readable("prompt", text, most_bytes(front))
+            whole = None if cuts else longest
+            ids = encoded(front.tokenizer, text, whole, add_special=special)
+        kept = cut(ids, body, longest - answer)
+        same = len(kept) == len(ids)
+        found.append({"prompt": text if same else None, "prompt_token_ids": kept})
+    return found
+
+
+def most_bytes(front: Front) -> int:
+    """Of a text that is read to its end though it may not fit."""
+    return max(front.settings.tokenize_bytes, PIECE * front.asking.facts.max_model_len)
+
+
+def readable(name: str, text: str, most: int) -> None:
+    """Raises `RequestError` where a text is too long to be read to its end."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise RequestError(
+            f"{name} has {size} bytes; allowed: at most {most}; --max-tokenize-bytes sets that",
+            name,
+        )
+
+
+def cut(ids: list[int], body: Fit, room: int) -> list[int]:
+    """The last ids, or the first (`right` is cut off); -1: as many as there is room for."""
+    most = body.truncate_prompt_tokens
+    most = room if most == -1 else most
+    if most is None or len(ids) <= most:
+        return ids
+    return ids[:most] if body.truncation_side == "right" else ids[len(ids) - most :]

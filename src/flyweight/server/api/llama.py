@@ -17,7 +17,7 @@ from flyweight.prompts import Lane
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import TOKEN, Bias, Explain, Id, No, Options, params_of
-from flyweight.server.api.scores import token_scores
+from flyweight.server.api.scores import Spelling, token_scores
 from flyweight.server.api.usage import explained, llama_timings
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
@@ -137,6 +137,7 @@ class LlamaWriter:
 
     def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
+        self.spelling = Spelling(front.tokenizer)
 
     def whole(self) -> Any:
         found: list[dict[str, Any]] = []
@@ -146,7 +147,7 @@ class LlamaWriter:
                 one["content"] = choice.text
                 one["tokens"] = choice.token_ids if self.body.return_tokens else []
                 if choice.logprobs is not None:
-                    one["completion_probabilities"] = token_scores(choice.logprobs)
+                    one["completion_probabilities"] = token_scores(choice.logprobs, self.spelling)
                 found.append(one)
         return found[0] if len(found) == 1 else found
 
@@ -166,7 +167,7 @@ class LlamaWriter:
             "tokens_evaluated": len(collector.request.tokens),
         }
         if piece.logprobs is not None:
-            one["completion_probabilities"] = token_scores(piece.logprobs)
+            one["completion_probabilities"] = token_scores(piece.logprobs, self.spelling)
         if self.body.timings_per_token:
             one["timings"] = llama_timings(collector)
         if piece.finish is None:

@@ -14,6 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of, rendered
 from flyweight.server.api.messagewriter import MessageWriter
+from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import HOTTEST, Explain, StopText
 from flyweight.server.api.telling import chat_body
 from flyweight.server.body import limited
@@ -22,6 +23,12 @@ from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
 
 SCHEMA = "output_config.format.schema"  # where a body has one
+NAMES = (
+    ("stop", "stop_sequences"),
+    ("prompt", "messages"),
+    (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
+    (r"tools\.(\d+)\.function", r"tools.\1"),
+)
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -44,7 +51,7 @@ class Text(Part):
 class Thinking(Part):
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""
+    signature: str | None = None
 
 
 class ToolUse(Part):
@@ -57,7 +64,7 @@ class ToolUse(Part):
 class ToolResult(Part):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Text] = ""
+    content: str | list[Text] | None = None
     is_error: bool | None = None
 
 
@@ -117,8 +124,9 @@ class MessageChoice(BaseModel):
 class ThinkingChoice(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    type: Literal["adaptive", "disabled"] = Field(
-        description="A budget of tokens (`enabled`) is not kept here, and so not taken."
+    type: Literal["adaptive", "disabled", "enabled"]
+    budget_tokens: int | None = Field(
+        None, ge=1, lt=2**31, description="An aim: `max_tokens` alone ends reasoning."
     )
 
 
@@ -135,6 +143,7 @@ class OutputConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CountBody(BaseModel):
@@ -164,7 +173,7 @@ class CountBody(BaseModel):
         if self.tool_choice is not None:
             found |= chosen(self.tool_choice)
         if self.thinking is not None:
-            thinks = self.thinking.type == "adaptive"
+            thinks = self.thinking.type != "disabled"
             found["chat_template_kwargs"] = {"enable_thinking": thinks}
         return found
 
@@ -173,7 +182,7 @@ class MessagesBody(CountBody):
     """A conversation to be answered."""
 
     max_tokens: int = Field(ge=1, lt=2**31)
-    stream: bool = False
+    stream: bool | None = None
     stop_sequences: list[StopText] | None = None
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -187,9 +196,12 @@ class MessagesBody(CountBody):
 
     def chat(self) -> dict[str, Any]:
         found = {**super().chat(), "max_tokens": self.max_tokens}
-        if self.output_config is not None and self.output_config.format is not None:
-            schema = {"name": "answer", "schema": self.output_config.format.asked}
+        config = self.output_config
+        if config is not None and config.format is not None:
+            schema = {"name": "answer", "schema": config.format.asked}
             found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if config is not None and config.effort is not None:
+            found["reasoning_effort"] = config.effort
         for name in ("temperature", "top_p", "top_k", "return_cache_explanation"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
@@ -200,24 +212,50 @@ class MessagesBody(CountBody):
 
 async def messages(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), MessagesBody)
-    asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults, SCHEMA)
+    thinks(front, body)
+    with named(*NAMES):
+        asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults, SCHEMA)
     return await answer(
         front,
         request,
         asked,
         lambda bundle: MessageWriter(body.model, bundle, reading),
-        stream=body.stream,
+        stream=bool(body.stream),
     )
 
 
 async def count_tokens(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), CountBody)
     front.lane(body.model, None, None)
-    prompt = await front.aside(rendered, front, chat_body(body.chat()))
+    with named(*NAMES):
+        prompt = await front.aside(rendered, front, chat_body(body.chat()))
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
-def joined(content: str | list[Text]) -> str:
+def thinks(front: Front, body: MessagesBody) -> None:
+    """Raises `RequestError` where reasoning is switched on that there cannot be."""
+    wanted = body.thinking
+    if wanted is None or wanted.type != "enabled":
+        return
+    if front.speech.reasoning is None:
+        raise RequestError(
+            "thinking.type = 'enabled', and nothing of this model's answers is read as reasoning; "
+            "allowed: 'adaptive', 'disabled'",
+            "thinking.type",
+        )
+    if wanted.budget_tokens is None:
+        raise RequestError("thinking.budget_tokens is missing", "thinking.budget_tokens")
+    if wanted.budget_tokens >= body.max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens = {wanted.budget_tokens}; allowed: 1 to "
+            f"{body.max_tokens - 1}, less than max_tokens",
+            "thinking.budget_tokens",
+        )
+
+
+def joined(content: str | list[Text] | None) -> str:
+    if content is None:
+        return ""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 

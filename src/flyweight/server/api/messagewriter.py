@@ -127,9 +127,10 @@ def blocks_of(said: Answer) -> list[dict[str, Any]]:
         found.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
     if said.content:
         found.append({"type": "text", "text": said.content})
-    return found + [
-        {**tool_use(call.name), "input": arguments_of(call) or {}} for call in said.calls
-    ]
+    for call in said.calls:
+        given = arguments_of(call)
+        found.append({**tool_use(call.name), "input": {} if given is None else given})
+    return found
 
 
 def tool_use(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
+from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import Explain, Options, beside, params_of
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import Tool
@@ -36,6 +37,11 @@ from flyweight.types import LEAST_REPETITION
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
+NAMES = (
+    ("max_tokens", "options.num_predict"),
+    ("repetition_penalty", "options.repeat_penalty"),
+    ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p)", r"options.\1"),
+)
 Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
 
 
@@ -82,7 +88,7 @@ class OllamaBody(BaseModel):
     options: OllamaOptions | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     keep_alive: str | float | None = Field(None, description=KEEP)
-    think: bool | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     return_cache_explanation: Explain = None
 
     def wanted(self, front: Front) -> dict[str, Any]:
@@ -117,7 +123,7 @@ class OllamaMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     images: Media | None = None
     tool_calls: list[OllamaCall] | None = None
@@ -125,7 +131,7 @@ class OllamaMessage(BaseModel):
 
     def chat(self) -> dict[str, Any]:
         """As OpenAI's dialect has it."""
-        found: dict[str, Any] = {"role": self.role, "content": self.content}
+        found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.thinking is not None:
             found["reasoning"] = self.thinking
         if self.tool_name is not None:
@@ -180,9 +186,10 @@ async def generate(front: Front, request: Request) -> Response:
         given = body.wanted(front)
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
         given = {"max_tokens": None, **defaults, **given}
-        params = params_of({**given, "structured_outputs": body.form})
         prompts, reading = [body.system + body.prompt], Reading()
-        asked = await front.ask(prompts, params, lane, "format")
+        with named(*NAMES):
+            params = params_of({**given, "structured_outputs": body.form})
+            asked = await front.ask(prompts, params, lane, "format")
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
@@ -205,13 +212,16 @@ async def conversed(
     """A conversation as a checked prompt, and how its answer is to be read."""
     given = body.wanted(front)
     if body.think is not None:
-        given["chat_template_kwargs"] = {"enable_thinking": body.think}
+        given["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
+    if isinstance(body.think, str):
+        given["reasoning_effort"] = body.think
     if tools:
         given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
     given["return_cache_explanation"] = body.return_cache_explanation
-    same = chat_body({"model": body.name, "messages": talk, **given})
-    defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
-    return await asked_of(front, same, defaults, "format")
+    with named(*NAMES):
+        same = chat_body({"model": body.name, "messages": talk, **given})
+        defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
+        return await asked_of(front, same, defaults, "format")
 
 
 def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:

@@ -16,6 +16,7 @@ from flyweight.server.api.about import all_names
 from flyweight.server.api.embeddings import Dimensions, gathered, vectors
 from flyweight.server.api.given import Texts
 from flyweight.server.api.ollama import KEEP, LATEST, ns
+from flyweight.server.api.renaming import named
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.tasks import PoolingParams
@@ -49,7 +50,8 @@ async def embed(front: Front, request: Request) -> Response:
     given: list[Any] = [body.input] if isinstance(body.input, str) else list(body.input)
     if body.truncate:
         given = await front.aside(shortened, front, given)
-    found = await gathered(front, request, given, PoolingParams(), lane, body.dimensions)
+    with named(("prompt", "input")):
+        found = await gathered(front, request, given, PoolingParams(), lane, body.dimensions)
     return reply(
         {
             "model": body.model,
@@ -77,14 +79,21 @@ async def show(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ShowBody)
     name = body.model.removesuffix(LATEST)
     front.lane(name, None, None)
+    portrait, speech = front.ledger.portrait, front.speech
+    read = {"tools": speech.calls, "thinking": speech.reasoning}
+    more = [what for what, how in read.items() if how is not None]
     return reply(
         {
             "modelfile": "",
             "parameters": "\n".join(f"{k} {v}" for k, v in front.defaults.items()),
             "template": front.tokenizer.chat_template or "",
             "details": card(front, name)["details"],
-            "model_info": {"general.context_length": front.asking.facts.max_model_len},
-            "capabilities": ["completion", "embedding"],
+            "model_info": {
+                "general.architecture": portrait.family,
+                "general.parameter_count": portrait.parameters,
+                "general.context_length": front.asking.facts.max_model_len,
+            },
+            "capabilities": ["completion", "embedding", *more],
         }
     )
 
@@ -93,6 +102,7 @@ def card(front: Front, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` tells names apart and no more."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(front.created))
     parent = front.names[0] if name in front.asking.facts.adapters else ""
+    portrait = front.ledger.portrait
     return {
         "name": name,
         "model": name,
@@ -101,10 +111,10 @@ def card(front: Front, name: str) -> dict[str, Any]:
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
             "parent_model": parent,
-            "format": "",
-            "family": "",
-            "families": [],
-            "parameter_size": "",
-            "quantization_level": "",
+            "format": portrait.format,
+            "family": portrait.family,
+            "families": [portrait.family],
+            "parameter_size": portrait.size.replace(" ", ""),
+            "quantization_level": portrait.kinds[0],
         },
     }

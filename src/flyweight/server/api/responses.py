@@ -3,9 +3,9 @@
 Invariant: nothing of one request is kept for another; what would need that is refused by name.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,8 +13,9 @@ from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import Effort
 from flyweight.server.api.formats import Schema
+from flyweight.server.api.renaming import named
 from flyweight.server.api.responsewriter import ResponseWriter
-from flyweight.server.api.sampling import HOTTEST, Explain, No
+from flyweight.server.api.sampling import HOTTEST, IDLE, KEYS, Explain, Idle, No
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Named, ToolName
 from flyweight.server.body import limited
@@ -22,7 +23,6 @@ from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 
 TAKEN = ("model", "temperature", "top_p", "parallel_tool_calls", "return_cache_explanation")
-KEYS = "Has no effect: whatever was computed is kept."
 
 
 class Strict(BaseModel):
@@ -41,7 +41,7 @@ class TextPart(Strict):
 class Said(Strict):
     """A message."""
 
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[TextPart]
     id: str | None = None
@@ -80,13 +80,49 @@ class Reasoned(Strict):
 
     type: Literal["reasoning"]
     id: str | None = None
-    summary: list[Any] = Field(default_factory=list)
+    summary: list[Any] | None = None
     content: list[ReasoningPart] | None = None
     encrypted_content: None = None
     status: str | None = None
 
 
-Item = Said | Called | CallOutput | Reasoned
+KINDS = {
+    "message": "Said",
+    "function_call": "Called",
+    "function_call_output": "CallOutput",
+    "reasoning": "Reasoned",
+}
+
+
+def _kind(given: Any) -> str | None:
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return KINDS.get(kind or "message") if isinstance(kind, str | None) else None
+
+
+Item = Annotated[
+    Annotated[Said, Tag("Said")]
+    | Annotated[Called, Tag("Called")]
+    | Annotated[CallOutput, Tag("CallOutput")]
+    | Annotated[Reasoned, Tag("Reasoned")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_item",
+        custom_error_message=f"an object whose type is one of {', '.join(map(repr, KINDS))}",
+    ),
+]
+# What a response may be asked to show, of things that this server's never have in them; its
+# reasoning is not encrypted, and is there in any case.
+Include = Literal[
+    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+    "web_search_call.action.sources", "message.input_image.image_url",
+    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
+]  # fmt: skip
+NAMES = (
+    ("max_(completion_)?tokens", "max_output_tokens"),
+    ("prompt", "input"),
+    (r"tools\.(\d+)\.function", r"tools.\1"),
+    ("reasoning_effort", "reasoning.effort"),
+)
 
 
 class PlainFormat(Strict):
@@ -105,6 +141,9 @@ class NamedFormat(Schema):
 
 class TextChoice(Strict):
     format: PlainFormat | NamedFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="Given to the model's template."
+    )
 
 
 class ResponseTool(Strict):
@@ -144,6 +183,10 @@ class ReasoningChoice(Strict):
     summary: None = None
 
 
+class StreamChoice(Strict):
+    include_obfuscation: No | None = Field(None, description="Events are as long as their text.")
+
+
 class ResponseBody(Strict):
     """What is to be responded to."""
 
@@ -164,14 +207,16 @@ class ResponseBody(Strict):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningChoice | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
+    stream_options: StreamChoice | None = None
+    top_logprobs: Literal[0] | None = Field(None, description="None are told here.")
     store: No | None = Field(None, description="Nothing is kept here.")
     previous_response_id: None = Field(None, description="Nothing is kept here.")
     background: No | None = None
     truncation: Literal["disabled"] | None = None
-    include: list[Any] | None = Field(None, max_length=0)
-    service_tier: Literal["auto", "default"] | None = Field(None, description="Has no effect.")
-    user: str | None = Field(None, description="Has no effect.")
-    safety_identifier: str | None = Field(None, description="Has no effect.")
+    include: list[Include] | None = Field(None, max_length=len(get_args(Include)))
+    service_tier: Literal["auto", "default"] | None = Field(None, description=IDLE)
+    user: Idle = None
+    safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
     return_cache_explanation: Explain = None
 
@@ -197,6 +242,8 @@ class ResponseBody(Strict):
             found["response_format"] = form.chat()
         elif form is not None:
             found["response_format"] = {"type": form.type}
+        if self.text is not None:
+            found["verbosity"] = self.text.verbosity
         if self.reasoning is not None:
             found["reasoning_effort"] = self.reasoning.effort
         return {name: value for name, value in found.items() if value is not None}
@@ -225,9 +272,10 @@ class ResponseBody(Strict):
 
 async def responses(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
-    asked, reading = await asked_of(
-        front, chat_body(body.chat()), front.defaults, "text.format.schema"
-    )
+    with named(*NAMES):
+        asked, reading = await asked_of(
+            front, chat_body(body.chat()), front.defaults, "text.format.schema"
+        )
     model = body.model or front.names[0]
     head = {"created_at": front.now(), "model": model, **body.echo()}
     return await answer(

@@ -3,7 +3,7 @@
 Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -30,6 +30,15 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+IDLE = "Has no effect."
+KEYS = "Has no effect: whatever was computed is kept."
+Idle = Annotated[str | None, Field(description=IDLE)]
+Metadata = Annotated[dict[str, str] | None, Field(max_length=16, description=IDLE)]
+RequestId = Annotated[str | None, Field(min_length=1, max_length=128)]
+Truncation = Annotated[
+    int | None,
+    Field(ge=-1, lt=2**31, description="Tokens of a prompt that are kept; -1: what fits."),
+]
 Explain = Annotated[
     bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
 ]
@@ -55,8 +64,9 @@ No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # 
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
 
 
 class Options(BaseModel):
@@ -117,7 +127,21 @@ class Sampling(Options):
     structured_outputs: Structured | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Has no effect.")
+    stream_interval: int | None = Field(
+        None, ge=1, lt=2**31, description="Tokens of a chunk, from the second on."
+    )
+    use_beam_search: bool | None = None
+    length_penalty: float | None = Field(None, ge=-10, le=10)
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None
+    spaces_between_special_tokens: Literal[True] | None = None
+    user: Idle = None
+    store: No | None = Field(None, description="Nothing is kept here.")
+    metadata: Metadata = None
+    service_tier: Literal["auto", "default"] | None = Field(None, description=IDLE)
+    safety_identifier: Idle = None
+    prompt_cache_key: str | None = Field(None, description=KEYS)
+    request_id: RequestId = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
@@ -130,7 +154,12 @@ class Sampling(Options):
         return place_of(self.response_format)
 
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords."""
+        """`SamplingParams`' keywords.  Raises `RequestError`."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "stream_options says what a stream tells; allowed: only where stream is true",
+                "stream_options",
+            )
         found = self.drawn(defaults)
         if self.logit_bias:
             found["logit_bias"] = biases(self.logit_bias)

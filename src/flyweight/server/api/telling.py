@@ -7,6 +7,7 @@ are what /v1/chat/completions would say.
 import json
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from pydantic import ValidationError
 
 from flyweight.collect import Piece
@@ -90,13 +91,23 @@ def told(reading: Reading, choice: CompletionOutput) -> Answer:
     return Answer.of(deltas + parser.finish(cut=choice.finish_reason != "stop"))
 
 
-def arguments_of(call: Call) -> dict[str, Any] | None:
-    """A call's arguments as an object; none where the answer was cut off in them."""
+def arguments_of(call: Call) -> msgspec.Raw | None:
+    """A call's arguments as an object in the model's own words, with its numbers and its halves of
+    characters, on one line; none where the answer was cut off in them.
+    """
     try:
-        found: dict[str, Any] = json.loads(call.arguments)
-    except ValueError:
+        found = json.loads(call.arguments, parse_int=str, parse_float=str, parse_constant=_none)
+    except (ValueError, RecursionError):
         return None
-    return found
+    if not isinstance(found, dict):
+        return None
+    line = call.arguments.replace("\n", " ").replace("\r", " ")  # which no text of JSON has in it
+    return msgspec.Raw(line.encode("utf-8", "backslashreplace"))
+
+
+def _none(word: str) -> Any:
+    """NaN and Infinity are no JSON."""
+    raise ValueError(word)
 
 
 def chat_body(given: dict[str, Any]) -> ChatBody:

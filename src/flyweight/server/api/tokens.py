@@ -14,6 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.prompts import within
 from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
+from flyweight.server.api.given import readable
 from flyweight.server.api.sampling import Id, params_of
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
@@ -79,14 +80,7 @@ class TokenizeBody(BaseModel):
             found: list[int] = rendered(front, ChatBody(**own))["prompt_token_ids"]
             return found
         text = self.prompt if self.content is None else self.content
-        size = len((text or "").encode("utf-8", "surrogatepass"))
-        most = front.settings.tokenize_bytes
-        if size > most:
-            raise RequestError(
-                f"{given[0]} has {size} bytes; allowed: at most {most}; "
-                "--max-tokenize-bytes sets that",
-                given[0],
-            )
+        readable(given[0], text or "", front.settings.tokenize_bytes)
         special = (self.add_special_tokens, self.add_special, self.content is None)
         return front.tokenizer.encode(
             text or "",
