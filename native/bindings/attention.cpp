@@ -3,13 +3,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include "../attend_plan.h"
 #include "attention.h"
@@ -139,23 +137,22 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
   return out;
 }
 
-// Has the system find memory for blocks that may never have been written; what they hold stays as it is.  Huge pages are
-// zeroed by all workers, one at a time each.  Where the system cannot, nothing happens.
+// Has the system find memory for blocks that may never have been written; what they hold stays as it is.  All workers
+// take pages of K and of V, as a page may be long in coming.  Where the system cannot, nothing happens.
 void populate_kv(Engine& engine, const KV& kv, int64_t first, int64_t count) {
   const KVView& view = kv.view;
   require(first >= 0 && count >= 0 && first <= view.blocks - count, "blocks outside the KV memory");
-  const int64_t row = view.heads * view.block * element_bytes(view.type);
+  const auto row = static_cast<uintptr_t>(view.heads * view.block * element_bytes(view.type));
+  const auto part = [&](const void* data, int64_t dim) {
+    const auto begin = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * dim) * row;
+    return Unwritten{begin, begin + static_cast<uintptr_t>(data ? count * dim : 0) * row};
+  };
+  const Unwritten k = part(view.k, view.k_dim), v = part(view.v, view.v_dim);
+  const int64_t of_k = k.huge_pages();
   const Computing computing;
-  for (const auto& [data, dim] : {std::pair{view.k, view.k_dim}, std::pair{view.v, view.v_dim}}) {
-    if (!data) continue;
-    const auto begin = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * row * dim);
-    const uintptr_t end = begin + static_cast<uintptr_t>(count * row * dim);
-    const uintptr_t page = begin / kHugePage;
-    engine.pool.run(static_cast<int64_t>((end + kHugePage - 1) / kHugePage - page), [&](int64_t chunk, int) {
-      const uintptr_t from = (page + static_cast<uintptr_t>(chunk)) * kHugePage;
-      populate(std::max(begin, from), std::min(end, from + kHugePage));
-    });
-  }
+  engine.pool.run(of_k + v.huge_pages(), [&](int64_t page, int) {
+    page < of_k ? k.populate(page) : v.populate(page - of_k);
+  });
 }
 
 void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {

@@ -19,14 +19,23 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-// Memory for the pages that hold [begin, end), before they are written: a page at a time costs more.
-inline void populate(uintptr_t begin, uintptr_t end) {
+// Addresses whose memory can be asked for before it is written, a huge page at a time.
+struct Unwritten {
+  uintptr_t begin = 0, end = 0;
+
+  int64_t huge_pages() const {
+    return begin == end ? 0 : static_cast<int64_t>((end + kHugePage - 1) / kHugePage - begin / kHugePage);
+  }
+  void populate(int64_t number) const {
 #if defined(MADV_POPULATE_WRITE)
-  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t first = begin / page * page;
-  madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t at = (begin / kHugePage + static_cast<uintptr_t>(number)) * kHugePage;
+    const uintptr_t first = (at < begin ? begin : at) / page * page;
+    const uintptr_t last = at + kHugePage < end ? at + kHugePage : end;
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_POPULATE_WRITE);
 #endif
-}
+  }
+};
 
 // One mapping that starts on a huge page: anonymous, where pages never touched cost nothing, or of a file.
 class Pages {

@@ -14,7 +14,7 @@ from flyweight.kv.blocks import BlockPool
 from flyweight.ops.base import KVLayer, Ops
 
 RUN = 4 << 20  # bytes of one layer that are asked for at a time: a huge page of K and one of V
-SPARE = 1 << 30  # bytes of all layers that an idle engine asks for ahead of the blocks in use
+SPARE = 2 << 30  # bytes of all layers that an idle engine asks for ahead of the blocks in use
 
 
 class Ahead:
