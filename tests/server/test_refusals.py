@@ -33,7 +33,8 @@ def name_of(server: Running) -> str:
 @pytest.mark.parametrize(
     ("path", "body", "param", "words"),
     [
-        (TEXT, {"prompt": [-1]}, "prompt.0", "= -1 is not valid; allowed: 0 or more"),
+        (TEXT, {"prompt": [-1]}, "prompt.0", "= -1 is not valid; allowed: 0 or more."),
+        (TEXT, {"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "or -1"),
         (TEXT, {"prompt": []}, "prompt", "allowed: 1 entry or more"),
         (TEXT, {"prompt": ["a", 5]}, "prompt.1", "= 5 is not valid; allowed: text"),
         (TEXT, {"prompt": [[1], []]}, "prompt.1", "= [] is not valid; allowed: 1 entry or more"),
@@ -47,6 +48,8 @@ def name_of(server: Running) -> str:
         (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "text, or a"),
         (CHAT, {"messages": TALK, "tool_choice": {"type": "function"}}, "tool_choice.function",
          "is missing"),
+        (CHAT, {"messages": TALK, "tool_choice": 5}, "tool_choice", "'required', or an object"),
+        (CHAT, {"messages": TALK, "tool_choice": "any"}, "tool_choice", "'auto' or 'required'."),
         (CHAT, {"messages": TALK, "functions": []}, "functions", "use 'tools'"),
         (ANSWERS, {"input": [{"type": "image"}]}, "input.0",
          "'message', 'function_call', 'function_call_output', 'reasoning'; images"),
@@ -63,7 +66,7 @@ def test_a_mistake_is_told_of_what_was_meant(
     talker: Running, path: str, body: dict[str, Any], param: str, words: str
 ) -> None:
     got = talker.post(path, body)
-    assert words in message(got) and got.json["error"]["param"] == param, got.json
+    assert words in message(got) + "." and got.json["error"]["param"] == param, got.json
 
 
 def test_blocks_that_are_not_read_are_named(talker: Running) -> None:
@@ -85,7 +88,7 @@ def test_each_dialect_has_names_of_its_own(talker: Running) -> None:
         told = message(talker.post(SAID, {**said, "stop_sequences": ["x"] * many}))
         assert told.startswith(f"stop_sequences{words}")
     for tool, words in ((NUMBER, "tools.0.input_schema.type = 'integer'"),
-                        (UNTYPED, "tools.0.input_schema: ")):  # fmt: skip
+                        (UNTYPED, "tools.0.input_schema: at '/properties/a'")):  # fmt: skip
         named = {"tools": [{"name": "f", "input_schema": tool}], "tool_choice": {"type": "any"}}
         assert words in message(talker.post(SAID, {**said, **named}))
     function = {"type": "function", "name": "f", "parameters": NUMBER}
@@ -99,6 +102,9 @@ def test_each_dialect_has_names_of_its_own(talker: Running) -> None:
     assert talker.post(CHAT, {"messages": talk}).json["error"]["param"] == "messages"
     got = talker.post(ANSWERS, {"input": long})
     assert message(got).startswith("input has ") and got.json["error"]["param"] == "input"
+    talk = [{"role": "user", "images": ["x"]}]
+    told = message(talker.post("/api/chat", {"model": model, "messages": talk}))
+    assert told.startswith("messages.0.images = ['x'] is not valid; allowed: none; images and")
     options = {"seed": 1, "top_k": 1, "mirostat": 1}
     told = message(talker.post("/api/chat", {"model": model, "messages": TALK, "options": options}))
     assert told.startswith("options.mirostat = 1")
@@ -146,7 +152,7 @@ def test_what_makes_no_sense_together_is_refused(
     ("name", "hint"),
     [
         ("max_token", " (did you mean 'max_tokens'?)"), ("top-p", " (did you mean 'top_p'?)"),
-        ("stroe", " (did you mean 'store'?)"), ("thread", ""), ("vllm_xargs", ""), ("adapter", ""),
+        ("stroe", " (did you mean 'store'?)"), ("thread", ""), ("logprob_token_ids", ""),
         ("truncate_prompt_token", " (did you mean 'truncate_prompt_tokens'?)"),
     ],
 )  # fmt: skip

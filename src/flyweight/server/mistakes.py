@@ -15,7 +15,7 @@ from flyweight.untrusted import shown
 
 Place = tuple[int | str, ...]
 KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
-ALIKE = 0.75  # of a field's letters, for it to be a slip of the pen
+ALIKE = 0.8  # of a field's letters, for it to be a slip of the pen
 INSTEAD = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
 MEDIA = ("image", "input_image", "image_url", "document", "file", "input_file", "input_audio")
 WORDS = {
@@ -63,7 +63,7 @@ def refusal(errors: Sequence[ErrorDetails], known: Collection[str]) -> HttpError
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
     allowed = ", or ".join(dict.fromkeys(_words(one) for one in told))
-    hint = "; images and files are not read here" if _media(value) else ""
+    hint = "; images and files are not read here" if _media(value, loc[-1]) else ""
     if name in INSTEAD:
         hint = f"; use {INSTEAD[name]!r}"
     words = f"{name} = {shown(value)} is not valid; allowed: {allowed}{hint}"
@@ -94,8 +94,16 @@ def _reach(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool, bool, 
     place = [part for part in found[0]["loc"][start:] if not _is_kind(part)]
     entry = place[0] if place and isinstance(place[0], int) else -1
     other = any(e["type"] == "literal_error" and e["loc"][start:] == ("type",) for e in found)
-    alien = not place and found[0]["type"].endswith(("_type", "_required"))
+    alien = len(place) <= (entry >= 0) and _is_alien(found[0])
     return entry, not alien, not other, len(place), -len(found)
+
+
+def _is_alien(error: ErrorDetails) -> bool:
+    """Whether a value is of another type than is wanted."""
+    if error["type"] == "literal_error":
+        texts = str(error["ctx"]["expected"]).startswith("'")
+        return texts is not isinstance(error["input"], str)
+    return error["type"].endswith(("_type", "_required"))
 
 
 def _is_kind(part: int | str) -> bool:
@@ -128,7 +136,9 @@ def _number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _media(value: Any) -> bool:
+def _media(value: Any, field: int | str) -> bool:
     """Whether this is, or is marked as, something else than text."""
+    if field == "images":
+        return True
     mark = value.get("type") if isinstance(value, dict) else value
     return isinstance(mark, str) and mark in MEDIA

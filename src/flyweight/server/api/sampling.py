@@ -35,10 +35,6 @@ KEYS = "Has no effect: whatever was computed is kept."
 Idle = Annotated[str | None, Field(description=IDLE)]
 Metadata = Annotated[dict[str, str] | None, Field(max_length=16, description=IDLE)]
 RequestId = Annotated[str | None, Field(min_length=1, max_length=128)]
-Truncation = Annotated[
-    int | None,
-    Field(ge=-1, lt=2**31, description="Tokens of a prompt that are kept; -1: what fits."),
-]
 Explain = Annotated[
     bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
 ]
@@ -58,6 +54,21 @@ def _off(value: bool) -> bool:
     return value
 
 
+def _some(value: int) -> int:
+    if value == 0:
+        raise ValueError("1 or more, or -1")
+    return value
+
+
+Truncation = Annotated[
+    Annotated[int, AfterValidator(_some)] | None,
+    Field(
+        ge=-1,
+        lt=2**31,
+        description="Tokens of a prompt that are kept; -1: what fits.",
+        json_schema_extra={"not": {"const": 0}},
+    ),
+]
 No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
 
 

@@ -188,7 +188,8 @@ def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
             schema["additionalProperties"] = False
         return Offer(function.name, embedded(schema if keeps else {"type": "object"}))
     except RequestError as error:
-        raise RequestError(f"{place}: {str(error).removeprefix(f'{NAME}: ')}", "tools") from None
+        words = str(error).removeprefix(NAME).removeprefix(".json").removeprefix(": ")
+        raise RequestError(f"{place}: {words}", "tools") from None
     except ValueError:
         raise RequestError(f"{place} has a number that no float can hold", "tools") from None
 
