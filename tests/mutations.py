@@ -38,6 +38,20 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
         {"prompt": "a", "max_tokens": 2, "dry_multiplier": 1.0, "dry_sequence_breakers": ["x"]},
         {"prompt": "a", "max_tokens": 2, "mirostat": 2, "priority": 1, "cache_salt": "s"},
         {"prompt": "a", "max_tokens": 2, "prompt_logprobs": 1, "min_tokens": 1, "user": "u"},
+        {"prompt": "a", "max_tokens": 2, "use_beam_search": True, "n": 3, "length_penalty": 0.5},
+        {
+            "prompt": "One day",
+            "max_tokens": 4,
+            "truncate_prompt_tokens": 2,
+            "logprobs": 1,
+            "truncation_side": "right",
+            "stream": True,
+            "stream_interval": 2,
+            "echo": True,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "request_id": "r",
+        },
     ],
 }
 NUMBERS = [

@@ -104,3 +104,14 @@ def test_choices_are_apart_and_cached_tokens_are_the_most() -> None:
     assert [len(o.token_ids) for o in out.outputs] == [2, 3]
     assert [o.finish_reason for o in out.outputs] == [None, "length"]
     assert out.num_cached_tokens == 4 and not out.finished and out.prompt == "Once"
+
+
+def test_pieces_wait_for_an_interval_from_the_second_on() -> None:
+    gathered = collector()
+    gathered.interval = 3
+    sizes = []
+    for i, token in enumerate(IDS[:9]):
+        finish = Finish.LENGTH if i == 8 else None
+        gathered.feed(Event("r", 0, (token,), finish=finish))
+        sizes.append([len(piece.tokens) for piece in gathered.pieces()])
+    assert sizes == [[1], [], [], [3], [], [], [3], [], [2]]

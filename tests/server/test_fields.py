@@ -59,6 +59,7 @@ def test_what_clients_of_responses_send(talker: Running) -> None:
     sent = {
         "include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}, "store": False,
         "top_logprobs": 0, "stream_options": {"include_obfuscation": False},
+        "reasoning": {"effort": None, "summary": "auto"}, "background": None,
     }  # fmt: skip
     plain = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6)
     got = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6, **sent)
@@ -122,7 +123,6 @@ def test_chunks_may_hold_several_tokens(talker: Running) -> None:
     whole = ok(talker, TEXT, **body)["choices"][0]
     got = talker.post(TEXT, {**body, "stream": True, "stream_interval": 4}).events
     parts = [c for e in got for c in e["choices"]]
-    assert len(parts[0]["token_ids"]) == 1
     assert all(len(c["token_ids"]) >= 4 for c in parts[1:-1])
     assert "".join(c["text"] for c in parts) == whole["text"] and len(parts) <= 4
 

@@ -180,7 +180,9 @@ class ResponseAllowed(Strict):
 
 class ReasoningChoice(Strict):
     effort: Effort | None = None
-    summary: None = None
+    summary: Literal["auto"] | None = Field(
+        None, description="There is none: reasoning is told whole."
+    )
 
 
 class StreamChoice(Strict):
