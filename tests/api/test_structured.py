@@ -123,6 +123,26 @@ def test_options_that_leave_no_token_end_their_request_alone(llm: LLM) -> None:
     assert second.outputs[0].text == "abc"
 
 
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_who_waits_for_his_mask_gets_the_same_tokens(folder: Path, llm: LLM, drafts: int) -> None:
+    """With no time for masks, each step makes one; what the others draw does not count."""
+    params = [
+        wanted(s, form={"json": PERSON}, n=3, temperature=0.7, prompt_logprobs=1, logprobs=2)
+        for s in range(3)
+    ]
+    prompts = ["Once upon a time", "A", "A"]
+    patient = LLM(folder, max_num_seqs=16, draft_tokens=drafts)
+    steps = patient.loaded.engine.metrics.steps
+    patient.loaded.engine.grammars.turns.seconds = 0.0
+    found = patient.generate(prompts, params)
+    tokens = sum(len(choice.token_ids) for one in found for choice in one.outputs)
+    assert drafts or patient.loaded.engine.metrics.steps - steps >= tokens
+    for one, other in zip(llm.generate(prompts, params), found, strict=True):
+        assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+        assert [c.logprobs for c in one.outputs] == [c.logprobs for c in other.outputs]
+        assert one.prompt_logprobs == other.prompt_logprobs
+
+
 def test_drafts_memory_and_company_change_nothing(folder: Path, llm: LLM) -> None:
     """Preemption, guesses, chunks and batch-mates: the same tokens as alone."""
     schema = {"type": "array", "items": PERSON, "minItems": 2, "maxItems": 3}

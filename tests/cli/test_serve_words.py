@@ -268,6 +268,33 @@ def test_files_are_read_strictly(tmp_path: Path, text: str, says: str) -> None:
     assert says in refusal("--config", written(tmp_path / "bad.yaml", text + "\n"))
 
 
+def test_uvicorns_lines_of_access_are_ours() -> None:
+    assert chosen("--uvicorn-log-level", "info").server.log_requests
+    for level in ("warning", "error", "critical"):
+        choice = chosen("--uvicorn-log-level", level)
+        assert not choice.server.log_requests
+        assert choice.wishes.noted[0].active == "no line a request"
+        assert chosen("--enable-log-requests", "--uvicorn-log-level", level).server.log_requests
+    assert not chosen("--disable-uvicorn-access-log").server.log_requests
+    assert chosen("--no-disable-uvicorn-access-log").server.log_requests
+    assert "nearest valid: info" in refusal("--uvicorn-log-level", "debug")
+    both = refusal("--disable-uvicorn-access-log", "--enable-log-requests")
+    assert "say the same thing" in both
+
+
+def test_what_vllm_is_often_started_with() -> None:
+    words = (
+        "--disable-log-stats --enable-auto-tool-choice --tool-call-parser hermes --max-log-len 100 "
+        "--enable-prompt-tokens-details --api-server-count 1 --distributed-executor-backend uni "
+        '--guided-decoding-backend auto --structured-outputs-config {"backend":"auto"} '
+        "--no-enable-prompt-embeds --disable-frontend-multiprocessing --uvicorn-log-level=warning"
+    )
+    said = refusal(*words.split())
+    assert said.count("cannot be honoured") == 1
+    assert "--disable-frontend-multiprocessing cannot be honoured" in said
+    chosen(*words.replace("--disable-frontend-multiprocessing", "").split())
+
+
 def test_the_command_shows_help_and_refusals(command) -> None:
     got = command("serve", "--help")
     assert got.code == 0 and "--max-queued-requests" in got.out and "80%" in got.out

@@ -1,5 +1,6 @@
 """Grammars beside the loop: compiling, keeping, aborting, and what goes wrong with one."""
 
+import itertools
 import threading
 from array import array
 from collections.abc import Sequence as Seq
@@ -179,6 +180,27 @@ def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
     marks = grammars.marks(Plan(chunks))
     assert list(marks.errors) == [0] and "ZeroDivisionError" in marks.errors[0]
     assert marks.masks[1].tolist() == [2]
+
+
+def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
+    """Each costs twice what all may: one a step, and what the others draw does not count."""
+    grammars, now = Grammars(Spells), itertools.count()
+    grammars.turns.seconds, grammars.turns.clock = 0.5, lambda: float(next(now))
+    requests = [asked(id) for id in "abc"]
+    for request in requests:
+        grammars.begin(request)
+    all_ready(grammars)
+    seqs = [sequence(request, "ab") for request in requests]
+    plan = Plan(
+        [Chunk(sequence(asked("d")), 0, 1, 0, None), *(Chunk(s, 3, 1, 1, None) for s in seqs)]
+    )
+    served = []
+    for _ in range(6):
+        marks = grammars.marks(plan)
+        assert len(marks.masks) == 1 and not marks.errors
+        assert marks.later == {0, 1, 2} - set(marks.masks)
+        served += list(marks.masks)
+    assert served == [0, 1, 2] * 2
 
 
 def test_the_compiler_is_built_ahead_of_the_first_grammar() -> None:

@@ -93,7 +93,7 @@ def soak(server: Running, seconds: float, seed: int) -> float:
 
 
 def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
-    """FLYWEIGHT_SOAK_SECONDS=3600 soaks for an hour."""
+    """FLYWEIGHT_SOAK_SECONDS=3600 soaks for two hours, of which the second is measured."""
     seconds = SOAK or (LONG if request.config.getoption("--long") else SHORT)
     good = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 3}
     with served({"blocks": 128}) as server:  # few: memory of blocks is the system's until used

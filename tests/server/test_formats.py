@@ -4,12 +4,13 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import jsonschema
 import pytest
 
-from http_server import Reply, Running, started
+from http_server import Reply, Running, served, started
 
 SCHEMA = {
     "type": "object",
@@ -118,6 +119,43 @@ def test_a_grammar_that_grows_as_the_text_does_is_the_clients(server: Running, r
     last = completed(server, **given, stream=True).events[-1]
     assert last["error"]["code"] == "grammar_limit"
     assert completed(server, max_tokens=2).status == 200
+
+
+AMBIGUOUS = "start: e\ne: e e | /[a-z ]/ | /[a-z]+/"
+TANGLED = "start: " + "|".join(f"r{i}" for i in range(300)) + "\n" + "\n".join(
+    f'r{i}: r{(7 * i + 1) % 300} r{(3 * i + 2) % 300} | "x"' for i in range(300)
+)  # fmt: skip
+ENGINES = ("Parser", "<non-verbose", "Current row", "items", "lexer", "fuel")  # the library's words
+
+
+@pytest.mark.parametrize("grammar", [TANGLED, AMBIGUOUS], ids=["tangled", "ambiguous"])
+def test_a_grammar_that_is_too_ambiguous_is_the_clients(server: Running, grammar: str) -> None:
+    """In our words, and whatever way it is asked for."""
+    asked = {"structured_outputs": {"grammar": grammar}, "ignore_eos": True, "max_tokens": 400}
+    for more in ({}, {"n": 3}, {"temperature": 0}, {"prompt": ["a", "b"]}):
+        got = completed(server, **asked, **more)
+        error = got.json["error"]
+        assert got.status == 400, error
+        assert error["code"] in ("grammar_limit", None) and error["param"] == "structured_outputs"
+        assert "ways to go on" in error["message"]
+        assert not any(word in error["message"] for word in ENGINES), error["message"]
+
+
+def test_ambiguous_grammars_take_turns() -> None:
+    """Two dozen of them do not make a step two dozen times as long as one does."""
+    asked = {
+        "structured_outputs": {"grammar": AMBIGUOUS}, "ignore_eos": True, "max_tokens": 50,
+        "temperature": 1.5, "seed": 1,
+    }  # fmt: skip
+    with served(server={"step_seconds": 0.01}) as server:
+        found = []
+        for choices, last in ((1, 10), (24, 100)):
+            got = completed(server, **asked, n=choices)
+            assert got.status == 200, got.body
+            steps = server.get("/debug/steps").json["steps"][-last:]
+            found.append(median(step["seconds"] for step in steps))
+    one, many = found
+    assert many < 8 * one
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from flyweight.server.running.processes import Process, begun, family
 from flyweight.server.running.records import Record, running, write
-from http_server import WAIT, Running, started
+from http_server import WAIT, Running, served, started
 
 # Steps that take 20 ms, and an answer of ten seconds.
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
@@ -62,6 +62,24 @@ def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
         assert answer.read().endswith(b"data: [DONE]\n\n")
         assert server.process.wait(WAIT) == 0
         assert not any(one.alive for one in members)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_drains_too(number: signal.Signals) -> None:
+    """As Ctrl-C, `timeout` and systemd send it: to the engine and who tries grammars as well."""
+    limits = {"drain_seconds": 100}
+    with served(server=limits, before=os.setpgrp, **SLOW) as server:
+        form = {"structured_outputs": {"regex": "[a-z]{3}"}}
+        assert server.post("/v1/completions", {"prompt": "Once", **form}).status == 200
+        with stream(server, max_tokens=50) as answer:
+            members = family(server.process.pid)
+            assert len(members) == 3
+            os.killpg(server.process.pid, number)
+            eventually(lambda: draining(server))
+            assert all(one.alive for one in members)
+            assert answer.read().endswith(b"data: [DONE]\n\n")
+            assert server.process.wait(WAIT) == 0
+            assert not any(one.alive for one in members)
 
 
 def test_a_second_signal_does_not_wait() -> None:

@@ -5,7 +5,7 @@ never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text
 protocol, never a concrete one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
@@ -13,7 +13,7 @@ from typing import Protocol
 from flyweight.draft.drafter import Ask, Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.beams import Beams
-from flyweight.engine.grammars import Grammars
+from flyweight.engine.grammars import Grammars, Marks
 from flyweight.engine.metrics import Metrics, Stats
 from flyweight.engine.pooling import Pooling
 from flyweight.engine.processors import Edit, edits
@@ -144,15 +144,15 @@ class Engine:
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
         own = edits(plan)
         sampled = self._run(plan, batch, own)
-        errors = marks.errors | {edit.row: edit.error for edit in own if edit.error}
-        produced = self._verify(plan, sampled, errors)
+        marks.errors |= {edit.row: edit.error for edit in own if edit.error}
+        produced = self._verify(plan, sampled, marks)
         events = self.scheduler.commit(plan, produced)
         self.events += events
         more = self._pool(plan, sampled) + self.beams.take(plan, produced)
         self.events += more
         self._count(plan, events + more)
-        ended = [(event.id, event.index) for event in events + more if event.finish]
-        self._forget(ended + [(seq.request.id, seq.index) for seq in plan.preempted])
+        self._forget([(event.id, event.index) for event in events + more if event.finish])
+        self._forget([(seq.request.id, seq.index) for seq in plan.preempted], blocks=True)
         if self.drafter is not None:
             self.drafter.observe(batch, {})
             self._draft(self.drafter)
@@ -223,9 +223,9 @@ class Engine:
         finally:
             self.computing = False
 
-    def _verify(self, plan: Plan, sampled: Sampled, errors: Mapping[int, str]) -> list[Produced]:
+    def _verify(self, plan: Plan, sampled: Sampled, marks: Marks) -> list[Produced]:
         """The tokens each chunk's rows drew, up to the first that no guess foresaw; none where a
-        row has an error.
+        row has an error, or is to be drawn again.
         """
         drawn: list[int] = sampled.tokens.tolist()
         produced, row = [], 0
@@ -238,10 +238,11 @@ class Engine:
             if chunk.scored:
                 scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
             row += chunk.rows
-            if first in errors:
-                produced.append(Produced((), scores=scores, error=errors[first]))
-                continue
             own = drawn[first:row]
+            if own and (first in marks.errors or first in marks.later):
+                error, again = marks.errors.get(first, ""), first in marks.later
+                produced.append(Produced((), scores=scores, error=error, again=again))
+                continue
             if len(own) > 1:
                 own = self._judged(chunk.seq.draft, own)
             error, over = "", False
@@ -302,11 +303,14 @@ class Engine:
             if seq.draft and seq.options.constrained:
                 seq.draft = self.grammars.cut(seq, seq.draft)
 
-    def _forget(self, ids: Seq[tuple[str, int]]) -> None:
-        """Tells pooling and drafter of sequences that ended or lost their blocks."""
+    def _forget(self, ids: Seq[tuple[str, int]], *, blocks: bool = False) -> None:
+        """Tells pooling and drafter of sequences that ended or lost their blocks; grammars, which
+        hold nothing of these, only of the first.
+        """
         for name, index in ids:
             self.pooling.forget(name)
-            self.grammars.forget(name, index, ended=name not in self.scheduler.by_id)
+            if not blocks:
+                self.grammars.forget(name, index, ended=name not in self.scheduler.by_id)
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)

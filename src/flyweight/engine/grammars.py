@@ -2,7 +2,8 @@
 
 Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
 them; so preemption, forks and interrupts need not be told to it.  Whatever goes wrong with one ends
-its own sequence.  Knows no grammar and no vocabulary.
+its own sequence, and what its masks cost is bounded for the others (`Turns`).  Knows no grammar and
+no vocabulary.
 """
 
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.engine.turns import Key, Turns
 from flyweight.errors import RequestError
 from flyweight.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
@@ -47,10 +49,13 @@ class Compiles(Protocol):
 
 @dataclass(slots=True)
 class Marks:
-    """What grammars say of one step: masks and errors by row."""
+    """What grammars say of one step: masks and errors by row, and the rows (the first of a chunk's
+    that are drawn) that have neither and whose draws do not count: their turn comes later.
+    """
 
     masks: dict[int, U32] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    later: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -71,7 +76,8 @@ class Grammars:
         self._begun: dict[str, tuple[Request, Future[Matcher]]] = {}
         self._kept: OrderedDict[StructuredOutputs, tuple[Matcher, int]] = OrderedDict()
         self._live: dict[str, Matcher] = {}  # at the beginning, for each request under way
-        self._held: dict[tuple[str, int], _Held] = {}
+        self._held: dict[Key, _Held] = {}
+        self.turns = Turns()
 
     # --- before a request is scheduled ---
 
@@ -166,52 +172,60 @@ class Grammars:
 
     def marks(self, plan: Plan) -> Marks:
         """What may be drawn at each row of a plan that a grammar holds."""
-        found, row = Marks(), 0
-        for chunk in plan.chunks:
-            if chunk.pooled:
-                continue
-            first, drawn = row + chunk.scored, chunk.rows - chunk.scored
-            row += chunk.rows
-            if drawn and chunk.seq.options.constrained:
-                try:
-                    self._mark(chunk, first, drawn, found)
-                except Exception as error:  # its own sequence's alone
-                    found.errors[first] = FAILED.format(type(error).__name__)
+        rows = _constrained(plan)
+        found = Marks(later={first for _, first in rows})
+        clock = self.turns.clock
+        for i in self.turns.served([_key(chunk.seq) for chunk, _ in rows]):
+            chunk, first = rows[i]
+            found.later.discard(first)
+            began = clock()
+            try:
+                self._mark(chunk, first, found)
+            except Exception as error:  # its own sequence's alone
+                found.errors[first] = FAILED.format(type(error).__name__)
+            self.turns.masked(_key(chunk.seq), clock() - began)
         return found
 
     def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[str, bool]:
         """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
         that no end of sequence need be drawn.
         """
+        began = self.turns.clock()
         try:
             held = self._of(seq)
             matcher, taken = held.matcher, held.matcher.take(tokens)
             held.taken += taken
+            ended = tokens[-1] in seq.request.stop_ids
+            over = matcher.over and not (matcher.broken or ended)
         except Exception as error:  # its own sequence's alone
             return FAILED.format(type(error).__name__), False
+        self.turns.took(_key(seq), self.turns.clock() - began)
         if taken < len(tokens):
             return _outgrown(matcher) or STUCK, False
-        ended = tokens[-1] in seq.request.stop_ids
-        return "", matcher.over and not (matcher.broken or ended)
+        return "", over
 
     def cut(self, seq: Sequence, draft: list[int]) -> list[int]:
         """A draft as far as the grammar goes along, and no end of sequence in it."""
         ends = seq.request.stop_ids
         known = next((i for i, token in enumerate(draft) if token in ends), len(draft))
-        return draft[: self._of(seq).matcher.fits(draft[:known])] if known else []
+        began = self.turns.clock()
+        fits = self._of(seq).matcher.fits(draft[:known]) if known else 0
+        self.turns.took(_key(seq), self.turns.clock() - began)
+        return draft[:fits]
 
     def forget(self, id: str, index: int, *, ended: bool = False) -> None:
         """Of one sequence; where the whole request has `ended`, of that."""
         self._held.pop((id, index), None)
+        self.turns.forget((id, index))
         if ended:
             self._live.pop(id, None)
 
-    def _mark(self, chunk: Chunk, first: int, drawn: int, found: Marks) -> None:
+    def _mark(self, chunk: Chunk, first: int, found: Marks) -> None:
         """A row for what comes next, and one after each guess."""
         seq = chunk.seq
         matcher, taken = self._of(seq).matcher, 0
         endless = seq.request.params.ignore_eos
-        for i in range(drawn):
+        for i in range(chunk.rows - chunk.scored):
             if i:
                 taken += matcher.take(seq.draft[i - 1 : i])
             found.masks[first + i] = matcher.mask(endless=endless)
@@ -221,13 +235,29 @@ class Grammars:
 
     def _of(self, seq: Sequence) -> _Held:
         """A sequence's matcher, with all that was generated taken."""
-        key = seq.request.id, seq.index
+        key = _key(seq)
         held = self._held.get(key)
         if held is None or held.taken > seq.generated:
             held = self._held[key] = _Held(self._live[seq.request.id].copy())
         if held.taken < seq.generated:
             held.taken += held.matcher.take(seq.tokens[seq.prompt + held.taken :].tolist())
         return held
+
+
+def _key(seq: Sequence) -> Key:
+    return seq.request.id, seq.index
+
+
+def _constrained(plan: Plan) -> list[tuple[Chunk, int]]:
+    """Chunks with rows that are drawn under a grammar, and the first such row of each."""
+    found, row = [], 0
+    for chunk in plan.chunks:
+        if chunk.pooled:
+            continue
+        if chunk.rows > chunk.scored and chunk.seq.options.constrained:
+            found.append((chunk, row + chunk.scored))
+        row += chunk.rows
+    return found
 
 
 def _outgrown(matcher: Matcher) -> str:

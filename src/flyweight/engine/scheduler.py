@@ -1,6 +1,6 @@
 """Answers one question per sequence: how many more of its known tokens are computed in this step?
 
-Invariant: a step exceeds no limit, and every running decode gets its token in every step.  The
+Invariant: a step exceeds no limit, and every running decode is part of every step.  The
 oldest running sequence always advances, so work always ends.  Standard library only: no arrays, no
 model, no text.
 """
@@ -170,7 +170,7 @@ class Scheduler:
                 seq.first, seq.last = seq.first or now, now
                 events.append(event_of(seq, out, finish))
             else:
-                seq.computed = chunk.start + chunk.count
+                seq.computed = len(seq.tokens) - 1 if out.again else chunk.start + chunk.count
                 finish = Finish.ERROR if out.error else None
                 if chunk.scored or finish:
                     events.append(event_of(seq, out, finish))

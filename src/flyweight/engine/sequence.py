@@ -161,7 +161,8 @@ class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
     used; the scored rows' log-probabilities; what ends it, if something of the caller's
-    went wrong; whether its grammar lets nothing follow.
+    went wrong; whether its grammar lets nothing follow; whether what was drawn does not count, and
+    the last row is to be computed again.
     """
 
     tokens: Seq[int]
@@ -170,3 +171,4 @@ class Produced(NamedTuple):
     scores: Seq[TokenLogprobs] = ()
     error: str = ""
     over: bool = False
+    again: bool = False

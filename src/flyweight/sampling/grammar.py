@@ -34,6 +34,8 @@ ROW_ITEMS, AMBIGUOUS_ROW_ITEMS = 20_000, 800
 STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
+ROW = re.compile(r"row has (\d+) items; max is (\d+)")
+AMBIGUOUS = "{}; a grammar that is less ambiguous, or left-recursive, has fewer"
 REMEMBERED = 64  # answers
 # Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
 # without, it leaves characters that can only be written so out of what a schema says.
@@ -276,7 +278,7 @@ class Matcher:
 
     def _look(self) -> None:
         if self._matcher.is_error():
-            self.broken = _told(self._matcher.get_error())
+            self.broken = _told(self._matcher.get_error(), self._matcher.stop_reason())
 
 
 class _Bytes:
@@ -315,6 +317,18 @@ class _Bytes:
         return found
 
 
-def _told(error: str) -> str:
-    """The engine's words on one line, without its drawing of the place."""
-    return one_line(error.split("\n\n")[0].split("\n   ")[0], LONGEST)
+def _told(error: str, reason: str = "") -> str:
+    """A limit that was met, in our words; else the engine's on one line, without its drawing of the
+    place and what it says of itself.
+    """
+    found = ROW.search(error)
+    if found is not None:
+        return AMBIGUOUS.format(
+            f"{found[1]} ways to go on are open here; allowed: at most {found[2]}"
+        )
+    if "Too many items" in error or reason == "ParserTooComplex":
+        return AMBIGUOUS.format("too many ways to go on are open here")
+    if reason == "LexerTooComplex":
+        return "a regex of it has too many states; shorter repetitions have fewer"
+    plain = error.replace("<non-verbose/>", "").removeprefix("Parser Error: ")
+    return one_line(plain.split("\n\n")[0].split("\n   ")[0].strip(), LONGEST)

@@ -15,7 +15,7 @@ from flyweight.prompts import Asked
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError, note, told
-from flyweight.server.http.sse import EventStream, headers_of, reply, while_connected
+from flyweight.server.http.sse import EventStream, reply, while_connected
 
 
 class Writer(Protocol):
@@ -42,15 +42,14 @@ async def answer(
     stream: bool,
 ) -> Response:
     """Runs checked prompts, and writes what they bring."""
-    head = headers_of(getattr(request.state, "ignored", []))
     bundle = front.begin(asked, request)
     writer = make(bundle)
     if stream:
         parts = _parts(bundle, writer)
-        return EventStream(parts, bundle.close, head, writer.media)
+        return EventStream(parts, bundle.close, media_type=writer.media)
     with bundle:
         await while_connected(request, bundle.done())
-        return reply(writer.whole(), headers=head)
+        return reply(writer.whole())
 
 
 def texts(bundle: Bundle) -> list[Collector]:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError, note, status_text, told
 from flyweight.server.http.guard import Guard
+from flyweight.server.http.ignored import tell
 from flyweight.server.http.sse import ClientGone, reply
 from flyweight.server.http.visits import Visits, visit_of
 from flyweight.server.routes import ROUTES, Entry
@@ -37,14 +38,14 @@ def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Respo
     async def endpoint(request: Request) -> Response:
         visit_of(request.scope).route = entry.path
         try:
-            return await entry.handler(front, request)
+            return tell(request, await entry.handler(front, request))
         except ClientGone:
             return Response(status_code=499)
         except Exception as error:
             known = told(error)
             if known.code == "internal_error":
                 note(entry.path, error)
-            return reply(entry.errors(known), known.status, known.headers)
+            return tell(request, reply(entry.errors(known), known.status, known.headers))
 
     return endpoint
 

@@ -14,12 +14,15 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from flyweight.server.http.errors import HttpError
+from flyweight.server.http.ignored import ignore
 from flyweight.server.mistakes import refusal
 from flyweight.server.settings import ServerSettings
+from flyweight.server.strays import without_strays
 from flyweight.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
+ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
 
@@ -41,12 +44,8 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     if raw.count(b",") > MOST_ITEMS // 8 and items(given) > MOST_ITEMS:
         raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
     given = {name: value for name, value in given.items() if value is not None}
-    if settings.lenient:
-        extra = [name for name in given if name not in known(kind)]
-        request.state.ignored = extra
-        given = {name: value for name, value in given.items() if name not in extra}
     try:
-        body = kind.model_validate(given)
+        body = _lenient(request, given, kind) if settings.lenient else kind.model_validate(given)
     except ValidationError as error:
         raise refused(error, kind) from None
     except RecursionError:
@@ -92,6 +91,24 @@ def _bounded(settings: ServerSettings, body: BaseModel) -> None:
             raise HttpError(
                 400, f"{found}; allowed: at most {most}; nearest valid: {most}", name, "bad_value"
             )
+
+
+def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
+    """A body without what its route does not know, which is noted.  Raises `ValidationError`."""
+    taken = known(kind)
+    unknown = [name for name in given if name not in taken]
+    for name in unknown:
+        del given[name]
+    for left in reversed(range(ROUNDS)):
+        ignore(request, unknown)
+        try:
+            return kind.model_validate(given)
+        except ValidationError as error:
+            strays = without_strays(given, error) if left else []
+            if not strays:
+                raise
+            unknown += strays
+    raise AssertionError("the last round returns or raises")
 
 
 def known(kind: type[BaseModel]) -> set[str]:

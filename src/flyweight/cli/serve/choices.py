@@ -10,7 +10,8 @@ from typing import Any
 
 from flyweight.cli.serve.flags import Flag
 from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, model
-from flyweight.cli.serve.stances import STANCES, Value, written
+from flyweight.cli.serve.stance import Value, written
+from flyweight.cli.serve.stances import STANCES
 from flyweight.cli.serve.values import converted
 from flyweight.cli.serve.words import Asked, flags
 from flyweight.config import Settings

@@ -127,6 +127,8 @@ HTTP = (
     Flag("lenient", "switch", "Leave unknown fields out; x-ignored-params.", "server.lenient"),
     Flag("enable-log-requests", "switch", "A line a request, no prompts.", "server.log_requests"),
     Flag("disable-log-requests", "switch", "No line a request."),
+    Flag("disable-uvicorn-access-log", "switch", "The same."),
+    Flag("uvicorn-log-level", "text", "info; warning and above: the same.", metavar="LEVEL"),
     Flag("log-format", "text", "text or json.", "server.log_format", "text|json"),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.cli.serve import speculation
-from flyweight.cli.serve.stances import written
+from flyweight.cli.serve.stance import written
 from flyweight.cli.serve.values import count, number
 from flyweight.cli.serve.words import Asked
 from flyweight.errors import CheckpointError, ConfigError
@@ -23,6 +23,7 @@ FLOATS = {"half": "float16", "float": "float32"}
 COMPUTED_AS = {"bfloat16": "bf16", "float32": "f32"}
 KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32"}
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
+LEVELS = ("info", "warning", "error", "critical")  # uvicorn's, from lines of access to none
 SECRET_BYTES, TEMPLATE_BYTES = 1 << 20, 1 << 20
 Meaning = Callable[["Draft"], None]
 
@@ -215,6 +216,33 @@ def _quiet(draft: Draft) -> None:
     draft.server["log_requests"] = draft.asked.options["disable-log-requests"] is not True
 
 
+def _access(draft: Draft) -> None:
+    """uvicorn's lines of access are our line a request."""
+    draft.conflict("disable-uvicorn-access-log", "enable-log-requests")
+    quiet = draft.asked.options["disable-uvicorn-access-log"] is True
+    active = "no line a request" if quiet else "a line a request"
+    draft.wish("disable-uvicorn-access-log", active, "that is all uvicorn would say")
+    _hush(draft, quiet)
+
+
+def _level(draft: Draft) -> None:
+    asked = _text(draft, "uvicorn-log-level")
+    if asked not in LEVELS:
+        raise ConfigError(
+            f"--uvicorn-log-level = {shown(asked)} cannot be honoured: there is a line a request, "
+            f"or none; allowed: {', '.join(LEVELS)}; nearest valid: info"
+        )
+    active = "a line a request" if asked == "info" else "no line a request"
+    draft.wish("uvicorn-log-level", active, "that is all uvicorn would say")
+    _hush(draft, asked != "info")
+
+
+def _hush(draft: Draft, quiet: bool) -> None:
+    """No line a request, unless it is asked for by name."""
+    if quiet and "enable-log-requests" not in draft.asked.options:
+        draft.server["log_requests"] = False
+
+
 def _keys(draft: Draft) -> None:
     keys = list(_many(draft, "api-key")) if "api-key" in draft.asked.options else []
     if "api-key-file" in draft.asked.options:
@@ -252,6 +280,8 @@ MEANINGS: dict[str, Meaning] = {
     "lora-modules": _adapters,
     "speculative-config": _speculation,
     "disable-log-requests": _quiet,
+    "disable-uvicorn-access-log": _access,
+    "uvicorn-log-level": _level,
     "api-key": _keys,
     "api-key-file": _keys,
 }

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flyweight.cli.serve.flags import GROUPS, Flag
-from flyweight.cli.serve.stances import STANCES, Value
+from flyweight.cli.serve.stance import Value
+from flyweight.cli.serve.stances import STANCES
 from flyweight.errors import ConfigError, nearest
 from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown

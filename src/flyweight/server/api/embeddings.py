@@ -26,7 +26,7 @@ from flyweight.server.api.sampling import WIDTH, Explain, Idle, RequestId, Text,
 from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import headers_of, reply, while_connected
+from flyweight.server.http.sse import reply, while_connected
 from flyweight.tasks import PoolingParams
 
 MANY = Field(min_length=1)
@@ -104,7 +104,7 @@ async def embeddings(front: Front, request: Request) -> Response:
         "metrics": vector_timings(*given),
         **explained(front, *given),
     }
-    return reply(whole, headers=headers_of(getattr(request.state, "ignored", [])))
+    return reply(whole)
 
 
 async def gathered(

@@ -19,7 +19,7 @@ from flyweight.server.api.sampling import Id, params_of
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
 from flyweight.server.front import Front
-from flyweight.server.http.sse import headers_of, reply
+from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
@@ -111,7 +111,7 @@ async def tokenize(front: Front, request: Request) -> Response:
         found["tokens"] = [{"id": i, "piece": _piece(front, i)} for i in ids]
     if body.return_token_strs:
         found["token_strs"] = [front.tokenizer.piece(i) for i in ids]
-    return reply(found, headers=headers_of(getattr(request.state, "ignored", [])))
+    return reply(found)
 
 
 async def detokenize(front: Front, request: Request) -> Response:

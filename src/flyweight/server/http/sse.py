@@ -7,7 +7,7 @@ readers that take nothing); an error after the first byte is an event like any o
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -112,8 +112,3 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-def headers_of(ignored: list[str]) -> dict[str, Any]:
-    """What a lenient server left out of account."""
-    return {"x-ignored-params": ", ".join(ignored)} if ignored else {}

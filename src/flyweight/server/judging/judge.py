@@ -64,6 +64,7 @@ def main() -> int:
 if __name__ == "__main__":
     import signal
 
-    # Ctrl-C reaches the whole group; when this ends is the front end's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, `timeout` and systemd reach the whole group; when this ends is the front end's to say.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(main())

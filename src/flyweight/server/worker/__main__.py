@@ -79,6 +79,8 @@ def serve(line: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches the whole group; when the engine ends is the front end's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, `timeout` and systemd reach the whole group; when the engine ends is the front end's
+    # to say, by closing the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -27,6 +27,7 @@ from flyweight.server.worker.pace import Pace
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
+GRAMMARS = 8  # the share of a step that cheap masks may take, and dear ones: the eighth part each
 QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
 
 
@@ -47,6 +48,7 @@ class Worker:
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
         self.blame = Blame(self.engine)
         self.engine.planned = self.planned
+        self.engine.grammars.turns.seconds = begin.step_seconds / GRAMMARS
 
     def run(self) -> None:
         """Until the front end is gone."""

@@ -1,0 +1,65 @@
+"""An option of vLLM's that chooses nothing here: there is one way, and it is said why.
+
+Invariant: a value that asks for what is so anyway is put into the ledger of effective settings; any
+other is refused, with what to use instead.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from flyweight.cli.serve.flags import Flag
+
+FILES = ("api-key-file", "chat-template", "lora-modules")  # options that name some
+FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
+Value = bool | str | list[str]
+NONE: tuple[str, ...] = ()
+EVERY = ("any whole number",)
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """`so` are the values that ask for what is so; `active` and `why` are told of them, `instead`
+    of the others.
+    """
+
+    name: str
+    kind: Literal["switch", "text"]
+    so: tuple[str, ...]
+    active: str
+    why: str
+    instead: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> Flag:
+        return Flag(self.name, self.kind, self.why, also=self.also)
+
+    def refusal(self, value: Value) -> str | None:
+        """Why this value cannot be honoured; None where it is so anyway."""
+        if said(value) in self.so or (self.so == EVERY and said(value).isdecimal()):
+            return None
+        asked = f"--{self.name} = {said(value)}" if self.kind == "text" else spelt(self.name, value)
+        return f"{asked} cannot be honoured: {self.why}; {self.instead}"
+
+
+def said(value: Value) -> str:
+    """A value as it was written."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def written(name: str, value: Value) -> str:
+    """An option and its value as they were written, cut, and without the folders of files: whoever
+    has a key may read it in the ledger.
+    """
+    if isinstance(value, bool):
+        return spelt(name, value)
+    text = said(value)
+    return f"--{name} {FOLDERS.sub('', text) if name in FILES else text}"[:200]
+
+
+def spelt(name: str, value: Value) -> str:
+    """A switch as it was written."""
+    return f"--no-{name}" if value is False else f"--{name}"

@@ -1,0 +1,40 @@
+"""What a lenient server left out of account, and the header that says so.
+
+Invariant: names are a client's own, so they are percent-encoded, and what does not fit is counted.
+"""
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+HEADER = "x-ignored-params"
+MOST, LONGEST = 32, 64  # names, and characters of each
+PLAIN = "[]"  # beside letters, digits and _.-~, which are never escaped
+
+
+def ignore(request: Request, names: Sequence[str]) -> None:
+    """Notes fields of a request that have no effect."""
+    request.state.ignored = list(names)
+
+
+def tell(request: Request, response: Response) -> Response:
+    """The response, with the header where something was ignored."""
+    names: list[str] = getattr(request.state, "ignored", [])
+    if names:
+        response.headers[HEADER] = listed(names)
+    return response
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as they may stand in a header."""
+    found = [_escaped(name) for name in names[:MOST]]
+    more = len(names) - MOST
+    return ", ".join([*found, f"... ({more} more)"] if more > 0 else found)
+
+
+def _escaped(name: str) -> str:
+    """A name without anything that ends a header or an item of it; cut where it is long."""
+    cut = name[:LONGEST].encode("utf-8", "surrogatepass")
+    return quote(cut, safe=PLAIN) + ("..." if len(name) > LONGEST else "")
