@@ -1,9 +1,9 @@
 """Whose masks are made in a step, where those of all would take too long: cheap ones always, dear
 ones in turn.
 
-Invariant: cheap masks together, and dear ones together, take no more than a step's allowance, but
-for the last of them; one dear mask is always made, and who waits longest is the first.  Knows no
-grammar.
+Invariant: cheap masks together, and dear ones together, take no more than a step's allowance, as
+far as their costs are what they were; one dear mask is always made, and who waits longest is the
+first.  Knows no grammar.
 """
 
 import time
@@ -35,6 +35,8 @@ class Turns:
         spent = 0.0
         for i in dear:
             expected = self._cost.get(keys[i], 0.0)
+            if spent and spent + expected > self.seconds:
+                return
             self._count += 1
             self._last[keys[i]] = self._count
             yield i

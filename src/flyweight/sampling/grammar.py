@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 # Items of a parser's row.  A schema takes 4 for each property that may come next; what an ambiguous
-# grammar costs a token grows with their cube (800: 20 ms).
-ROW_ITEMS, AMBIGUOUS_ROW_ITEMS = 20_000, 800
+# grammar costs a token grows with their cube (400: 10 to 50 ms, 800: 60 to 300, of Qwen's 152k).
+ROW_ITEMS, AMBIGUOUS_ROW_ITEMS = 20_000, 400
 STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
