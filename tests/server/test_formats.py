@@ -150,10 +150,10 @@ def test_ambiguous_grammars_take_turns() -> None:
     }  # fmt: skip
     with served(server={"step_seconds": 0.01}) as server:
         found = []
-        for choices, last in ((1, 8), (24, 60)):
+        for choices in (1, 24):
             got = completed(server, **asked, n=choices)
             assert got.status == 200, got.body
-            steps = server.get("/debug/steps").json["steps"][-last:]
+            steps = server.get("/debug/steps").json["steps"][-8:]
             found.append(median(step["seconds"] for step in steps))
     one, many = found
     assert many < 10 * one
