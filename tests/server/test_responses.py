@@ -77,6 +77,7 @@ def test_what_was_called_and_what_came_of_it(talker: Running) -> None:
         {"truncation": "auto"},
         {"include": ["message.output_text.logprobs"]},
         {"top_logprobs": 3},
+        {"top_logprobs": False},
         {"stream_options": {"include_obfuscation": True}},
         {"conversation": "c"},
         {"tools": [{"type": "web_search"}]},

@@ -210,7 +210,7 @@ class ResponseBody(Strict):
     reasoning: ReasoningChoice | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     stream_options: StreamChoice | None = None
-    top_logprobs: Literal[0] | None = Field(None, description="None are told here.")
+    top_logprobs: int | None = Field(None, ge=0, le=0, description="None are told here.")
     store: No | None = Field(None, description="Nothing is kept here.")
     previous_response_id: None = Field(None, description="Nothing is kept here.")
     background: No | None = None

@@ -54,6 +54,12 @@ def _off(value: bool) -> bool:
     return value
 
 
+def _on(value: bool) -> bool:
+    if not value:
+        raise ValueError("true")
+    return value
+
+
 def _some(value: int) -> int:
     if value == 0:
         raise ValueError("1 or more, or -1")
@@ -70,6 +76,7 @@ Truncation = Annotated[
     ),
 ]
 No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
+Yes = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
 
 
 class StreamOptions(BaseModel):
@@ -145,7 +152,7 @@ class Sampling(Options):
     length_penalty: float | None = Field(None, ge=-10, le=10)
     truncate_prompt_tokens: Truncation = None
     truncation_side: Literal["left", "right"] | None = None
-    spaces_between_special_tokens: Literal[True] | None = None
+    spaces_between_special_tokens: Yes | None = None
     user: Idle = None
     store: No | None = Field(None, description="Nothing is kept here.")
     metadata: Metadata = None
