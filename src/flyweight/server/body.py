@@ -117,9 +117,16 @@ def known(kind: type[BaseModel]) -> set[str]:
     return {*fields, *(f.alias for f in fields.values() if f.alias)}
 
 
+@cache
+def _schemas(kind: type[BaseModel]) -> dict[str, Any]:
+    """Fields, and what each may be."""
+    found: dict[str, Any] = kind.model_json_schema()["properties"]
+    return found
+
+
 def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
     """The first mistake of a body, in our words."""
-    return refusal(error.errors(include_url=False), known(kind))
+    return refusal(error.errors(include_url=False), _schemas(kind))
 
 
 def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:

@@ -4,7 +4,7 @@ Invariant: what is told is the first mistake, or, where a value may be of severa
 of the kind it comes nearest to; no word of the library's is in it.  Knows no dialect.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -18,6 +18,7 @@ KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a unio
 ALIKE = 0.8  # of a field's letters, for it to be a slip of the pen
 INSTEAD = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
 MEDIA = ("image", "input_image", "image_url", "document", "file", "input_file", "input_audio")
+BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WORDS = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -45,14 +46,14 @@ WORDS = {
 }
 
 
-def refusal(errors: Sequence[ErrorDetails], known: Collection[str]) -> HttpError:
-    """Of a body whose fields are `known`."""
+def refusal(errors: Sequence[ErrorDetails], fields: Mapping[str, Any]) -> HttpError:
+    """Of a body that has `fields`, each with its schema."""
     told = _nearest(errors, 1)
     first = told[0]
     kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
     name = _name(loc, whole=kind == "extra_forbidden")
     if kind == "extra_forbidden":
-        hint = nearest(str(loc[0])[:100], known, ALIKE) if len(loc) == 1 else ""
+        hint = nearest(str(loc[0])[:100], fields, ALIKE) if len(loc) == 1 else ""
         words = f"{shown(name)} is not a field that is taken here{hint}"
         return HttpError(400, words, name, "unknown_field")
     if kind == "union_tag_not_found":
@@ -62,7 +63,8 @@ def refusal(errors: Sequence[ErrorDetails], known: Collection[str]) -> HttpError
     value = first["input"]
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
-    allowed = ", or ".join(dict.fromkeys(_words(one) for one in told))
+    span = _span(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
+    allowed = span or ", or ".join(dict.fromkeys(_words(one) for one in told))
     hint = "; images and files are not read here" if _media(value, loc[-1]) else ""
     if name in INSTEAD:
         hint = f"; use {INSTEAD[name]!r}"
@@ -130,6 +132,21 @@ def _words(error: ErrorDetails) -> str:
     found = WORDS[error["type"]].format(**given)
     one = given.get("min_length", given.get("max_length")) == "1"
     return found.replace("entries", "entry").replace("characters", "character") if one else found
+
+
+def _span(schema: Mapping[str, Any]) -> str:
+    """Both ends of a number, where it has two that no server or model narrows."""
+    for one in schema.get("anyOf", [schema]):
+        if any(name.startswith("x-") for name in (*schema, *one)):
+            continue
+        whole = one.get("type") == "integer"
+        high = one["exclusiveMaximum"] - 1 if whole and "exclusiveMaximum" in one else None
+        high = one.get("maximum", high)
+        if high is not None and "minimum" in one:
+            return f"{_number(one['minimum'])} to {_number(high)}"
+        if high is not None and "exclusiveMinimum" in one:
+            return f"more than {_number(one['exclusiveMinimum'])}, up to {_number(high)}"
+    return ""
 
 
 def _number(value: object) -> str:
