@@ -86,12 +86,16 @@ class _Choice:
     first: float = 0.0  # when its first token came, and its newest
     last: float = 0.0
     ended: bool = False  # its last piece was made
+    closing: bool = False  # no more tokens come, and what the text held back is still to be shown
 
     def read(self) -> Detokenizer:
         """Makes the text of all tokens taken."""
         if self.unread:
             self.delta += self.detokenizer.push(self.unread)
             self.unread.clear()
+        if self.closing:
+            self.closing = False
+            self.delta += self.detokenizer.finish()
         return self.detokenizer
 
 
@@ -239,10 +243,9 @@ class Collector:
             choice.unread.append(token)
 
     def _end(self, choice: _Choice, event: Event, finish: Finish) -> None:
-        detokenizer = choice.read()
-        choice.delta += detokenizer.finish()
+        choice.closing = True
         choice.finish = finish.value
-        if choice.detokenizer.stopped is not None:
+        if self.request.params.stop and choice.read().stopped is not None:
             choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
         elif event.error:
             choice.reason = event.error

@@ -149,19 +149,42 @@ def encoded(
     tokenizer: Tokenizer, text: str, longest: int | None, add_special: bool = True
 ) -> list[int]:
     """Ids of a prompt.  Where its beginning alone is more than `longest` tokens, the rest is not
-    read: `RequestError`.  (A cut may fall within a word, which the words after it never undo.)
+    read: `RequestError`.
     """
-    size = 0 if longest is None else PIECE * longest
-    while longest is not None and size < len(text):
+    if longest is not None:
+        fitting(tokenizer, text, longest)
+    return tokenizer.encode(text, add_special=add_special)
+
+
+def fitting(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt") -> None:
+    """Raises `RequestError` where `text` is more than `longest` tokens, having read little more
+    than these.  (A cut may fall within a word, which the words after it never undo.)
+    """
+    size = PIECE * longest
+    while size < len(text):
         begun = len(tokenizer.encode(text[:size], add_special=False)) - LONGEST_PIECE
         if begun > longest:
-            raise RequestError(
-                f"prompt has {begun} tokens or more; allowed: 1 to {longest - 1} "
-                f"(max_model_len = {longest}, and one is left for the answer)",
-                "prompt",
-            )
+            raise too_long(begun, longest, name)
         size *= 4
-    return tokenizer.encode(text, add_special=add_special)
+
+
+def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
+    return RequestError(
+        f"{name} has {begun} tokens or more; allowed: 1 to {longest - 1} "
+        f"(max_model_len = {longest}, and one is left for the answer)",
+        name,
+    )
+
+
+def beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
+    """The first `most` ids of a prompt, which is read little further than that."""
+    size = PIECE * most + LONGEST_PIECE
+    while size < len(text):
+        ids = tokenizer.encode(text[:size])
+        if len(ids) - LONGEST_PIECE >= most:  # what a cut may change is behind them
+            return ids[:most]
+        size *= 4
+    return tokenizer.encode(text)[:most]
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -76,6 +76,22 @@ def test_a_process_that_died_idle_is_replaced() -> None:
     judged(work)
 
 
+def test_a_question_nobody_waits_for_is_dropped() -> None:
+    async def work(judges: Judges) -> None:
+        await judges.check(StructuredOutputs(regex="a"))  # a process is there now
+        (process,) = judges.idle
+        asked = [asyncio.create_task(judges.check(SLOW)) for _ in range(3)]
+        while judges.idle:
+            await asyncio.sleep(0)
+        for task in asked:
+            task.cancel()
+        assert await process.wait() == -9
+        assert judges._asked == {}
+        await judges.check(StructuredOutputs(regex="b"))
+
+    judged(work)
+
+
 def test_one_question_is_asked_once_and_outlives_who_asked() -> None:
     async def work(judges: Judges) -> None:
         same = [asyncio.create_task(judges.check(StructuredOutputs(regex="a"))) for _ in range(9)]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streaming import check
 
+from flyweight.text import gguf_bpe
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.gguf import read_gguf
 
@@ -62,6 +63,20 @@ def test_ids(golden: tuple[Source, Tokenizer, list[tuple[str, list[int]]]]) -> N
         if (found := tokenizer.encode(text, source.special, source.special)) != ids
     ]
     assert wrong == []
+
+
+def test_ids_do_not_depend_on_where_a_text_is_taken_apart(
+    golden: tuple[Source, Tokenizer, list[tuple[str, list[int]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts of all cases, in parts of the usual size, of a few characters, and whole."""
+    _, tokenizer, cases = golden
+    text = " ".join(text for text, _ in cases) + "\n" + "\n".join(text for text, _ in cases)
+    text = (text + " and more, 12 or 123\nof it ") * 3
+    found = []
+    for size in (1 << 30, 4096, 100, 1):
+        monkeypatch.setattr(gguf_bpe, "PART", size)
+        found.append(tokenizer.encode(text, False, False))
+    assert all(ids == found[0] for ids in found)
 
 
 def test_text(golden: tuple[Source, Tokenizer, list[tuple[str, list[int]]]]) -> None:

@@ -3,6 +3,7 @@ nothing of a text is lost.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.text.alphabet import BYTE_OF
-from flyweight.text.pretokenizers import PRE_TOKENIZERS, normalizer, splitter
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, normalizer, splitter, taken_apart
 
 CUTS = json.loads(
     (Path(__file__).parents[1] / "data/text/golden/cuts.json").read_text(encoding="utf-8")
@@ -62,6 +63,42 @@ def test_nothing_is_lost(name: str, text: str) -> None:
     joined = "".join(pieces)
     whole = joined if rules.raw else bytes(BYTE_OF[c] for c in joined).decode()
     assert whole == text
+
+
+FAMILIES = {repr(rules): name for name, rules in PRE_TOKENIZERS.items()}
+WORDS = (
+    "a Zz 's 'LL é e\u0301 1 123 1234567 ½ \u0661 . , ( !? / \u2026 好 好的 の カナ 한국 ㄱ "
+    "ก \u0e01\u0e33 \u093f 🙂 \ufeff \u200b \u01c5 IMGIMGABZ <sentinel:7> ſ"
+)  # fmt: skip
+BLANKS = (" ", " ", " ", "\n", "\n", "\r\n", "\t", "  ", "    ", "\u3000", "\xa0", " \n ")
+FRAGMENTS = st.sampled_from([*WORDS.split(), *BLANKS])
+
+
+def cut(name: str, text: str) -> list[str]:
+    """All that is done to a text before its words are merged."""
+    rules = PRE_TOKENIZERS[name]
+    prepare = normalizer(rules)
+    text = text if prepare is None else prepare.normalize_str(text)
+    return [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+
+
+@pytest.mark.parametrize("name", FAMILIES.values())
+@settings(deadline=None, max_examples=300)
+@given(fragments=st.lists(FRAGMENTS, max_size=30), size=st.integers(1, 9))
+def test_a_text_taken_apart_has_the_same_words(name: str, fragments: list[str], size: int) -> None:
+    text, joints = "".join(fragments), PRE_TOKENIZERS[name].joints
+    parts = list(taken_apart(text, re.compile(joints) if joints else None, size))
+    assert "".join(parts) == text
+    assert [word for part in parts for word in cut(name, part)] == cut(name, text)
+
+
+def test_all_families_but_one_have_joints() -> None:
+    assert {name for name, rules in PRE_TOKENIZERS.items() if not rules.joints} == {"superbpe"}
+    prose = "Once upon a time there was a cat, 12 dogs and\nmore. " * 40
+    for name, rules in PRE_TOKENIZERS.items():
+        if rules.joints:
+            longest = max(map(len, taken_apart(prose, re.compile(rules.joints), 100)))
+            assert longest < 300, name
 
 
 def test_what_is_done_before_cutting() -> None:

@@ -17,6 +17,8 @@ from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError, note, told
 from flyweight.server.http.sse import EventStream, reply, while_connected
 
+LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop
+
 
 class Writer(Protocol):
     """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
@@ -49,7 +51,19 @@ async def answer(
         return EventStream(parts, bundle.close, media_type=writer.media)
     with bundle:
         await while_connected(request, bundle.done())
+        if size(bundle) > LARGE:
+            return await front.written(lambda: reply(writer.whole()))
         return reply(writer.whole())
+
+
+def size(bundle: Bundle) -> int:
+    """About how many tokens and log-probabilities a reply tells of."""
+    total = 0
+    for one in texts(bundle):
+        params = one.request.params
+        total += one.produced * (1 + (params.logprobs or 0))
+        total += len(one.request.tokens) * (1 + (params.prompt_logprobs or 0))
+    return total
 
 
 def texts(bundle: Bundle) -> list[Collector]:

@@ -18,6 +18,7 @@ from flyweight.server.http.guard import Guard
 from flyweight.server.http.ignored import tell
 from flyweight.server.http.sse import ClientGone, reply
 from flyweight.server.http.visits import Visits, visit_of
+from flyweight.server.preparing import prepared
 from flyweight.server.routes import ROUTES, Entry
 
 
@@ -37,8 +38,12 @@ def make_app(front: Front) -> ASGIApp:
 def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visit_of(request.scope).route = entry.path
+        work = entry.handler(front, request)
         try:
-            return tell(request, await entry.handler(front, request))
+            if entry.body is None:
+                return tell(request, await work)
+            seconds = front.settings.request_seconds
+            return tell(request, await prepared(front.door, seconds, request, work))
         except ClientGone:
             return Response(status_code=499)
         except Exception as error:

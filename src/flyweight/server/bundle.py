@@ -5,13 +5,14 @@ back once.  Knows no dialect.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from flyweight.collect import Collector, Piece, VectorCollector
 from flyweight.prompts import Asked
 from flyweight.server.http.door import Place
-from flyweight.server.http.errors import HttpError
+from flyweight.server.http.errors import HttpError, late
 from flyweight.server.remote.client import Stream
 from flyweight.structured import NAME, OUTGROWN, STUCK
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Bundle:
-    """The requests of one HTTP request, and what they bring.  They are under way once it exists;
-    `close` ends what is left of them.
+    """The requests of one HTTP request that `came` then, and what they bring.  They are under way
+    once it exists; `close` ends what is left of them.
     """
 
-    def __init__(self, front: "Front", asked: Sequence[Asked], place: Place) -> None:
+    def __init__(self, front: "Front", asked: Sequence[Asked], place: Place, came: float) -> None:
         self.front, self.place = front, place
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
@@ -32,7 +33,8 @@ class Bundle:
         self._deadline: HttpError | None = None
         self._closed = False
         seconds = front.settings.request_seconds
-        self._late = asyncio.get_running_loop().call_later(seconds, self._too_late, seconds)
+        left = max(0.0, seconds - (time.monotonic() - came))
+        self._late = asyncio.get_running_loop().call_later(left, self._too_late)
         front.active += 1
         try:
             for one in asked:
@@ -73,7 +75,8 @@ class Bundle:
                 if isinstance(collector, Collector):
                     found += [(i, piece) for piece in collector.pieces()]
             if found:
-                _judge(found)
+                for _, piece in found:
+                    _judge(piece.finish, piece.reason)
                 yield found
             live = [(i, stream) for i, stream in live if not stream.over]
 
@@ -86,7 +89,8 @@ class Bundle:
                 raise stream.error
         for collector in self.collectors:
             if isinstance(collector, Collector):
-                _judge([(0, piece) for piece in collector.pieces()])
+                for choice in collector.choices:  # their text is made later, and aside
+                    _judge(choice.finish, choice.reason)
         return self.collectors
 
     async def _next(self) -> None:
@@ -105,24 +109,20 @@ class Bundle:
         self.collectors.append(collector)
         self._streams.append(stream)
 
-    def _too_late(self, seconds: float) -> None:
-        self._deadline = HttpError(
-            504, f"not answered within {seconds:g} seconds; --request-timeout sets that",
-            code="deadline",
-        )  # fmt: skip
+    def _too_late(self) -> None:
+        self._deadline = late(self.front.settings.request_seconds)
         self._news.set()
 
 
-def _judge(found: Sequence[tuple[int, Piece]]) -> None:
+def _judge(finish: str | None, reason: int | str | None) -> None:
     """Raises where the engine could not finish a choice."""
-    for _, piece in found:
-        if piece.finish == "error" and piece.reason == STUCK:  # what was asked for cannot be had
-            raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
-        if piece.finish == "error" and str(piece.reason).startswith(OUTGROWN):
-            raise HttpError(400, f"{NAME}: {piece.reason}", NAME, "grammar_limit")
-        if piece.finish == "error":
-            words = f"the engine failed on this request: {piece.reason}"
-            raise HttpError(500, words, code="engine_error")
+    if finish != "error":
+        return
+    if reason == STUCK:  # what was asked for cannot be had
+        raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
+    if str(reason).startswith(OUTGROWN):
+        raise HttpError(400, f"{NAME}: {reason}", NAME, "grammar_limit")
+    raise HttpError(500, f"the engine failed on this request: {reason}", code="engine_error")
 
 
 def width(asked: Asked) -> int:

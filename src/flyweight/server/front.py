@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from threading import Event
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -23,6 +24,7 @@ from flyweight.server.http.errors import HttpError
 from flyweight.server.http.visits import visit_of
 from flyweight.server.judging.judges import Judges, worded
 from flyweight.server.ledger.ledger import Ledger
+from flyweight.server.preparing import Preparation
 from flyweight.server.remote.client import EngineClient
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
@@ -39,6 +41,7 @@ from flyweight.untrusted import shown
 
 T = TypeVar("T")
 READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others
+WRITERS = 2  # threads that write long replies
 
 
 class Front:
@@ -66,6 +69,7 @@ class Front:
         self.active = 0  # HTTP requests that have begun and not ended
         self.judges = Judges(lambda: spelled(asking.tokenizer), settings.compile_seconds)
         self._readers = ThreadPoolExecutor(READERS, "reader")
+        self._writers = ThreadPoolExecutor(WRITERS, "writer")
 
     def now(self) -> int:
         """Seconds since 1970, as OpenAI's `created` has them."""
@@ -88,6 +92,10 @@ class Front:
         """Runs what takes long for a long prompt, away from the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, work, *args)
+
+    async def written(self, work: Callable[[], T]) -> T:
+        """A long reply, made away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     def lane(
         self,
@@ -114,15 +122,18 @@ class Front:
     async def ask(
         self, prompts: Sequence[Any], params: Params, lane: Lane, schema: str = ""
     ) -> list[Asked]:
-        """Prompts tokenised and checked, and what their answers must look like; `schema` is where
-        the client has it, if that is not structured_outputs.
+        """Prompts tokenised and checked, and what their answers must look like; one that takes work
+        to make is a function, called aside.  `schema` is where the client has it, if that is not
+        structured_outputs.
         """
         self._judge(len(prompts), params)
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
             await self._constrain(params.structured_outputs, schema)
-        asked = await self.aside(lambda: [self.asking.ask(p, params, lane) for p in prompts])
-        self._weigh(asked)
-        return asked
+        left = Event()
+        try:
+            return await self.aside(self._read, prompts, params, lane, left)
+        finally:
+            left.set()
 
     async def _constrain(self, outputs: StructuredOutputs, schema: str) -> None:
         try:
@@ -135,8 +146,13 @@ class Front:
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
         choices = sum(width(one) for one in asked)
         tokens = sum(len(one.tokens) for one in asked)
-        bundle = Bundle(self, asked, self.door.enter(choices, tokens))
-        visit_of(request.scope).collectors = bundle.collectors
+        place = self.door.enter(choices, tokens)
+        preparation = request.scope.get("preparation")
+        if isinstance(preparation, Preparation):
+            preparation.end()
+        visit = visit_of(request.scope)
+        bundle = Bundle(self, asked, place, visit.began)
+        visit.collectors = bundle.collectors
         return bundle
 
     def _judge(self, prompts: int, params: Params) -> None:
@@ -158,15 +174,25 @@ class Front:
             within(name, getattr(params, name) or 0, limits.logprobs, "of a token", least=0)
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
-    def _weigh(self, asked: Sequence[Asked]) -> None:
-        """What all its choices would come to."""
-        longest, total = self.asking.facts.max_model_len, 0
-        for one in asked:
-            answer = (one.beam or one.params).max_tokens
-            room = longest - len(one.tokens)
-            total += width(one) * (len(one.tokens) + min(room, room if answer is None else answer))
-        most = self.settings.request_tokens
-        within("max_tokens", total, most, "tokens of all prompts and choices", least=0)
+    def _read(self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event) -> list[Asked]:
+        """Each prompt, until all choices so far would come to too much, or nobody waits."""
+        most, total = self.settings.request_tokens, 0
+        asked: list[Asked] = []
+        for prompt in prompts:
+            if left.is_set():
+                break
+            given = prompt() if callable(prompt) else prompt
+            one = self.asking.ask(given, params, lane)
+            total += self._weight(one)
+            within("max_tokens", total, most, "tokens of all prompts and choices", least=0)
+            asked.append(one)
+        return asked
+
+    def _weight(self, one: Asked) -> int:
+        """Tokens of a prompt and its choices at most."""
+        answer = (one.beam or one.params).max_tokens
+        room = self.asking.facts.max_model_len - len(one.tokens)
+        return width(one) * (len(one.tokens) + min(room, room if answer is None else answer))
 
 
 def within(name: str, found: int, most: int, what: str, least: int = 1) -> None:

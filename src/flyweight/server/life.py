@@ -22,6 +22,7 @@ from flyweight.config import Settings, fault_asked_for
 from flyweight.server import pipe
 from flyweight.server.app import make_app
 from flyweight.server.front import Front
+from flyweight.server.http.loading import answering
 from flyweight.server.http.protocol import Crowd, Server, room
 from flyweight.server.ledger.ledger import Ledger
 from flyweight.server.ledger.portrait import portrait
@@ -103,7 +104,11 @@ class Life:
             loop.add_signal_handler(number, self._signalled)
         self._loading = loop.create_task(self._load(line))
         try:
-            self.front = await self._loading
+            early = await answering(sock)
+            try:
+                self.front = await self._loading
+            finally:
+                early.close()
             await self._serve(self.front, sock)
         except asyncio.CancelledError:  # a signal while it loads
             self.code = STOPPED

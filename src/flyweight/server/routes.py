@@ -3,7 +3,7 @@
 Invariant: what the server answers, its OpenAPI document describes: both are made from `ROUTES`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from flyweight.server.api import (
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 
-Handler = Callable[[Front, Request], Awaitable[Response]]
+Handler = Callable[[Front, Request], Coroutine[Any, Any, Response]]
 JSON = "application/json"
 
 

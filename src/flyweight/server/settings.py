@@ -72,6 +72,7 @@ class ServerSettings:
     drain_seconds: float = 30.0
     stuck_seconds: float = 60.0
     body_bytes: int = 8 * MIB
+    bodies_bytes: int = 256 * MIB
     body_values: int = 1 << 18
     body_seconds: float = 30.0
     tokenize_bytes: int = 256 << 10

@@ -5,6 +5,7 @@ Merging is native, over the file's own bytes; how a text is cut beforehand is `p
 name that is not in that table is refused: ids would be wrong in ways nobody sees.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -18,10 +19,17 @@ from flyweight.text.codec import Marks
 from flyweight.text.gguf import GgufVocabulary, TokenType, ids_of, read_vocabulary, strings
 from flyweight.text.library import guarded, not_encoded
 from flyweight.text.pieces import Kind, PieceCodec
-from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, normalizer, splitter
+from flyweight.text.pretokenizers import (
+    PRE_TOKENIZERS,
+    PreTokenizer,
+    normalizer,
+    splitter,
+    taken_apart,
+)
 from flyweight.untrusted import shown
 
 MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+PART = 4096  # characters of a text that are cut into words in one call, which lets nobody else run
 PIECE, BYTE = 1, 2  # how a token takes part in merging
 PLAIN = {TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN}  # spelled as they are
 
@@ -34,11 +42,15 @@ def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreToken
     model = _model(vocabulary, rules)
     _add_merges(model, merges, vocabulary)
     prepare, cut = normalizer(rules), splitter(rules)
+    joints = re.compile(rules.joints) if rules.joints else None
 
     def encode(text: str) -> list[int]:
+        ids: list[int] = []
         with guarded(not_encoded):
-            text = text if prepare is None else prepare.normalize_str(text)
-            return model.encode([word for word, _ in cut.pre_tokenize_str(text)])
+            for part in taken_apart(text, joints, PART):  # others have their turn between them
+                part = part if prepare is None else prepare.normalize_str(part)
+                ids += model.encode([word for word, _ in cut.pre_tokenize_str(part)])
+        return ids
 
     return PieceCodec(vocabulary, Kind(encode, partial(_spelled, vocabulary, rules.raw)))
 

@@ -48,12 +48,20 @@ class Infill:
                 return cls(found[before], found[after], found[hole], known)
         return None
 
-    def prompt(self, before: str | Sequence[int], after: str, tokenizer: Tokenizer) -> list[int]:
-        """The text `before` a hole, the hole's place, and what comes `after` it."""
+    def prompt(
+        self, before: str | Sequence[int], after: str | Sequence[int], tokenizer: Tokenizer
+    ) -> list[int]:
+        """The text `before` a hole, the hole's place, and what comes `after` it; ids are those of
+        `rest`.
+        """
         first = before if not isinstance(before, str) else _plain(before, tokenizer)
         start = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-        rest = [self.after, *_unspaced(after, tokenizer), self.hole]
-        return [*start, self.before, *first, *rest]
+        rest = after if not isinstance(after, str) else self.rest(after, tokenizer)
+        return [*start, self.before, *first, self.after, *rest, self.hole]
+
+    def rest(self, after: str, tokenizer: Tokenizer) -> list[int]:
+        """Ids of the text after a hole."""
+        return _unspaced(after, tokenizer)
 
 
 def _plain(text: str, tokenizer: Tokenizer) -> list[int]:

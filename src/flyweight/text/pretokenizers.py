@@ -5,11 +5,20 @@ The patterns are those of the models' own tokenizer files, in Oniguruma's syntax
 matches stays a word of its own.  Knows nothing of pieces or merges.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tokenizers import Regex, normalizers, pre_tokenizers
+
+# A blank between letters or digits: no pattern of most families takes it to the word before it, and
+# none looks from there to what is behind it.  Letters of a script that has capitals, kana, the Han
+# and Hangul that all patterns know, so that two versions of Unicode cannot disagree.
+_KNOWN = r"A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
+LINES_END = rf"(?<=[{_KNOWN}])(?=\n[{_KNOWN}])"
+UNJOINTED = {"superbpe"}  # all that lies between two numbers is one word
+WORDS_END = rf"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])|{LINES_END}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,19 @@ class PreTokenizer:
     ignore_merges: bool = False  # a cut that is itself a piece is taken whole
     add_bos: bool = False  # the family's habit where the file does not say
     raw: bool = False  # pieces are text, a space spelled U+2581, bytes <0xHH>; not byte-level
+    joints: str = ""  # places where every text may be taken apart; none are known
+
+
+def taken_apart(text: str, joints: re.Pattern[str] | None, size: int) -> Iterator[str]:
+    """A text in pieces of about `size` characters, or of more where none of the joints comes."""
+    start = 0
+    while joints is not None and len(text) - start > size:
+        found = joints.search(text, start + size)
+        if found is None:
+            break
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:]
 
 
 def normalizer(rules: PreTokenizer) -> normalizers.Normalizer | None:
@@ -49,7 +71,8 @@ def _cuts(patterns: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
 def _named(families: Mapping[str, PreTokenizer]) -> Iterator[tuple[str, PreTokenizer]]:
     """The table's rows, one for each name of each family."""
     for names, rules in families.items():
-        yield from ((name, rules) for name in names.split())
+        joints = rules.joints or ("" if names in UNJOINTED else WORDS_END)
+        yield from ((name, replace(rules, joints=joints)) for name in names.split())
 
 
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"  # of English words, in either case
@@ -99,7 +122,7 @@ _LLAMA3 = replace(_CL100K, ignore_merges=True, add_bos=True)
 _QWEN = PreTokenizer((f"{_ENDINGS}|{_LETTERS}|{_DIGITS}|{_SIGNS}|{_BLANKS}",))
 _QWEN2 = replace(_QWEN, nfc=True)
 _O200K = PreTokenizer((f"{_CASED_AND_ENDINGS}|{_THREES}|{_SIGNS_AND_SLASHES}|{_BLANKS}",))
-_LINES = PreTokenizer((r"[^\n]+|\n+",), raw=True, ignore_merges=True)
+_LINES = PreTokenizer((r"[^\n]+|\n+",), raw=True, ignore_merges=True, joints=LINES_END)
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
     dict(
@@ -152,7 +175,8 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
                         rf"{_ENDINGS}"
                         r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"
                         rf"|{_DIGITS}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-                    )
+                    ),
+                    joints=LINES_END,
                 ),
                 "gpt-4o llama4 kanana2 talkie minimax-m2": _O200K,
                 "granite-embed-multi-97m": replace(_O200K, ignore_merges=True),

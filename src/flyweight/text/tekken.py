@@ -13,7 +13,7 @@ from tokenizers import Regex
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import spelled
 from flyweight.text.library import guarded
-from flyweight.text.pretokenizers import PreTokenizer
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from flyweight.text.ranks import Metadata, vocabulary_metadata
 from flyweight.untrusted import read_json, shown
 
@@ -59,4 +59,6 @@ def _read(content: dict[str, Any], path: Path) -> tuple[Metadata, PreTokenizer]:
     pattern = str(config["pattern"])
     with guarded(lambda reason: CheckpointError(f"{path}: pattern {shown(pattern)}: {reason}")):
         Regex(pattern)
-    return metadata, PreTokenizer((pattern,), ignore_merges=True, add_bos=True)
+    known = PRE_TOKENIZERS["tekken"]
+    own = PreTokenizer((pattern,), ignore_merges=True, add_bos=True)
+    return metadata, known if known.patterns == own.patterns else own

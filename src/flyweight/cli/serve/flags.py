@@ -148,6 +148,7 @@ LIMITS = (
     ),
     Flag("stuck-seconds", "number", "Of silence until /health says so.", "server.stuck_seconds"),
     Flag("max-body-bytes", "size", "Of a request's body.", "server.body_bytes", "SIZE"),
+    Flag("max-bodies-bytes", "size", "Of all bodies.", "server.bodies_bytes", "SIZE"),
     Flag("max-body-values", "count", "Of JSON in a body.", "server.body_values", "N"),
     Flag("body-seconds", "number", "For a body to come.", "server.body_seconds"),
     Flag("max-tokenize-bytes", "size", "Of a text to /tokenize.", "server.tokenize_bytes", "SIZE"),

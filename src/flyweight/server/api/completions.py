@@ -3,6 +3,7 @@
 Invariant: choices are numbered prompt by prompt, n of each.
 """
 
+from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from flyweight.collect import Collector, Piece
 from flyweight.errors import RequestError
+from flyweight.prompts import fitting, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.given import Prompts, each, fitted
@@ -24,7 +26,6 @@ from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import DONE, Spliced, event
 from flyweight.text.infill import Infill
-from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import MAX_LOGPROBS
 
 MOST_TOKENS = 16  # OpenAI's, where nobody says
@@ -84,7 +85,7 @@ def prompts_of(front: Front, body: CompletionBody) -> list[Any]:
     for name, given in alone.items():
         if given:
             raise RequestError(f"{name} and suffix: allowed: one of them", name)
-    return holed(prompts, body.suffix, infill_of(front), front.tokenizer)
+    return holed(prompts, body.suffix, infill_of(front), front)
 
 
 def infill_of(front: Front) -> Infill:
@@ -96,17 +97,27 @@ def infill_of(front: Front) -> Infill:
     return front.infill
 
 
-def holed(
-    prompts: list[Any], suffix: str, infill: Infill, tokenizer: Tokenizer
-) -> list[dict[str, Any]]:
-    """Prompts with a hole before `suffix`."""
-    return [
-        {
+def holed(prompts: list[Any], suffix: str, infill: Infill, front: Front) -> list[Any]:
+    """Prompts with a hole before `suffix`, which is read once for all of them."""
+    tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
+
+    @cache
+    def after() -> list[int]:
+        fitting(tokenizer, suffix, longest, "suffix")
+        return infill.rest(suffix, tokenizer)
+
+    def made(one: str | list[int]) -> dict[str, Any]:
+        ids = after()
+        if isinstance(one, str):
+            fitting(tokenizer, one, longest)
+        elif len(one) > longest:
+            raise too_long(len(one), longest)
+        return {
             "prompt": one if isinstance(one, str) else tokenizer.decode(one),
-            "prompt_token_ids": infill.prompt(one, suffix, tokenizer),
+            "prompt_token_ids": infill.prompt(one, ids, tokenizer),
         }
-        for one in prompts
-    ]
+
+    return [partial(made, one) for one in prompts]
 
 
 class CompletionWriter:

@@ -88,13 +88,18 @@ async def embeddings(front: Front, request: Request) -> Response:
     with named(("prompt", "input" if body.messages is None else "messages")):
         prompts = await front.aside(body.prompts, front)
         given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
+    return await front.written(lambda: reply(written(front, body, given)))
+
+
+def written(front: Front, body: EmbeddingBody, given: Sequence[VectorCollector]) -> dict[str, Any]:
+    """OpenAI's reply, which many prompts make long."""
     found = vectors(given, body.dimensions)
-    written = packed if body.encoding_format == "base64" else list
+    form = packed if body.encoding_format == "base64" else list
     data = [
-        {"object": "embedding", "index": i, "embedding": written(vector)}
+        {"object": "embedding", "index": i, "embedding": form(vector)}
         for i, vector in enumerate(found)
     ]
-    whole = {
+    return {
         "id": f"embd-{body.request_id or uuid4().hex}",
         "object": "list",
         "created": front.now(),
@@ -104,7 +109,6 @@ async def embeddings(front: Front, request: Request) -> Response:
         "metrics": vector_timings(*given),
         **explained(front, *given),
     }
-    return reply(whole)
 
 
 async def gathered(

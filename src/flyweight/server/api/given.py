@@ -4,6 +4,7 @@ Invariant: what a body calls one prompt is one prompt; which form it has is seen
 item.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
@@ -35,24 +36,26 @@ class Fit(Protocol):
 
 def fitted(prompts: list[Any], body: Fit, front: Front, answer: int = 1) -> list[Any]:
     """Prompts with BOS and the like or without, as many of their ids as are wanted, and `answer`
-    more of the context left.  Raises `RequestError`.
+    more of the context left; those that take work are functions.
     """
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     if special and not cuts:
         return prompts
+    return [partial(_fitted, one, body, front, answer) for one in prompts]
+
+
+def _fitted(one: Any, body: Fit, front: Front, answer: int) -> dict[str, Any]:
+    """Raises `RequestError`."""
+    special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     longest = front.asking.facts.max_model_len
-    found = []
-    for one in prompts:
-        text, ids = (one, []) if isinstance(one, str) else (None, one)
-        if text is not None:
-            if cuts:
-                readable("prompt", text, most_bytes(front))
-            whole = None if cuts else longest
-            ids = encoded(front.tokenizer, text, whole, add_special=special)
-        kept = cut(ids, body, longest - answer)
-        same = len(kept) == len(ids)
-        found.append({"prompt": text if same else None, "prompt_token_ids": kept})
-    return found
+    text, ids = (one, []) if isinstance(one, str) else (None, one)
+    if text is not None:
+        if cuts:
+            readable("prompt", text, most_bytes(front))
+        whole = None if cuts else longest
+        ids = encoded(front.tokenizer, text, whole, add_special=special)
+    kept = cut(ids, body, longest - answer)
+    return {"prompt": text if len(kept) == len(ids) else None, "prompt_token_ids": kept}
 
 
 def most_bytes(front: Front) -> int:

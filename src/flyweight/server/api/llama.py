@@ -4,6 +4,7 @@ Invariant: a field that cannot be honoured is refused, and taken only with the v
 nothing.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from flyweight.collect import Collector, Piece
 from flyweight.errors import RequestError
-from flyweight.prompts import Lane
+from flyweight.prompts import Lane, encoded, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import schema_in
 from flyweight.server.api.sampling import TOKEN, Bias, Explain, Id, No, Options, params_of
@@ -30,6 +31,7 @@ from flyweight.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 NEVER = -100.0  # the bias of a token that is switched off
+MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1)]  # one prompt: ids with texts between them
 SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -104,20 +106,20 @@ class LlamaBody(Options):
             found["logit_bias"] = biases(self.logit_bias, tokenizer)
         return found
 
-    def prompts(self, tokenizer: Tokenizer) -> list[Any]:
+    def prompts(self, front: Front) -> list[Any]:
         """Each prompt by itself: a list with an id at its top is one."""
         given: Any = self.prompt
         if isinstance(given, str):
             return [given]
         if any(isinstance(one, int) for one in given):
             given = [given]
-        return [one if isinstance(one, str) else mixed(one, tokenizer) for one in given]
+        return [one if isinstance(one, str) else partial(mixed, one, front) for one in given]
 
 
 async def completion(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), LlamaBody)
-    params = params_of(body.wanted(front.defaults, front.tokenizer))
-    prompts = await front.aside(body.prompts, front.tokenizer)
+    params = params_of(await front.aside(body.wanted, front.defaults, front.tokenizer))
+    prompts = body.prompts(front)
     salt = "" if body.cache_prompt else uuid4().hex
     lane = Lane(salt, explain=bool(body.return_cache_explanation))
     asked = await front.ask(prompts, params, lane, "json_schema")
@@ -209,18 +211,27 @@ class LlamaWriter:
         }
 
 
-def mixed(given: list[Any], tokenizer: Tokenizer) -> list[int]:
-    """Ids of one prompt; only a text that comes first gets a BOS."""
+def mixed(given: list[Any], front: Front) -> list[int]:
+    """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
+    longest = front.asking.facts.max_model_len
     found: list[int] = []
     for i, one in enumerate(given):
         text = isinstance(one, str)
-        found += tokenizer.encode(one, add_special=i == 0) if text else [one]
+        found += encoded(front.tokenizer, one, longest, add_special=i == 0) if text else [one]
+        if len(found) > longest:  # the rest is not read
+            raise too_long(len(found), longest)
     return found
 
 
 def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
     """Pairs of an id or a text (each of its tokens) and a bias.  Raises `RequestError`."""
     pairs = list(given.items()) if isinstance(given, dict) else given
+    size = sum(len(token) for token, _ in pairs if isinstance(token, str))
+    if size > MOST_BIASED:
+        raise RequestError(
+            f"logit_bias has texts of {size} characters; allowed: at most {MOST_BIASED}",
+            "logit_bias",
+        )
     found: dict[int, float] = {}
     for token, bias in pairs:
         if bias is False:

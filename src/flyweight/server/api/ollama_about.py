@@ -5,6 +5,7 @@ never made up.
 """
 
 import time
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.prompts import beginning
 from flyweight.server.api.about import all_names
 from flyweight.server.api.embeddings import Dimensions, gathered, vectors
 from flyweight.server.api.given import Texts
@@ -49,26 +51,29 @@ async def embed(front: Front, request: Request) -> Response:
     lane = front.lane(body.model.removesuffix(LATEST), None, None)
     given: list[Any] = [body.input] if isinstance(body.input, str) else list(body.input)
     if body.truncate:
-        given = await front.aside(shortened, front, given)
+        given = [partial(shortened, front, text) for text in given]
     with named(("prompt", "input")):
         found = await gathered(front, request, given, PoolingParams(), lane, body.dimensions)
-    return reply(
-        {
-            "model": body.model,
-            "embeddings": [list(vector) for vector in vectors(found, body.dimensions)],
-            "total_duration": ns(time.monotonic() - began),
-            "load_duration": 0,
-            "prompt_eval_count": sum(len(one.tokens) for one in found),
-        }
-    )
+    took = time.monotonic() - began
+
+    def written() -> Response:
+        return reply(
+            {
+                "model": body.model,
+                "embeddings": [list(vector) for vector in vectors(found, body.dimensions)],
+                "total_duration": ns(took),
+                "load_duration": 0,
+                "prompt_eval_count": sum(len(one.tokens) for one in found),
+            }
+        )
+
+    return await front.written(written)
 
 
-def shortened(front: Front, given: list[str]) -> list[Any]:
-    """Texts as what fits into the context."""
-    most = front.asking.facts.max_model_len
-    return [
-        {"prompt": text, "prompt_token_ids": front.tokenizer.encode(text)[:most]} for text in given
-    ]
+def shortened(front: Front, text: str) -> dict[str, Any]:
+    """A text as what of it fits into the context."""
+    ids = beginning(front.tokenizer, text, front.asking.facts.max_model_len)
+    return {"prompt": text, "prompt_token_ids": ids}
 
 
 async def tags(front: Front, request: Request) -> Response:

@@ -4,15 +4,29 @@ Invariant: one entry a token, the chosen one first; a token's bytes are its own,
 be half a character; places in a text are those of the reply, whole or streamed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
+
+import msgspec
 
 from flyweight.collect import Collector
 from flyweight.results import Logprob
+from flyweight.server.http.sse import encode
 from flyweight.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no minus infinity
+RUN = 128  # entries of a list that are encoded in one call, which lets nobody else run
 Entry = dict[int, Logprob]
+
+
+def in_runs(items: Iterable[object]) -> msgspec.Raw:
+    """A JSON list, encoded as its items are made: they are never all there as objects."""
+    left = iter(items)
+    runs: list[bytes] = []
+    while run := list(islice(left, RUN)):
+        runs.append(encode(run)[1:-1])
+    return msgspec.Raw(b"[" + b",".join(runs) + b"]")
 
 
 class Spelling:
@@ -63,7 +77,7 @@ class TextScores:
             token = next(iter(entry))
             self._add(lists, token, entry, self.at)
             self.at += 0 if token in self.hidden else begun(self.spelling.raw(token))
-        return lists
+        return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
 
     def _prompt(self, lists: dict[str, list[Any]]) -> None:
         ids = self.collector.request.tokens
@@ -89,17 +103,18 @@ class TextScores:
 
 def chat_scores(found: Sequence[Entry], most: int, spelling: Spelling) -> dict[str, Any]:
     """Of /v1/chat/completions, `most` alternatives each."""
-    return {"content": [_position(entry, most, spelling) for entry in found]}
+    return {"content": in_runs(_position(entry, most, spelling) for entry in found)}
 
 
-def token_scores(found: Sequence[Entry], spelling: Spelling) -> list[dict[str, Any]]:
+def token_scores(found: Sequence[Entry], spelling: Spelling) -> msgspec.Raw:
     """Of llama-server's /completion, with each token's id."""
-    listed = []
-    for entry in found:
-        every = {token: {"id": token, **spelling.one(token, one)} for token, one in entry.items()}
-        ranked = [every[token] for token, _ in sorted(entry.items(), key=_rank)]
-        listed.append({**next(iter(every.values())), "top_logprobs": ranked})
-    return listed
+    return in_runs(_token(entry, spelling) for entry in found)
+
+
+def _token(entry: Entry, spelling: Spelling) -> dict[str, Any]:
+    every = {token: {"id": token, **spelling.one(token, one)} for token, one in entry.items()}
+    ranked = [every[token] for token, _ in sorted(entry.items(), key=_rank)]
+    return {**next(iter(every.values())), "top_logprobs": ranked}
 
 
 def prompt_scores(collector: Collector) -> list[dict[str, Any] | None]:

@@ -101,7 +101,12 @@ class DetokenizeBody(BaseModel):
 async def tokenize(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), TokenizeBody)
     front.lane(body.model, None, None)
-    ids = await front.aside(body.ids, front)
+    return await front.aside(lambda: reply(tokenized(front, body)))
+
+
+def tokenized(front: Front, body: TokenizeBody) -> dict[str, Any]:
+    """Raises `RequestError`."""
+    ids = body.ids(front)
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": front.asking.facts.max_model_len,
@@ -111,7 +116,7 @@ async def tokenize(front: Front, request: Request) -> Response:
         found["tokens"] = [{"id": i, "piece": _piece(front, i)} for i in ids]
     if body.return_token_strs:
         found["token_strs"] = [front.tokenizer.piece(i) for i in ids]
-    return reply(found)
+    return found
 
 
 async def detokenize(front: Front, request: Request) -> Response:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from flyweight.server.http.errors import HttpError
 from flyweight.server.settings import ServerSettings
 
+PREPARING = 16  # requests that may prepare even where fewer may wait
 LONGEST_WAIT = 60  # seconds a client is told to stay away at most
 PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
 
@@ -25,15 +26,35 @@ class Place:
 
 @dataclass(slots=True)
 class Door:
-    """`waiting` requests and tokens have come in and were not scheduled yet."""
+    """`requests` and `tokens` have come in and were not scheduled yet; `preparing` requests are
+    before that.
+    """
 
     limits: ServerSettings
     clock: Callable[[], float] = time.monotonic
     requests: int = 0
     tokens: int = 0
+    preparing: int = 0
     draining: bool = False
     refused: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
     _gone: list[tuple[float, int]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Raises `HttpError` where too many requests are being read."""
+        most = max(self.limits.queue_requests, PREPARING)
+        if self.preparing >= most:
+            self.refused["requests"] += 1
+            raise HttpError(
+                429,
+                f"{self.preparing} requests are being prepared; at most {most} may",
+                code="queue_full",
+                headers={"retry-after": str(self.retry_after())},
+            )
+        self.preparing += 1
+
+    def prepared(self) -> None:
+        """One of them runs, or was given up."""
+        self.preparing -= 1
 
     def enter(self, requests: int, tokens: int) -> Place:
         """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""

@@ -57,6 +57,12 @@ class HttpError(Exception):
         }
 
 
+def late(seconds: float) -> HttpError:
+    """Of a request that was not answered in time."""
+    words = f"not answered within {seconds:g} seconds; --request-timeout sets that"
+    return HttpError(504, words, code="deadline")
+
+
 def status_text(status: int) -> str:
     return HTTPStatus(status).phrase.lower()
 

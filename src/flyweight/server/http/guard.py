@@ -17,6 +17,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flyweight.server.http.bodies import Bodies
 from flyweight.server.http.errors import HttpError, note, told
 from flyweight.server.http.origins import Given, Origins
 from flyweight.server.http.sse import reply
@@ -50,6 +51,7 @@ class Guard:
         named = {host.lower() for host in settings.allowed_hosts}
         self.hosts = {*LOOPBACK, "[::1]", *named} if settings.local or named else None
         self.origins = Origins(settings)
+        self.bodies = Bodies(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +69,8 @@ class Guard:
                 await _allow(preflight, answer)
                 return
             self._check(scope, headers)
-            body = await self._body(scope, headers, receive)
+            taken = scope["method"] in WITH_BODY
+            body = await self.bodies.read(headers, receive) if taken else b""
         except HttpError as refused:
             error = told(refused)
             shape = self.shapes.get(scope["path"], HttpError.body)
@@ -80,6 +83,8 @@ class Guard:
             if answer.begun:  # all that is left is to close the connection
                 raise RuntimeError("an answer broke off") from None
             await reply(told(error).body(), 500)(scope, receive, answer)
+        finally:
+            self.bodies.free(len(body))  # routes keep parts of it until they have answered
 
     def _host(self, scope: Scope, headers: Headers) -> str:
         """The Host, which is one that is served here."""
@@ -114,32 +119,6 @@ class Guard:
         digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
         found = [hmac.compare_digest(digest, key) for key in self.keys]
         return any(found)
-
-    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
-        if scope["method"] not in WITH_BODY:
-            return b""
-        most = self.settings.body_bytes
-        length = headers.get("content-length")
-        if length is not None and (not length.isdecimal() or int(length[:20]) > most):
-            raise too_large(most)
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self.settings.body_seconds):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return b""
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > most:
-                        raise too_large(most)
-                    parts.append(part)
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            raise HttpError(408, "the body took too long to come") from None
-        return b"".join(parts)
 
 
 class Answer:
@@ -182,10 +161,6 @@ async def _refuse(
                 while message.get("more_body", False):
                     message = await receive()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def too_large(most: int) -> HttpError:
-    return HttpError(413, f"the body is larger than {most} bytes; --max-body-bytes sets that")
 
 
 def _given(body: bytes, receive: Receive) -> Receive:

@@ -42,8 +42,9 @@ def room(wanted: int) -> int:
 def raw_reply(error: HttpError) -> bytes:
     """A refusal as bytes, for who never became a request."""
     body = encode(error.body())
+    named = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
     head = (
-        f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
+        f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n{named}"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body

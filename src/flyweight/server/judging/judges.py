@@ -1,7 +1,8 @@
 """Whether constraints can be kept to, asked of processes that can be killed (`judge`).
 
 Invariant: an answer comes within the time given, whatever is asked; a process that failed is
-replaced; the event loop never waits.  The same question is asked once, and answers are remembered.
+replaced; the event loop never waits.  The same question is asked once, as long as somebody waits
+for it, and answers are remembered.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -30,6 +32,14 @@ class Killed(Exception):
     """Somebody else ended a process: the system, where memory is used up."""
 
 
+@dataclass(slots=True)
+class Question:
+    """What is being found out, and how many wait for it."""
+
+    task: asyncio.Task[str]
+    waiting: int = 0
+
+
 class Judges:
     """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question."""
 
@@ -40,20 +50,32 @@ class Judges:
         self.idle: list[Process] = []
         self._places = asyncio.Semaphore(MOST)
         self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
-        self._asked: dict[StructuredOutputs, asyncio.Task[str]] = {}
+        self._asked: dict[StructuredOutputs, Question] = {}
 
     async def check(self, outputs: StructuredOutputs) -> None:
         """Raises `RequestError`."""
         answer = self._known.get(outputs)
         if answer is None:
-            task = self._asked.get(outputs)
-            if task is None:
-                task = self._asked[outputs] = asyncio.create_task(self._settle(outputs))
-            answer = await asyncio.shield(task)  # one who leaves does not take it from the others
+            answer = await self._wait(outputs)
         else:
             self._known.move_to_end(outputs)
         if answer:
             raise RequestError(answer, NAME)
+
+    async def _wait(self, outputs: StructuredOutputs) -> str:
+        """The answer to a question, with all who ask the same; it is dropped when none is left."""
+        question = self._asked.get(outputs)
+        if question is None:
+            task = asyncio.create_task(self._settle(outputs))
+            question = self._asked[outputs] = Question(task)
+        question.waiting += 1
+        try:
+            return await asyncio.shield(question.task)
+        finally:
+            question.waiting -= 1
+            if not question.waiting and not question.task.done():
+                del self._asked[outputs]  # whoever comes now asks anew
+                question.task.cancel()
 
     async def close(self) -> None:
         """Ends the processes that wait for questions."""
@@ -68,7 +90,9 @@ class Judges:
                 self._known.popitem(last=False)
             return answer
         finally:
-            del self._asked[outputs]
+            question = self._asked.get(outputs)
+            if question is not None and question.task is asyncio.current_task():
+                del self._asked[outputs]
 
     async def _ask(self, outputs: StructuredOutputs) -> str:
         """Raises `HttpError` where the system ends every process that is asked."""

@@ -1,0 +1,50 @@
+"""What the port says before there is a model: 503 to everything, and when to ask again.
+
+Invariant: an answer holds nothing of the server but that it loads, so nobody's key or Host is
+looked at; a connection ends soon, whatever its client does.
+"""
+
+import asyncio
+import socket
+from typing import cast
+
+from flyweight.server.http.errors import HttpError
+from flyweight.server.http.protocol import raw_reply
+
+ENDS = b"\r\n\r\n"  # of a head
+HEAD = 64 << 10  # bytes of one; more need not come to be answered
+LONGEST = 5.0  # seconds a connection stays, for a head to come and its answer to be read
+LOADING = HttpError(
+    503, "the model is being loaded", code="loading", headers={"retry-after": "1"}
+)  # fmt: skip
+
+
+class Waiting(asyncio.Protocol):
+    """A connection: a head comes, the answer goes, and what else comes is thrown away."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._answered = False
+        self._end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._end = asyncio.get_running_loop().call_later(LONGEST, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return
+        self._head += data
+        if ENDS in self._head or len(self._head) > HEAD:
+            self._answered, self._head = True, b""
+            self._transport.write(raw_reply(LOADING))
+            self._transport.write_eof()  # closed at once, unread bytes would take the answer along
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+
+
+async def answering(sock: socket.socket) -> asyncio.Server:
+    """Answers on a port until closed; `sock` itself stays open for who serves after that."""
+    return await asyncio.get_running_loop().create_server(Waiting, sock=sock.dup())

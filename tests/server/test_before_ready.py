@@ -1,0 +1,89 @@
+"""What a server says before it has its model."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from flyweight.server.http.loading import answering
+from flyweight.server.run import listen
+from http_server import WAIT, Running
+
+SCRIPT = """
+import json, sys, time
+sys.path.insert(0, {tests!r})
+from flyweight.server import life
+from serve_settings import Quiet, Settings, ServerSettings, Wishes, serve
+loaded = life.describe
+def slowly(path):
+    sys.stdin.readline()
+    return loaded(path)
+life.describe = slowly
+sys.exit(serve(Settings.of(), ServerSettings(port={port}), Quiet(), Wishes()))
+"""
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"
+
+
+def free() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def test_everything_is_a_503_until_it_is_ready() -> None:
+    port = free()
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), port=port)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=dict(os.environ),
+    )  # fmt: skip
+    server = Running(process, port)
+    assert process.stdin is not None
+    try:
+
+        def there() -> bool:
+            try:
+                return server.get("/health").status == 503
+            except OSError:
+                return False
+
+        server.until(there)
+        for path in ("/health", "/ready", "/v1/models", "/nowhere"):
+            got = server.get(path)
+            assert got.status == 503 and got.json["error"]["code"] == "loading"
+            assert int(got.headers["retry-after"]) >= 1
+        assert server.post("/v1/completions", {"prompt": "x" * 200_000}).status == 503
+        process.stdin.write("\n")
+        process.stdin.flush()
+        server.until(lambda: server.get("/ready").status == 200)
+        assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status == 200
+        assert server.stop() == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(WAIT)
+        process.stdin.close()
+
+
+def test_the_port_stays_open_for_who_serves_next() -> None:
+    sock = listen("127.0.0.1", 0)
+
+    async def work() -> None:
+        early = await answering(sock)
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(POST)  # its body is not whole: answered all the same
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        early.close()
+        later = asyncio.open_connection(*sock.getsockname())
+        _, writer = await later  # it waits to be accepted
+        sock.setblocking(True)
+        sock.accept()[0].close()
+        writer.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        sock.close()

@@ -1,0 +1,97 @@
+"""Large replies: written away from the event loop, in pieces, and the same bytes."""
+
+import asyncio
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flyweight import LLM
+from flyweight.collect import Collector
+from flyweight.server.answer import LARGE, answer
+from flyweight.server.api import scores
+from flyweight.server.front import Front
+from flyweight.server.http.sse import encode
+from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
+
+
+def collected(tokens: int) -> Collector:
+    """One whose answer has come."""
+    tokenizer = LLM().tokenizer
+    request = Request("r", (1, 2), SamplingParams(logprobs=2), max_tokens=tokens)
+    found = Collector(request, tokenizer, "x")
+    scored = TokenLogprobs(-1.0, 1, (5, 6), (-1.0, -2.0))
+    found.feed(Event("r", 0, (5,) * tokens, (scored,) * tokens, finish=Finish.LENGTH))
+    return found
+
+
+class Whole:
+    """A writer that notes where it writes."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+
+    def whole(self) -> Any:
+        self.thread = threading.get_ident()
+        return {"written": True}
+
+
+class Bundle:
+    """One that has everything."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collectors = [collector]
+
+    async def done(self) -> None: ...
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *gone: object) -> None: ...
+
+
+@pytest.mark.parametrize("tokens, aside", [(2, False), (LARGE, True)])
+def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
+    async def work() -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        front: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
+        front._writers = ThreadPoolExecutor(1)
+        front.written = lambda work: Front.written(front, work)
+        request: Any = SimpleNamespace(state=None, receive=asyncio.Event().wait)
+        writer: Any = Whole()
+        got = await answer(front, request, [], lambda bundle: writer, stream=False)
+        assert got.body == b'{"written":true}'
+        assert (writer.thread != threading.get_ident()) is aside
+        front._writers.shutdown()
+
+    asyncio.run(work())
+
+
+def test_text_is_not_made_while_events_come() -> None:
+    (choice,) = collected(500).choices
+    assert len(choice.unread) == 500 and choice.closing
+
+
+def test_no_call_encodes_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def noted(value: Any) -> bytes:
+        sizes.append(len(value))
+        return encode(value)
+
+    monkeypatch.setattr(scores, "encode", noted)
+    spelling = scores.Spelling(LLM().tokenizer)
+    many = 10 * scores.RUN + 3
+    logprobs = collected(many).output().outputs[0].logprobs
+    assert logprobs is not None
+    plain = [encode(scores._position(entry, 2, spelling)) for entry in logprobs]
+    sizes.clear()
+    chat = encode(scores.chat_scores(logprobs, 2, spelling))
+    assert chat == b'{"content":[' + b",".join(plain) + b"]}"
+    text = scores.TextScores(collected(many), 2, spelling).told(logprobs)
+    assert len(json.loads(encode(text))["top_logprobs"]) == many
+    assert len(json.loads(encode(scores.token_scores(logprobs, spelling)))) == many
+    assert json.loads(encode(scores.chat_scores([], 2, spelling))) == {"content": []}
+    assert max(sizes) == scores.RUN
