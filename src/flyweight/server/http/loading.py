@@ -29,7 +29,7 @@ class Waiting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._end = asyncio.get_running_loop().call_later(LONGEST, transport.abort)
+        self._end = asyncio.get_running_loop().call_later(LONGEST, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._answered:
