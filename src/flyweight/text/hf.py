@@ -31,6 +31,7 @@ from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
 from flyweight.untrusted import read_bytes, shown
 
 MOST_BYTES = 256 << 20
+LONG = 1 << 12  # characters whose reading would hold other threads up
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
 
 
@@ -62,9 +63,9 @@ class HfCodec:
         """`encode`, with the library's own faults."""
         library = self._library if parse_special else self._literal
         if not add_special or self._around is None:
-            return list(library.encode(text, add_special_tokens=add_special).ids)
+            return _read(library, text, add_special)
         before, after = self._around
-        return [*before, *library.encode(text, add_special_tokens=False).ids, *after]
+        return [*before, *_read(library, text, False), *after]
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         kept = [i for i in ids if self._shown(skip_special, i)]
@@ -122,6 +123,13 @@ class HfCodec:
 
     def _settles(self, token: int) -> bool:
         return not BYTE_PIECE.fullmatch(self.piece(token))
+
+
+def _read(library: Tokenizer, text: str, add_special: bool) -> list[int]:
+    """Ids of a text; of a long one by the call that lets other threads run."""
+    if len(text) < LONG:
+        return list(library.encode(text, add_special_tokens=add_special).ids)
+    return list(library.encode_batch([text], add_special_tokens=add_special)[0].ids)
 
 
 def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
