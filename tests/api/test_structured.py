@@ -123,6 +123,23 @@ def test_options_that_leave_no_token_end_their_request_alone(llm: LLM) -> None:
     assert second.outputs[0].text == "abc"
 
 
+def test_one_at_his_prompt_does_not_end_for_the_error_of_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of which nothing is drawn has no row: the row after it is somebody else's."""
+    llm = LLM(folder, long_prefill_token_threshold=2)
+    llm.generate("A", wanted(form={"regex": "abc"}))  # compiled, so that it comes beside the prompt
+
+    def broken(*anything: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(llm.loaded.engine.grammars, "_mark", broken)
+    plain = SamplingParams(max_tokens=3, ignore_eos=True)
+    long, short = llm.generate(["one two " * 40, "A"], [plain, wanted(form={"regex": "abc"})])
+    assert "ZeroDivisionError" in str(short.outputs[0].stop_reason)
+    assert long.outputs[0].finish_reason == "length"
+
+
 @pytest.mark.parametrize("drafts", [0, 4])
 def test_who_waits_for_his_mask_gets_the_same_tokens(folder: Path, llm: LLM, drafts: int) -> None:
     """With no time for masks, each step makes one; what the others draw does not count."""
