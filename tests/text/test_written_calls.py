@@ -177,14 +177,17 @@ def test_whatever_python_writes_is_read(arguments: dict[str, Any]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.text("'\"\\xu08aU ab{}[],:TrueNon1.-e", max_size=24))
 def test_python_agrees_with_what_is_taken(value: str) -> None:
-    """What both read as a literal is the same one."""
+    """What both read as a call is the same one."""
     found = read(PYTHON, f"[now(a={value})]")
     try:
-        theirs = ast.literal_eval(value.strip())
-        told = json.loads(json.dumps(theirs))
+        call = ast.parse(f"now(a={value})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        told = {
+            one.arg: json.loads(json.dumps(ast.literal_eval(one.value))) for one in call.keywords
+        }
     except (ValueError, SyntaxError, MemoryError, TypeError):
         return
-    assert not found.calls or calls(found) == [("now", {"a": told})]
+    assert not found.calls or calls(found) == [("now", told)]
 
 
 @pytest.mark.parametrize(

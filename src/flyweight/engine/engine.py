@@ -55,7 +55,7 @@ class Engine:
         self.pooling, self.beams = Pooling(), Beams(scheduler)
         self.grammars = grammars or Grammars()
         self.adapters = {name: i for i, name in enumerate(adapters)}
-        self.places = [0] * (scheduler.limits.draft_tokens if drafter else 0)  # see `_judged`
+        self.places: list[int] = []  # see `_judged`
         self._columns = Columns()
         self.computing = False  # within the runner, the long part of a step
         self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
@@ -267,6 +267,7 @@ class Engine:
         self.metrics.drafts += 1
         self.metrics.proposed += guesses
         self.metrics.accepted += len(stood) - 1
+        self.places += [0] * (guesses - len(self.places))
         for place in range(len(stood) - 1):
             self.places[place] += 1
         return stood

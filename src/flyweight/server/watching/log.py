@@ -5,10 +5,12 @@ length, and what does not fit is counted.  A value is one word of printable ASCI
 prompts, answers, keys and query strings are never given to this room.
 """
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO
 from urllib.parse import quote
@@ -50,6 +52,7 @@ class Log:
         if self._writer is not None:
             self._lines.put(None)
             self._writer.join(seconds)
+        _settle(self.to or sys.stderr)
 
     def _write(self) -> None:
         to = self.to or sys.stderr
@@ -59,6 +62,15 @@ class Log:
                 to.flush()
             except (OSError, ValueError):
                 self.lost += 1  # nobody reads any more
+
+
+def _settle(to: IO[str]) -> None:
+    """What cannot be written is dropped: an exit code tells of the server, not of a full disk."""
+    try:
+        to.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
 
 
 def line(form: str, when: float, name: str, facts: Told) -> str:
