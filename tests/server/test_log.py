@@ -122,3 +122,13 @@ def test_a_process_that_ends_is_told_of() -> None:
         page = server.get("/metrics").body.decode()
         assert 'flyweight:engine_restarts_total{engine="0",model_name="stories"} 1.0' in page
         assert 'finished_reason="error",model_name="stories"} 1.0' in page
+
+
+def test_what_a_full_disk_did_not_take_is_dropped_at_the_end() -> None:
+    """Python would end with 120 where its last flush fails."""
+    with open("/dev/full", "w") as full:
+        log = Log(to=full)
+        log.event("ready")
+        log.close()
+        full.write("more")
+        full.flush()
