@@ -14,7 +14,7 @@ import pytest
 from http_server import NOTHING, Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
-SHORT, LONG = 5.0, 240.0  # seconds of soaking
+SHORT, LONG = 8.0, 240.0  # seconds of soaking
 IDLE = 3.0
 CANARY, KEY = "xyzzyplugh", "sk-quuxfrobnicate"
 

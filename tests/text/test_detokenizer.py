@@ -9,7 +9,7 @@ from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_small_vocabularies(small: Tokenizer, data: st.DataObject) -> None:
     check(small, data)
