@@ -123,7 +123,7 @@ class Collector:
         self.echo = self._prompt_text() if params.echo else ""
         self._prompt = _Scores(params.prompt_logprobs or 0)
         self.choices = [
-            _Choice(self._detokenizer(), _Scores(params.logprobs or 0), self.echo)
+            _Choice(self.detokenizer(), _Scores(params.logprobs or 0), self.echo)
             for _ in range(max(params.n, request.width))
         ]
 
@@ -217,7 +217,8 @@ class Collector:
             return None
         return PromptLogprobs(self._prompt.listed(self._spelled))
 
-    def _detokenizer(self) -> Detokenizer:
+    def detokenizer(self) -> Detokenizer:
+        """Makes the text of one choice from its beginning."""
         params = self.request.params
         return Detokenizer(
             self.tokenizer,

@@ -127,6 +127,16 @@ def responses(client: OpenAI, model: str) -> None:
     events = list(client.responses.create(**given, stream=True))
     said = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     assert said == whole.output_text == events[-1].response.output_text
+    scored = {**given, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    known = client.responses.create(**scored).output[0].content[0].logprobs
+    assert len(known) == 12 and all(len(one.top_logprobs) == 2 for one in known)
+    assert "".join(one.token for one in known) == whole.output_text
+    told = list(client.responses.create(**scored, stream=True))
+    assert told[-1].response.output[0].content[0].logprobs == known
+    told = [e.logprobs for e in told if e.type == "response.output_text.delta"]
+    assert [one.logprob for many in told for one in many] == [one.logprob for one in known]
+    with client.responses.stream(**scored) as stream:
+        assert [e.logprobs for e in stream if e.type == "response.output_text.delta"] == told
     with client.responses.stream(**given, text={"format": {"type": "text"}}) as stream:
         for _ in stream:
             pass

@@ -54,6 +54,43 @@ def test_events_come_in_order_and_end_with_the_whole(talker: Running) -> None:
     assert last["usage"]["output_tokens"] == 16
 
 
+SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def test_log_probabilities_are_chats(talker: Running) -> None:
+    body = {"input": "A cat sat.", **GREEDY, **SCORED}
+    got = talker.post("/v1/responses", body).json
+    same = {"messages": TALK, "temperature": 0, "max_tokens": 16, "logprobs": True}
+    chat = talker.post("/v1/chat/completions", {**same, "top_logprobs": 2}).json
+    known = got["output"][0]["content"][0]["logprobs"]
+    assert known == chat["choices"][0]["logprobs"]["content"] and len(known) == 16
+    assert got["top_logprobs"] == 2 and len(known[0]["top_logprobs"]) == 2
+    bare = talker.post("/v1/responses", {**body, "top_logprobs": None}).json
+    told = bare["output"][0]["content"][0]["logprobs"]
+    assert [one["logprob"] for one in told] == [one["logprob"] for one in known]
+    assert all(one["top_logprobs"] == [] for one in told)
+
+
+def test_events_have_the_log_probabilities_of_their_text(talker: Running) -> None:
+    body = {"input": "A cat sat.", **GREEDY, **SCORED}
+    known = talker.post("/v1/responses", body).json["output"][0]["content"][0]["logprobs"]
+    events = talker.post("/v1/responses", {**body, "stream": True}).events
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    assert [one for e in deltas for one in e["logprobs"]] == known
+    for delta in deltas:
+        assert delta["delta"] == "".join(one["token"] for one in delta["logprobs"])
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    (part,) = [e["part"] for e in events if e["type"] == "response.content_part.done"]
+    last = events[-1]["response"]["output"][0]["content"][0]
+    assert done["logprobs"] == part["logprobs"] == last["logprobs"] == known
+
+
+def test_top_logprobs_that_nobody_included_are_refused(talker: Running) -> None:
+    got = talker.post("/v1/responses", {"input": "x", "top_logprobs": 2})
+    assert got.status == 400 and got.json["error"]["param"] == "top_logprobs"
+    assert "include = ['message.output_text.logprobs']" in got.json["error"]["message"]
+
+
 def test_what_was_called_and_what_came_of_it(talker: Running) -> None:
     items = [
         *TALK,
@@ -75,8 +112,9 @@ def test_what_was_called_and_what_came_of_it(talker: Running) -> None:
         {"previous_response_id": "resp_1"},
         {"background": True},
         {"truncation": "auto"},
-        {"include": ["message.output_text.logprobs"]},
+        {"include": ["message.output_text.logits"]},
         {"top_logprobs": 3},
+        {"top_logprobs": 21, "include": ["message.output_text.logprobs"]},
         {"top_logprobs": False},
         {"stream_options": {"include_obfuscation": True}},
         {"conversation": "c"},

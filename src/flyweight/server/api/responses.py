@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.chatbody import Effort
@@ -21,6 +22,7 @@ from flyweight.server.api.tools import Named, ToolName
 from flyweight.server.body import limited
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
+from flyweight.types import MAX_LOGPROBS
 
 TAKEN = ("model", "temperature", "top_p", "parallel_tool_calls", "return_cache_explanation")
 
@@ -110,9 +112,11 @@ Item = Annotated[
         custom_error_message=f"an object whose type is one of {', '.join(map(repr, KINDS))}",
     ),
 ]
-# What a response may be asked to show, of things that this server's never have in them; its
-# reasoning is not encrypted, and is there in any case.
+# What a response may be asked to show: log-probabilities, and things that this server's never have
+# in them; its reasoning is not encrypted, and is there in any case.
+SCORES = "message.output_text.logprobs"
 Include = Literal[
+    "message.output_text.logprobs",
     "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
     "web_search_call.action.sources", "message.input_image.image_url",
     "computer_call_output.output.image_url", "code_interpreter_call.outputs",
@@ -122,6 +126,7 @@ NAMES = (
     ("prompt", "input"),
     (r"tools\.(\d+)\.function", r"tools.\1"),
     ("reasoning_effort", "reasoning.effort"),
+    ("logprobs", "top_logprobs"),
 )
 
 
@@ -210,7 +215,9 @@ class ResponseBody(Strict):
     reasoning: ReasoningChoice | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     stream_options: StreamChoice | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=0, description="None are told here.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
     store: No | None = Field(None, description="Nothing is kept here.")
     previous_response_id: None = Field(None, description="Nothing is kept here.")
     background: No | None = None
@@ -222,8 +229,23 @@ class ResponseBody(Strict):
     prompt_cache_key: str | None = Field(None, description=KEYS)
     return_cache_explanation: Explain = None
 
+    @property
+    def scored(self) -> int | None:
+        """Alternatives to be told of with each token; none where not even the tokens are.  Raises
+        `RequestError`.
+        """
+        if SCORES in (self.include or ()):
+            return self.top_logprobs or 0
+        if self.top_logprobs:
+            raise RequestError(
+                f"top_logprobs = {self.top_logprobs}, and include does not ask for them; allowed: "
+                f"0, or with include = ['{SCORES}']",
+                "top_logprobs",
+            )
+        return None
+
     def chat(self) -> dict[str, Any]:
-        """As a chat has it."""
+        """As a chat has it.  Raises `RequestError`."""
         talk = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
         if not isinstance(self.input, str):
             talk = messages(self.input)
@@ -232,6 +254,8 @@ class ResponseBody(Strict):
         found: dict[str, Any] = {"messages": talk, "max_tokens": self.max_output_tokens}
         for name in TAKEN:
             found[name] = getattr(self, name)
+        if self.scored is not None:
+            found |= {"logprobs": True, "top_logprobs": self.scored}
         if self.tools:
             found["tools"] = [tool.chat() for tool in self.tools]
         found["tool_choice"] = choice = self.tool_choice
@@ -263,6 +287,7 @@ class ResponseBody(Strict):
             "tool_choice": given.get("tool_choice") or "auto",
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+            "top_logprobs": self.top_logprobs or 0,
             "metadata": self.metadata or {},
             "user": self.user,
             "store": False,
@@ -284,7 +309,7 @@ async def responses(front: Front, request: Request) -> Response:
         front,
         request,
         asked,
-        lambda bundle: ResponseWriter(head, bundle, reading),
+        lambda bundle: ResponseWriter(head, bundle, reading, body.scored),
         stream=bool(body.stream),
     )
 

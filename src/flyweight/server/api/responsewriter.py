@@ -7,8 +7,12 @@ everything; the last event's response is the whole answer.
 from typing import Any
 from uuid import uuid4
 
+from msgspec import Raw
+
 from flyweight.collect import Piece
 from flyweight.server.answer import texts
+from flyweight.server.api.partscores import PartScores
+from flyweight.server.api.scores import Spelling
 from flyweight.server.api.telling import Step, Telling, arguments_of, told
 from flyweight.server.api.usage import timed
 from flyweight.server.bundle import Bundle
@@ -18,6 +22,7 @@ from flyweight.text.tools.deltas import Call, Kind
 from flyweight.text.tools.parser import Reading
 
 NAMES = {Kind.CONTENT: "output_text", Kind.REASONING: "reasoning_text"}
+NONE = Raw(b"[]")  # log-probabilities, where none are told
 
 
 class ResponseWriter:
@@ -25,9 +30,14 @@ class ResponseWriter:
 
     media = "text/event-stream"
 
-    def __init__(self, head: dict[str, Any], bundle: Bundle, reading: Reading) -> None:
+    def __init__(
+        self, head: dict[str, Any], bundle: Bundle, reading: Reading, most: int | None
+    ) -> None:
+        """With log-probabilities, `most` alternatives each, or without (none)."""
         self.front = bundle.front
         (self.collector,) = texts(bundle)
+        spelling = Spelling(self.front.tokenizer)
+        self.scores = None if most is None else PartScores(self.collector, most, spelling)
         self.reading, self.telling = reading, Telling(reading)
         self.head = {"id": f"resp_{uuid4().hex}", "object": "response", **head}
         self.output: list[dict[str, Any]] = []  # items that are done
@@ -41,7 +51,10 @@ class ResponseWriter:
         said = told(self.reading, choice)
         for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
             if text:
-                self.output.append(self._done(item_of(kind), kind, text))
+                known = NONE
+                if self.scores is not None and kind is Kind.CONTENT:
+                    known = self.scores.whole(choice, self.telling)
+                self.output.append(self._done(item_of(kind), kind, text, known))
         self.output += [
             {**call_of(call), "status": _status(arguments_of(call) is not None)}
             for call in said.calls
@@ -57,12 +70,8 @@ class ResponseWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         self.finish = piece.finish or self.finish
-        return b"".join(
-            [
-                self._called(step) if step.kind is Kind.NAME else self._step(step)
-                for step in self.telling.steps(piece)
-            ]
-        )
+        pieces = [piece] if self.scores is None else self.scores.singles(piece)
+        return b"".join([self._step(step) for one in pieces for step in self.telling.steps(one)])
 
     def end(self) -> bytes:
         response = self._response()
@@ -76,22 +85,26 @@ class ResponseWriter:
         )
 
     def _step(self, step: Step) -> bytes:
-        """A step of text or reasoning."""
+        known = NONE if self.scores is None else self.scores.step(step)
+        return self._called(step) if step.kind is Kind.NAME else self._text(step, known)
+
+    def _text(self, step: Step, known: Raw) -> bytes:
+        """A step of text, of whose log-probabilities these are `known`, or of reasoning."""
         kind, name = step.kind, NAMES[step.kind]
         if step.what == "open":
             self.item = item_of(kind)
             added = {"output_index": len(self.output), "item": {**self.item, "content": []}}
             return self._event("response.output_item.added", **added) + self._event(
-                "response.content_part.added", **self._place(), part=part_of(kind, "")
+                "response.content_part.added", **self._place(), part=part_of(kind, "", NONE)
             )
-        scores: dict[str, Any] = {"logprobs": []} if kind is Kind.CONTENT else {}
+        scores = {"logprobs": known} if kind is Kind.CONTENT else {}
         if step.what == "delta":
             return self._event(f"response.{name}.delta", **self._place(), delta=step.text, **scores)
         place = self._place()
         found = self._event(f"response.{name}.done", **place, text=step.text, **scores)
-        part = part_of(kind, step.text)
+        part = part_of(kind, step.text, known)
         found += self._event("response.content_part.done", **place, part=part)
-        return found + self._close(self._done(self.item, kind, step.text))
+        return found + self._close(self._done(self.item, kind, step.text, known))
 
     def _called(self, step: Step) -> bytes:
         """A step of a call."""
@@ -121,9 +134,9 @@ class ResponseWriter:
             "content_index": 0,
         }
 
-    def _done(self, item: dict[str, Any], kind: Kind, text: str) -> dict[str, Any]:
+    def _done(self, item: dict[str, Any], kind: Kind, text: str, known: Raw) -> dict[str, Any]:
         status = "incomplete" if self.finish == "length" else "completed"
-        return {**item, "status": status, "content": [part_of(kind, text)]}
+        return {**item, "status": status, "content": [part_of(kind, text, known)]}
 
     def _event(self, name: str, /, **facts: Any) -> bytes:
         self.sent += 1
@@ -182,10 +195,10 @@ def item_of(kind: Kind) -> dict[str, Any]:
     return {**head, "status": "in_progress"}
 
 
-def part_of(kind: Kind, text: str) -> dict[str, Any]:
+def part_of(kind: Kind, text: str, known: Raw) -> dict[str, Any]:
     if kind is Kind.REASONING:
         return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": known}
 
 
 def call_of(call: Call) -> dict[str, Any]:
