@@ -111,7 +111,9 @@ def test_each_content_has_its_tokens(parts: tuple[tuple[str, bool], ...], sizes:
 
 
 def test_what_a_call_was_made_of_has_its_tokens_where_it_was_none() -> None:
-    ids = TOKENIZER.encode('<tool_call>{"name": "look", "arguments": {"at": 1} x', add_special=False)
+    ids = TOKENIZER.encode(
+        '<tool_call>{"name": "look", "arguments": {"at": 1} x', add_special=False
+    )
     came = collector(ids)
     stream = Stream(came)
     for event in events(ids, [1]):
