@@ -11,6 +11,7 @@ from http_server import Running, started
 
 TALK = [{"role": "user", "content": "A cat sat."}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 GREEDY = {"temperature": 0, "max_tokens": 6}
 LONG = "Once upon a time there was a small cat who sat on a mat."
 THINKING = (
@@ -140,6 +141,28 @@ def test_a_beam_search_is_the_librarys(server: Running) -> None:
     talk = [{"role": "user", "content": "Once upon a time"}]
     said = ok(server, CHAT, messages=talk, **{k: v for k, v in asked.items() if k != "prompt"}, n=4)
     assert [one["message"]["content"] for one in said["choices"]] == beams
+
+
+@pytest.mark.parametrize("best", [None, 5])
+def test_a_search_streams_each_answer_in_one_chunk(server: Running, best: int | None) -> None:
+    asked = {"max_tokens": 8, "use_beam_search": True, "n": 3, "best_of": best}
+    text = {"prompt": ["Once upon a time", "A cat sat."], **asked}
+    whole = ok(server, TEXT, **text)
+    *events, last = server.post(TEXT, {**text, **STREAM}).events
+    chunks = [event["choices"][0] for event in events]
+    assert sorted(chunks, key=lambda c: c["index"]) == whole["choices"] and len(chunks) == 6
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    del asked["best_of"]  # which chats have not
+    talk = {"messages": TALK, **asked}
+    said = ok(server, CHAT, **talk)
+    *events, last = server.post(CHAT, {**talk, **STREAM}).events
+    chunks = [event["choices"][0] for event in events]
+    ends = [chunk for chunk in chunks if chunk["finish_reason"]]
+    assert len(chunks) == 6 and len(ends) == 3  # one says who speaks
+    for one in said["choices"]:
+        (end,) = [chunk for chunk in ends if chunk["index"] == one["index"]]
+        assert end["delta"]["content"] == one["message"]["content"]
+        assert end["finish_reason"] == one["finish_reason"]
 
 
 def prompt_of(server: Running, path: str, **body: Any) -> int:

@@ -129,7 +129,6 @@ def test_a_number_that_no_float_holds_is_named(talker: Running) -> None:
         (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream is true"),
         (TEXT, {"stream_options": {}, "stream": False}, "stream_options", "stream is true"),
         (TEXT, {"length_penalty": 2.0}, "length_penalty", "use_beam_search"),
-        (TEXT, {"use_beam_search": True, "stream": True}, "use_beam_search", "stream"),
         (TEXT, {"use_beam_search": True, "top_k": 5}, "top_k", "beam search"),
         (TEXT, {"use_beam_search": True, "logprobs": 1}, "logprobs", "beam search"),
         (TEXT, {"use_beam_search": True, "temperature": 0.5}, "temperature", "0, 1"),

@@ -1,7 +1,8 @@
 """Beam search, as vLLM's bodies ask for it: `use_beam_search`, `length_penalty`, and as many beams
 as there are choices (`best_of`, or `n`).
 
-Invariant: whatever else would have a say in which tokens come is refused by name.
+Invariant: whatever else would have a say in which tokens come is refused by name; answers are known
+at the end, so a stream brings each of them in one piece.
 """
 
 from dataclasses import fields
@@ -23,7 +24,6 @@ class Searching(Protocol):
 
     use_beam_search: bool | None
     length_penalty: float | None
-    stream: bool | None
 
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -55,10 +55,6 @@ def search(body: Searching, given: SamplingParams) -> BeamSearchParams:
         raise RequestError(
             f"temperature = {given.temperature:g}, and a beam search draws nothing; allowed: 0, 1",
             "temperature",
-        )
-    if body.stream:
-        raise RequestError(
-            "use_beam_search: its answers are known at the end; leave stream out", "use_beam_search"
         )
     many = "n" if given.best_of is None else "best_of"
     with named(("beam_width", many)):

@@ -60,6 +60,8 @@ class ChatWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         first = b""
+        if piece.choice >= (self.body.n or 1):  # a beam that is not among the best
+            return first
         if piece.choice not in self.begun:
             prompt_facts = {} if self.begun else self._prompt()
             self.begun.add(piece.choice)

@@ -62,7 +62,8 @@ async def completions(front: Front, request: Request) -> Response:
         ends = options.get("stop_token_ids", ())
         options["stop_token_ids"] = [*ends, *infill_of(front).ends]
     params = wanted_of(body, options)
-    if body.stream and body.best_of not in (None, body.n or 1):
+    drawn = body.best_of not in (None, body.n or 1) and not body.use_beam_search
+    if body.stream and drawn:
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     asked = await front.ask(prompts, params, lane, body.form_place)
@@ -163,7 +164,10 @@ class CompletionWriter:
         return b""
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
-        at = prompt * (self.body.n or 1) + piece.choice
+        many = self.body.n or 1
+        if piece.choice >= many:  # a beam that is not among the best
+            return b""
+        at = prompt * many + piece.choice
         if self.bare and piece.finish is None:
             plain = self.plain.get(at)
             if plain is None:
