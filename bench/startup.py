@@ -43,9 +43,11 @@ lap("tokenizer")
 found = build.describe(checkpoint.path)
 ops = build.backend(settings, machine().cores)
 began = now()
-weights = build.load_kept(settings, found, ops, build.Silent())
+weights, moving = build.load_kept(settings, found, ops, build.Silent())
 lap("weights")
-del weights
+moving.settle()
+lap("(moved later)")
+del weights, moving
 llm = LLM(sys.argv[1], max_num_seqs=1, prompt_logprob_rows=0)
 began = now()
 prompt = {"prompt_token_ids": llm.tokenizer.encode("Hi")}

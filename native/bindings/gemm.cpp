@@ -3,6 +3,7 @@
 
 #include "../blocks.h"
 #include "../checksum.h"
+#include "moving.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -44,54 +45,29 @@ void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, i
   new (self) Tiles{kind, n, k, arena.take(packed_nbytes(name, n, k))};
 }
 
-// A file of packed tiles; the descriptor may be closed.
+// A file of packed tiles, mapped; the descriptor may be closed.
 struct TileFile {
   std::shared_ptr<Pages> pages;
+  std::unique_ptr<Moving> moving;  // none where the mapping stays
 };
 
-bool grants_huge_pages() {
-  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string words;
-  return std::getline(setting, words) && words.find("[never]") == std::string::npos;
-}
-
-// A file's bytes in memory of our own, read by all threads.
-std::shared_ptr<Pages> copied(Engine& engine, int descriptor, size_t size) {
-  constexpr size_t kChunk = size_t{4} << 20;
-  auto pages = std::make_shared<Pages>(size);
-  std::atomic<bool> whole{true};
-  engine.pool.run(static_cast<int64_t>((size + kChunk - 1) / kChunk), [&](int64_t chunk, int) {
-    size_t at = static_cast<size_t>(chunk) * kChunk;
-    const size_t end = at + kChunk < size ? at + kChunk : size;
-    while (at < end) {
-      const ssize_t count = pread(descriptor, pages->data() + at, end - at, static_cast<off_t>(at));
-      if (count <= 0) {
-        whole = false;
-        return;
-      }
-      at += static_cast<size_t>(count);
-    }
-  });
-  if (!whole) throw std::runtime_error("the file cannot be read");
-  pages->freeze();
-  return pages;
-}
-
-// A mapping of a file decodes at 60 to 75 % of the speed of anonymous huge pages, even where it lies on huge pages itself
-// (docs/log.md), so the file is read into such where the system grants them and `small` does not say that a mapping is
-// wanted all the same.
-void map_tiles(TileFile* self, Engine& engine, int descriptor, bool small) {
+// Where the system grants no huge pages, or `small` says that a mapping is wanted all the same, nothing moves.
+void map_tiles(TileFile* self, int descriptor, bool small) {
   struct stat found {};
   require(fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0, "not a file with bytes in it");
-  const auto size = static_cast<size_t>(found.st_size);
   const Computing computing;  // pages may come from a disk
-  if (!small && grants_huge_pages()) {
-    new (self) TileFile{copied(engine, descriptor, size)};
-    return;
-  }
-  auto pages = std::make_shared<Pages>(descriptor, size);
-  pages->populate(0, size);
-  new (self) TileFile{std::move(pages)};
+  auto pages = std::make_shared<Pages>(descriptor, static_cast<size_t>(found.st_size));
+  pages->populate();
+  const bool stays = small || !grants_huge_pages();
+  auto moving = stays ? nullptr : std::make_unique<Moving>(pages, descriptor);
+  new (self) TileFile{std::move(pages), std::move(moving)};
+}
+
+size_t unmoved(const TileFile& file) { return file.moving ? file.moving->left() : 0; }
+
+void move_tiles(TileFile& file, Engine& engine, size_t count) {
+  const Computing computing;
+  if (file.moving) file.moving->move(engine.pool, count);
 }
 
 Tiles tiles_of(const TileFile& file, int64_t offset, const std::string& name, int64_t n, int64_t k) {
@@ -245,9 +221,10 @@ void bind_gemm(nb::module_& m) {
         const Arena::Piece& memory = nb::cast<const Tiles&>(self).memory;
         return Out<const uint8_t>(memory.data, {memory.size}, self);
       }, "The tiles as they lie in memory.");
-  nb::class_<TileFile>(m, "TileFile", "A file of packed tiles: read into huge pages, or mapped where there are none.")
-      .def("__init__", &map_tiles, nb::arg("pool"), nb::arg("descriptor"), nb::arg("small"))
-      .def_prop_ro("mapped", [](const TileFile& f) { return f.pages->of_file(); })
+  nb::class_<TileFile>(m, "TileFile", "A file of packed tiles, mapped; its pages may move to huge ones of our own.")
+      .def("__init__", &map_tiles, nb::arg("descriptor"), nb::arg("small"))
+      .def_prop_ro("unmoved", &unmoved, "Bytes that may still move.")
+      .def("move", &move_tiles, nb::arg("pool"), nb::arg("count"), "Moves so many more bytes, in whole huge pages.")
       .def_prop_ro("nbytes", [](const TileFile& f) { return f.pages->size(); })
       .def("tiles", &tiles_of, nb::arg("offset"), nb::arg("kind"), nb::arg("n"), nb::arg("k"),
            "The matrix whose tiles begin at an offset.");

@@ -46,7 +46,7 @@ class Pages {
     prefer_huge();
   }
   // The first `size` bytes of a file, to be read and shared with whoever maps it too.
-  Pages(int file, size_t size) : size_(size), read_only_(true), of_file_(true) {
+  Pages(int file, size_t size) : size_(size), read_only_(true) {
     reserve(PROT_NONE);
     if (mmap(data_, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
       munmap(mapping_, mapped_);
@@ -57,8 +57,7 @@ class Pages {
   Pages(const Pages&) = delete;
   Pages& operator=(Pages&& other) noexcept {
     std::swap(mapping_, other.mapping_), std::swap(mapped_, other.mapped_);
-    std::swap(data_, other.data_), std::swap(size_, other.size_);
-    std::swap(read_only_, other.read_only_), std::swap(of_file_, other.of_file_);
+    std::swap(data_, other.data_), std::swap(size_, other.size_), std::swap(read_only_, other.read_only_);
     return *this;
   }
   ~Pages() {
@@ -67,15 +66,10 @@ class Pages {
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
   bool read_only() const { return read_only_; }
-  bool of_file() const { return of_file_; }
-  void freeze() {
-    read_only_ = true;
-    mprotect(data_, size_, PROT_READ);
-  }
-  // All pages of a range are there before they are read, in one call.
-  void populate(size_t from, size_t count) const {
+  // All pages are there before they are read, in one call.
+  void populate() const {
 #if defined(MADV_POPULATE_READ)
-    if (from < size_) madvise(data_ + from, count < size_ - from ? count : size_ - from, MADV_POPULATE_READ);
+    madvise(data_, size_, MADV_POPULATE_READ);
 #endif
   }
 
@@ -97,7 +91,7 @@ class Pages {
   size_t mapped_ = 0;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
-  bool read_only_ = false, of_file_ = false;
+  bool read_only_ = false;
 };
 
 // Hands out pieces of large mappings one after the other, so that weights smaller than a huge page share one.  A mapping

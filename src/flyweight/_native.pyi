@@ -115,13 +115,17 @@ class Tiles:
 
 class TileFile:
     """
-    A file of packed tiles: read into huge pages, or mapped where there are none.
+    A file of packed tiles, mapped; its pages may move to huge ones of our own.
     """
 
-    def __init__(self, pool: Pool, descriptor: int, small: bool) -> None: ...
+    def __init__(self, descriptor: int, small: bool) -> None: ...
 
     @property
-    def mapped(self) -> bool: ...
+    def unmoved(self) -> int:
+        """Bytes that may still move."""
+
+    def move(self, pool: Pool, count: int) -> None:
+        """Moves so many more bytes, in whole huge pages."""
 
     @property
     def nbytes(self) -> int: ...

@@ -167,17 +167,22 @@ class AsyncLLM:
     # --- the engine's thread ---
 
     def _serve(self) -> None:
-        """Steps while there is work, sleeps while there is none."""
-        engine = self.llm.loaded.engine
+        """Steps while there is work, sleeps while there is none; weights move in between."""
+        engine, moving = self.llm.loaded.engine, self.llm.loaded.moving
         while True:
             with self._ring:
-                self._ring.wait_for(lambda: self._closed or self._inbox or engine.busy)
+                wait = 0 if moving.wanted else None
+                self._ring.wait_for(lambda: self._closed or self._inbox or engine.busy, wait)
                 if self._closed:
                     break
             try:
                 while self._inbox:
                     self._take(self._inbox.popleft())
-                self._step()
+                if engine.busy:
+                    self._step()
+                    moving.step()
+                else:
+                    moving.rest()
             except Exception as error:  # a bug of ours, or memory: those who wait must hear of it
                 self._end_all(error)
         self._end_all(closed())

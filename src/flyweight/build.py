@@ -41,6 +41,7 @@ from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
 from flyweight.weights.packed.folder import Folder
 from flyweight.weights.packed.layout import key_of, lay_out
+from flyweight.weights.packed.moving import Moving
 from flyweight.weights.packed.shelf import Bare, Note, Opener
 from flyweight.wire import F32
 
@@ -85,11 +86,13 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run.  `generation` is the checkpoint's generation_config.json, `isa` the
-    instruction set that is computed with.
+    """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
+    `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
+    computed with.
     """
 
     engine: Engine
+    moving: Moving
     ahead: Ahead
     tokenizer: Tokenizer
     spec: ModelSpec
@@ -186,7 +189,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
     memory = memory_plan(settings, asked, here, room)
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
-    weights = load_kept(settings, found, ops, tell)
+    weights, moving = load_kept(settings, found, ops, tell)
     low = [low_rank(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, Solo(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
@@ -208,6 +211,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
         adapter.close()
     return Loaded(
         engine=engine,
+        moving=moving,
         ahead=Ahead(engine.scheduler.pool, layers, ops),
         tokenizer=found.tokenizer,
         spec=found.spec,
@@ -221,7 +225,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
 
 def load_kept(
     settings: Settings, found: Described, ops: Ops, tell: Notify
-) -> dict[str, Weights | F32]:
+) -> tuple[dict[str, Weights | F32], Moving]:
     """The model's weights, from the packed ones kept of an earlier start where there are any; else
     they are kept for the next.
     """
@@ -230,7 +234,7 @@ def load_kept(
     try:
         weights = load(found.checkpoint, found.plan, ops, tell.progress, shelf)
         whole = True
-        return weights
+        return weights, shelf.moving
     finally:
         shelf.close(whole)
 

@@ -71,7 +71,7 @@ class LLM:
         )  # fmt: skip
         judge = Judge(lambda: spelled(self.tokenizer))
         self._asking = Asking(self.tokenizer, facts, self.settings.seed, judge)
-        self._loop = Loop(self.loaded.engine, limits)
+        self._loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 
     @property

@@ -14,6 +14,12 @@ from flyweight.types import Event, Request
 from flyweight.waiting import whole
 
 
+class Chore(Protocol):
+    """Something to be done a little at a time."""
+
+    def step(self) -> None: ...
+
+
 class Gathers(Protocol):
     """Takes one request's events; `feed` is true when a choice has ended that the engine knows
     nothing of (a stop string).
@@ -32,8 +38,9 @@ C = TypeVar("C", bound=Gathers)
 class Loop:
     """The requests under way, each with the list its run reads."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
-        self.engine, self.limits = engine, limits
+    def __init__(self, engine: Engine, limits: Limits, chore: Chore) -> None:
+        self.engine, self.limits, self.chore = engine, limits, chore
+        self.stepped = False
         self.live: dict[str, tuple[Gathers, dict[Gathers, None]]] = {}
 
     def run(self, collectors: Iterator[C]) -> Iterator[list[C]]:
@@ -70,7 +77,12 @@ class Loop:
         return held < self.limits.blocks * self.limits.block_size
 
     def step(self) -> None:
-        """One step; feeds every live collector."""
+        """One step; feeds every live collector.  The chore is done between two of them: the very
+        first answer does not wait for it.
+        """
+        if self.stepped:
+            self.chore.step()
+        self.stepped = True
         for event in self.engine.step():
             collector, news = self.live[event.id]
             news[collector] = None

@@ -84,6 +84,8 @@ class KVCacheModel:
 
     def _forward(self, tokens: Sequence[int]) -> None:
         """Writes the tokens' K/V after what is there."""
+        if self.length:
+            self.loaded.moving.step()
         runner, size = self.loaded.engine.runner, self.loaded.limits.block_size
         assert isinstance(runner, Runner)
         count, context = len(tokens), self.length + len(tokens)

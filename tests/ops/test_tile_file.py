@@ -1,8 +1,9 @@
-"""Packed tiles in a file: the same weights, mapped or read, never written, never beyond the file;
+"""Packed tiles in a file: the same weights, mapped or moved, never written, never beyond the file;
 and their layout, which files outlive.
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -55,7 +56,7 @@ def test_the_layout_has_the_number_it_had(ops: CpuOps, kind: str) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, ops: CpuOps) -> Iterator[int]:
-    """Three huge pages, the last with a q4_0 weight in it."""
+    """Three huge pages, a q4_0 weight in the last two."""
     tiles = packed(ops, "q4_0")
     raw = np.zeros(6 << 20, np.uint8)
     raw[AT : AT + len(tiles)] = tiles
@@ -65,15 +66,17 @@ def file(tmp_path: Path, ops: CpuOps) -> Iterator[int]:
     os.close(descriptor)
 
 
-AT = (4 << 20) + 64
+HUGE = 2 << 20
+AT = 2 * HUGE - 4096
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["mapped", "either"])
-def test_a_weight_in_a_file_is_the_weight(ops: CpuOps, file: int, small: bool) -> None:
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "mapped"])
+def test_a_weight_in_a_file_is_the_weight(ops: CpuOps, file: int, moved: bool) -> None:
     rng = np.random.default_rng(3)
-    found = _native.TileFile(ops._pool, file, small)
-    assert found.mapped or not small
-    assert found.nbytes == 6 << 20
+    found = _native.TileFile(file, False)
+    assert found.nbytes == 3 * HUGE
+    if moved:
+        found.move(ops._pool, found.unmoved)
     tiles = found.tiles(AT, "q4_0", N, K)
     del found
     assert np.array_equal(tiles.bytes(), packed(ops, "q4_0"))
@@ -82,6 +85,56 @@ def test_a_weight_in_a_file_is_the_weight(ops: CpuOps, file: int, small: bool) -
         _native.pack_rows(ops._pool, tiles, 0, N, *fields(part))
     with pytest.raises(ValueError, match="read-only"):
         tiles.bytes()[0] = 1
+
+
+def huge_pages() -> bool:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()
+
+
+@pytest.mark.skipif(not huge_pages(), reason="nothing moves without huge pages")
+def test_a_product_is_the_same_before_between_and_after(ops: CpuOps, file: int) -> None:
+    """The descriptor is closed, and the first page moved, the weight's first half, then all."""
+    own = os.dup(file)
+    found = ops.tile_file(own)
+    os.close(own)
+    weight = ops.mapped(found, AT, (N, K), "q4_0", None)
+    x = np.random.default_rng(5).standard_normal((3, K)).astype(np.float32)
+    before, at = ops.linear(x, weight), ops.packed_bytes(weight).ctypes.data
+    for count, left in ((1, 2 * HUGE), (HUGE, HUGE), (HUGE, 0), (HUGE, 0)):
+        ops.move(found, count)
+        assert ops.unmoved(found) == left
+        assert np.array_equal(ops.linear(x, weight), before)
+        assert ops.packed_bytes(weight).ctypes.data == at
+        assert np.array_equal(ops.packed_bytes(weight), packed(ops, "q4_0"))
+
+
+def test_a_thread_reads_while_another_moves(ops: CpuOps, file: int) -> None:
+    x = np.random.default_rng(6).standard_normal((2, K)).astype(np.float32)
+    expected = ops.linear(x, ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", None))
+    reading, wrong = CpuOps(1), []
+
+    def read() -> None:
+        while not over.is_set():
+            wrong.extend([1] * (not np.array_equal(reading.linear(x, weight), expected)))
+
+    for _ in range(20):
+        found, over = ops.tile_file(file), threading.Event()
+        weight = ops.mapped(found, AT, (N, K), "q4_0", None)
+        reader = threading.Thread(target=read)
+        reader.start()
+        while ops.unmoved(found):
+            ops.move(found, HUGE)
+        over.set()
+        reader.join()
+    assert not wrong
+
+
+def test_what_shall_stay_mapped_does(ops: CpuOps, file: int) -> None:
+    found = _native.TileFile(file, True)
+    assert found.unmoved == 0
+    found.move(ops._pool, HUGE)
+    assert np.array_equal(found.tiles(AT, "q4_0", N, K).bytes(), packed(ops, "q4_0"))
 
 
 def test_a_mapped_weight_keeps_its_bias(ops: CpuOps, file: int) -> None:

@@ -86,6 +86,7 @@ class Serving:
             max_num_batched_tokens=max(512, requests.seqs),
             **settings,
         )
+        self.llm.loaded.moving.settle()
         found, given = notes.found, self.llm.settings
         assert found is not None, "a load tells what it found"
         self.path, self.threads = str(found.checkpoint.path), given.threads or machine().cores

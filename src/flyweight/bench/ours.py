@@ -115,6 +115,7 @@ class Ours:
         notes = Notes(tell or Silent())
         given = settings(model, tests, options)
         self.options, self.loaded = options, build(given, notes)
+        self.loaded.moving.settle()
         self.threads, self.isa = given.threads or machine().cores, isa(given)
         found = notes.found
         assert found is not None, "a load tells what it found"

@@ -311,6 +311,18 @@ class Packing(Protocol):
         """A file of packed weights, mapped to be read; it lives as long as a weight in it."""
         ...
 
+    def unmoved(self, file: Any) -> int:
+        """Bytes of such a file that are read more slowly than they could be, as they are mapped,
+        and that `move` can take elsewhere.
+        """
+        ...
+
+    def move(self, file: Any, count: int) -> None:
+        """Takes about `count` more bytes to memory of the process's own; no weight notices.  Where
+        the system refuses that, nothing is left to move.
+        """
+        ...
+
     def mapped(
         self, file: Any, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
     ) -> Weight:

@@ -110,7 +110,13 @@ class CpuOps:
         return _packed(weight).tiles.bytes()
 
     def tile_file(self, descriptor: int) -> _native.TileFile:
-        return _native.TileFile(self._pool, descriptor, False)
+        return _native.TileFile(descriptor, False)
+
+    def unmoved(self, file: _native.TileFile) -> int:
+        return file.unmoved
+
+    def move(self, file: _native.TileFile, count: int) -> None:
+        file.move(self._pool, count)
 
     def mapped(
         self,

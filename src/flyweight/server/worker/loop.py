@@ -36,7 +36,7 @@ class Worker:
 
     def __init__(self, line: socket.socket, loaded: Loaded, begin: pipe.Begin) -> None:
         self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
-        self.ahead = loaded.ahead
+        self.chores = loaded.moving, loaded.ahead
         self.frames = pipe.Frames(pipe.ToEngine)
         self.pace = Pace(begin.step_seconds, loaded.limits.max_num_batched_tokens)
         self.fault = Fault.of(begin.fault)
@@ -63,11 +63,11 @@ class Worker:
     def _read(self) -> list[Any]:
         """What has come; waits for it where there is nothing to compute."""
         grammars = self.engine.grammars
-        busy, ahead = self.engine.busy, self.ahead.wanted
-        wait = 0 if busy or ahead else None if grammars.prepared else QUIET
+        busy, chore = self.engine.busy, next((c for c in self.chores if c.wanted), None)
+        wait = 0 if busy or chore else None if grammars.prepared else QUIET
         if not select.select([self.line], [], [], wait)[0]:
-            if not busy and ahead:
-                self.ahead.rest()
+            if not busy and chore:
+                chore.rest()
             elif not busy:
                 grammars.prepare()
             return []
@@ -182,7 +182,8 @@ class Worker:
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
         self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took), stays))
-        self.ahead.step()
+        for chore in self.chores:
+            chore.step()
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""

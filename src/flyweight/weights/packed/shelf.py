@@ -17,6 +17,7 @@ from flyweight.ops.base import Packing, Weight
 from flyweight.weights.packed.folder import Folder
 from flyweight.weights.packed.keptfile import Stream, check_file, verified
 from flyweight.weights.packed.layout import Layout
+from flyweight.weights.packed.moving import Moving
 from flyweight.wire import F32
 
 LEAST = 32 << 20  # bytes of packed weights; fewer are packed faster than a file is looked after
@@ -28,6 +29,11 @@ Note = Callable[[str], None]
 
 class Shelf(Protocol):
     """Where the loader finds and leaves packed matrices."""
+
+    @property
+    def moving(self) -> Moving:
+        """What is left to do for the matrices taken, once they are used."""
+        ...
 
     def take(self, bias: F32 | None) -> Weight | None:
         """The next matrix, where it is kept."""
@@ -45,6 +51,8 @@ class Shelf(Protocol):
 class Bare:
     """Keeps nothing."""
 
+    moving = Moving()
+
     def take(self, bias: F32 | None) -> Weight | None:
         return None
 
@@ -53,10 +61,11 @@ class Bare:
 
 
 class Mapped:
-    """Matrices of a kept file, whose pages this process shares with others."""
+    """Matrices of a kept file, whose pages this process shares with others until they move."""
 
     def __init__(self, layout: Layout, ops: Packing, file: Any) -> None:
         self._places, self._ops, self._file = iter(layout.places), ops, file
+        self.moving = Moving(ops, file)
 
     def take(self, bias: F32 | None) -> Weight | None:
         place = next(self._places)
@@ -75,6 +84,7 @@ class Written:
         self._stream, self._ops, self._given, self._note = Stream(file, layout), ops, given, note
         self._worker = ThreadPoolExecutor(1, "flyweight-keep")
         self._ahead: list[Future[None]] = []
+        self.moving = Moving()
 
     def take(self, bias: F32 | None) -> Weight | None:
         return None

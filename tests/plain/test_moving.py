@@ -1,0 +1,58 @@
+"""How much of a mapped file moves at a time, and when it ends."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flyweight.weights.packed.moving import RUN, STEPS, Moving
+
+
+@dataclass
+class Heard:
+    """Stands for a backend with one file; `refuses` after so many moves."""
+
+    left: int
+    refuses: int = 1 << 30
+    moves: list[int] = field(default_factory=list)
+
+    def unmoved(self, file: Any) -> int:
+        return self.left
+
+    def move(self, file: Any, count: int) -> None:
+        self.moves.append(count)
+        self.left = 0 if len(self.moves) > self.refuses else max(0, self.left - count)
+
+
+def made(size: int, refuses: int = 1 << 30) -> tuple[Moving, Heard]:
+    ops: Any = Heard(size, refuses)
+    return Moving(ops, "file"), ops
+
+
+def test_an_idle_engine_moves_run_by_run_to_the_end() -> None:
+    moving, ops = made(3 * RUN + 1)
+    while moving.wanted:
+        moving.rest()
+    assert ops.moves == [RUN] * 4
+    moving.rest(), moving.step(), moving.settle()
+    assert len(ops.moves) == 4
+
+
+@pytest.mark.parametrize("size", [RUN // 2, 10 * RUN, 100 * RUN, 1000 * RUN])
+def test_a_few_dozen_steps_move_a_file_of_any_size(size: int) -> None:
+    moving, ops = made(size)
+    for _ in range(STEPS + 1):
+        moving.step()
+    assert not moving.wanted and max(ops.moves) <= max(RUN, size // STEPS)
+
+
+def test_a_refusal_is_the_end() -> None:
+    moving, ops = made(10 * RUN, refuses=2)
+    moving.settle()
+    assert not moving.wanted and len(ops.moves) == 3
+
+
+def test_without_a_file_there_is_nothing_to_move() -> None:
+    moving = Moving()
+    moving.rest(), moving.step(), moving.settle()
+    assert not moving.wanted
