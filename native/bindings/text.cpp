@@ -39,7 +39,9 @@ int64_t add_merges(Bpe& bpe, const In<uint8_t, Vec>& bytes, const In<int64_t, Ve
   return bpe.add_merges(merges);
 }
 
+// The words are Python's: their list is the caller's alone until this returns, for others run meanwhile.
 std::vector<int32_t> encode(const Bpe& bpe, const std::vector<std::string_view>& words) {
+  const nb::gil_scoped_release release;
   std::vector<int32_t> ids;
   for (const std::string_view word : words) bpe.encode(word, ids);
   return ids;

@@ -3,12 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 
 import pytest
-from text_vocabularies import SMALL
+from hypothesis import given
+from hypothesis import strategies as st
+from text_vocabularies import FIXTURES, SMALL, bpe_metadata
+from tokenizers import Tokenizer as Library
 
-from flyweight.text import hf
-from flyweight.text.tokenizer import Tokenizer
+from flyweight.text import library, pretokenizers
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, Words, splitter
+from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 
 PROSE = "Once upon a time there was a little girl named Lily.\nShe had 12 cats. "
 TRIES = 5  # on a busy machine
@@ -49,11 +54,51 @@ def test_a_long_text_leaves_others_their_turn(kind: str) -> None:
     raise AssertionError(shares)
 
 
+def falcon() -> Tokenizer:
+    """Its words are cut again once they are spelled."""
+    return load_tokenizer({**bpe_metadata(), "tokenizer.ggml.pre": "falcon"})
+
+
+@pytest.mark.parametrize("text", ["a", "1", "é", "世", " "])
+@pytest.mark.parametrize("make", [SMALL["bpe"], SMALL["json"], SMALL["spm"], falcon])
+def test_so_does_a_word_without_end(make: Callable[[], Tokenizer], text: str) -> None:
+    tokenizer, long = make(), text * 200_000
+    shares = []
+    for _ in range(TRIES):
+        shares.append(longest_wait(lambda: tokenizer.encode(long)))
+        if shares[-1] < 0.5:
+            return
+    raise AssertionError(shares)
+
+
+@pytest.mark.parametrize("text", ["a", "12", "é世", "  ", "Lily's"])
+def test_a_word_without_end_has_the_librarys_ids(text: str) -> None:
+    library = Library.from_file(str(FIXTURES / "tiny-bpe" / "tokenizer.json"))
+    long = text * (3 * pretokenizers.JOINTLESS)
+    ids = SMALL["bpe"]().encode(long, add_special=False)
+    assert ids == library.encode(long, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+@given(text=st.text(st.sampled_from("aB1 \n\t.,'sé世カ½x😀_=/"), max_size=60))
+def test_words_by_their_places_are_the_words(name: str, text: str) -> None:
+    rules = PRE_TOKENIZERS[name]
+    words = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretokenizers, "JOINTLESS", 0)
+        assert words_of(rules).of(text) == words
+
+
+@cache
+def words_of(rules: PreTokenizer) -> Words:
+    return Words(rules)
+
+
 @pytest.mark.parametrize("special", [False, True])
 def test_long_texts_have_the_same_ids(special: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer: Tokenizer = SMALL["json"]()
     text = (PROSE + "<s> 世界 é\n") * 100
-    assert len(text) > hf.LONG
+    assert len(text) > library.LONG
     long = tokenizer.encode(text, special)
-    monkeypatch.setattr(hf, "LONG", 1 << 30)
+    monkeypatch.setattr(library, "LONG", 1 << 30)
     assert tokenizer.encode(text, special) == long

@@ -22,8 +22,8 @@ from flyweight.text.pieces import Kind, PieceCodec
 from flyweight.text.pretokenizers import (
     PRE_TOKENIZERS,
     PreTokenizer,
+    Words,
     normalizer,
-    splitter,
     taken_apart,
 )
 from flyweight.untrusted import shown
@@ -41,7 +41,7 @@ def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreToken
     """
     model = _model(vocabulary, rules)
     _add_merges(model, merges, vocabulary)
-    prepare, cut = normalizer(rules), splitter(rules)
+    prepare, words = normalizer(rules), Words(rules)
     joints = re.compile(rules.joints) if rules.joints else None
 
     def encode(text: str) -> list[int]:
@@ -49,7 +49,7 @@ def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreToken
         with guarded(not_encoded):
             for part in taken_apart(text, joints, PART):  # others have their turn between them
                 part = part if prepare is None else prepare.normalize_str(part)
-                ids += model.encode([word for word, _ in cut.pre_tokenize_str(part)])
+                ids += model.encode(words.of(part))
         return ids
 
     return PieceCodec(vocabulary, Kind(encode, partial(_spelled, vocabulary, rules.raw)))

@@ -26,12 +26,11 @@ from flyweight.text.companions import (
     read_companions,
     spelling,
 )
-from flyweight.text.library import guarded, not_decoded, not_encoded
+from flyweight.text.library import encoding, guarded, not_decoded, not_encoded
 from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
 from flyweight.untrusted import read_bytes, shown
 
 MOST_BYTES = 256 << 20
-LONG = 1 << 12  # characters whose reading would hold other threads up
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
 
 
@@ -63,9 +62,9 @@ class HfCodec:
         """`encode`, with the library's own faults."""
         library = self._library if parse_special else self._literal
         if not add_special or self._around is None:
-            return _read(library, text, add_special)
+            return list(encoding(library, text, add_special).ids)
         before, after = self._around
-        return [*before, *_read(library, text, False), *after]
+        return [*before, *encoding(library, text).ids, *after]
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         kept = [i for i in ids if self._shown(skip_special, i)]
@@ -123,13 +122,6 @@ class HfCodec:
 
     def _settles(self, token: int) -> bool:
         return not BYTE_PIECE.fullmatch(self.piece(token))
-
-
-def _read(library: Tokenizer, text: str, add_special: bool) -> list[int]:
-    """Ids of a text; of a long one by the call that lets other threads run."""
-    if len(text) < LONG:
-        return list(library.encode(text, add_special_tokens=add_special).ids)
-    return list(library.encode_batch([text], add_special_tokens=add_special)[0].ids)
 
 
 def load_hf(directory: Path) -> tuple[HfCodec, Marks]:

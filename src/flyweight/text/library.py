@@ -8,10 +8,13 @@ apart, since its class cannot be imported.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tokenizers import Encoding, Tokenizer
+
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
 from flyweight.untrusted import one_line
 
 PANIC = "PanicException"
+LONG = 1 << 12  # characters whose reading would hold other threads up
 
 
 @contextmanager
@@ -25,6 +28,13 @@ def guarded(refusal: Callable[[str], FlyweightError]) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != PANIC:
             raise
         raise refusal(one_line(str(error)) or type(error).__name__) from None
+
+
+def encoding(library: Tokenizer, text: str, add_special: bool = False) -> Encoding:
+    """What the library makes of a text; of a long one by the call that lets other threads run."""
+    if len(text) < LONG:
+        return library.encode(text, add_special_tokens=add_special)
+    return library.encode_batch([text], add_special_tokens=add_special)[0]
 
 
 def not_encoded(reason: str) -> RequestError:

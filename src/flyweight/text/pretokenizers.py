@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from flyweight.text.alphabet import spelled
 
 # A blank between letters or digits: no pattern of most families takes it to the word before it, and
 # none looks from there to what is behind it.  Letters of a script that has capitals, kana, the Han
 # and Hangul that all patterns know, so that two versions of Unicode cannot disagree.
 _KNOWN = r"A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 LINES_END = rf"(?<=[{_KNOWN}])(?=\n[{_KNOWN}])"
+JOINTLESS = 1 << 14  # characters of a piece of text that has hardly a joint
 UNJOINTED = {"superbpe"}  # all that lies between two numbers is one word
 WORDS_END = rf"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])|{LINES_END}"
 
@@ -55,6 +58,39 @@ def normalizer(rules: PreTokenizer) -> normalizers.Normalizer | None:
     steps: list[normalizers.Normalizer] = [normalizers.NFC()] if rules.nfc else []
     steps += [normalizers.Replace(" ", "\u2581")] if rules.raw else []
     return normalizers.Sequence(steps) if steps else None
+
+
+class Words:
+    """The words of a text, in the spelling pieces have.  Those of a long one are found while others
+    run: as the words of a vocabulary that has none, by their places.
+    """
+
+    def __init__(self, rules: PreTokenizer) -> None:
+        self._cut = splitter(rules)
+        self._raw = rules.raw
+        self._first = _placing(rules.patterns)
+        self._spelled = _placing(rules.spelled) if rules.spelled else None
+
+    def of(self, text: str) -> list[str]:
+        if len(text) < JOINTLESS:
+            return [word for word, _ in self._cut.pre_tokenize_str(text)]
+        words = _placed(self._first, [text])
+        if not self._raw:
+            words = [spelled(word.encode()) for word in words]
+        return words if self._spelled is None else _placed(self._spelled, words)
+
+
+def _placing(patterns: Sequence[str]) -> Tokenizer:
+    """Makes one token of every word."""
+    library = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+    library.pre_tokenizer = pre_tokenizers.Sequence(_cuts(patterns))
+    return library
+
+
+def _placed(library: Tokenizer, texts: list[str]) -> list[str]:
+    found = library.encode_batch(texts, add_special_tokens=False)
+    both = zip(texts, found, strict=True)
+    return [text[start:end] for text, one in both for start, end in one.offsets]
 
 
 def splitter(rules: PreTokenizer) -> pre_tokenizers.PreTokenizer:

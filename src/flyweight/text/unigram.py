@@ -16,7 +16,7 @@ from flyweight.text.alphabet import SPACE
 from flyweight.text.codec import Marks
 from flyweight.text.gguf import GgufVocabulary, TokenType, defaulted, flag, read_vocabulary
 from flyweight.text.gguf_spm import byte_ids, piece_bytes
-from flyweight.text.library import guarded, not_encoded
+from flyweight.text.library import encoding, guarded, not_encoded
 from flyweight.text.normalize import normalization
 from flyweight.text.pieces import Kind, PieceCodec
 
@@ -44,7 +44,7 @@ def _spaced(normalize: Callable[[str], str], add_space: bool, text: str) -> str:
 
 def _encode(library: Tokenizer, numbers: list[int], in_bytes: list[int], text: str) -> list[int]:
     with guarded(not_encoded):
-        found = library.encode(text, add_special_tokens=False)
+        found = encoding(library, text)
     ids: list[int] = []
     for token, (start, end) in zip(found.ids, found.offsets, strict=True):
         if token == UNKNOWN and in_bytes:

@@ -21,7 +21,7 @@ from flyweight.text.gguf import (
     optional_id,
     read_vocabulary,
 )
-from flyweight.text.library import guarded, not_encoded
+from flyweight.text.library import encoding, guarded, not_encoded
 from flyweight.text.pieces import Kind, PieceCodec
 
 # BERT's ids, where the file does not say; GGUF spells the separator's key so.
@@ -46,7 +46,7 @@ def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
 
     def encode(text: str) -> list[int]:
         with guarded(not_encoded):
-            return list(library.encode(text, add_special_tokens=False).ids)
+            return list(encoding(library, text).ids)
 
     spelled = [_spelled(piece) for piece in vocabulary.pieces]
     return PieceCodec(vocabulary, Kind(encode, spelled.__getitem__, True)), vocabulary.marks
