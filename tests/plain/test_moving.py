@@ -41,9 +41,12 @@ def test_an_idle_engine_moves_run_by_run_to_the_end() -> None:
 @pytest.mark.parametrize("size", [RUN // 2, 10 * RUN, 100 * RUN, 1000 * RUN])
 def test_a_few_dozen_steps_move_a_file_of_any_size(size: int) -> None:
     moving, ops = made(size)
-    for _ in range(STEPS + 1):
+    for count in range(2 * STEPS):
+        before = len(ops.moves)
         moving.step()
-    assert not moving.wanted and max(ops.moves) <= max(RUN, size // STEPS)
+        assert len(ops.moves) - before <= max(1, size // RUN // STEPS)
+        assert moving.wanted == (count + 1 < -(-size // RUN) / max(1, size // RUN // STEPS))
+    assert not moving.wanted and set(ops.moves) == {RUN}
 
 
 def test_a_refusal_is_the_end() -> None:

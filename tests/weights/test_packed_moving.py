@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, AsyncLLM, SamplingParams
+from flyweight.bench.kernels import Listener
+from flyweight.bench.offline import Requests, Serving
+from flyweight.bench.ours import Options, Ours
+from flyweight.bench.workloads import Workload
 from flyweight.weights.packed import moving, shelf
 
 STORY = SamplingParams(temperature=0, max_tokens=12)
@@ -80,3 +84,10 @@ def test_an_asyncio_engine_moves_the_rest_while_nobody_asks(kept: Path, story: l
         assert said == story
 
     asyncio.run(main())
+
+
+def test_what_is_measured_has_moved(kept: Path) -> None:
+    ours = Ours("stories", [Workload(prompt=8)], Options(threads=1))
+    serving = Serving("stories", Requests(1, 8, 2, 1), Listener(), threads=1)
+    assert not ours.loaded.moving.wanted and not serving.llm.loaded.moving.wanted
+    assert len(list(kept.iterdir())) == 1, "both have mapped it"

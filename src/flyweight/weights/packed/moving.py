@@ -10,8 +10,8 @@ from typing import Any
 
 from flyweight.ops.base import Packing
 
-RUN = 8 << 20  # bytes that move at a time while nothing runs: some milliseconds
-STEPS = 40  # beside which a file moves whole, where it is large
+RUN = 8 << 20  # bytes that move at a time, and are there twice meanwhile: some milliseconds
+STEPS = 40  # beside which a file moves whole, where a run for each is too little
 
 
 class Moving:
@@ -22,7 +22,7 @@ class Moving:
     def __init__(self, ops: Packing | None = None, file: Any = None) -> None:
         self._ops, self._file = ops, file
         self.left = ops.unmoved(file) if ops and file is not None else 0  # bytes
-        self._share = max(RUN, self.left // STEPS)
+        self._share = max(1, self.left // RUN // STEPS)  # runs
 
     @property
     def wanted(self) -> bool:
@@ -31,18 +31,16 @@ class Moving:
 
     def rest(self) -> None:
         """One run, while nothing else is to be done."""
-        self._move(RUN)
+        if self._ops and self.left:
+            self._ops.move(self._file, RUN)
+            self.left = self._ops.unmoved(self._file)
 
     def step(self) -> None:
         """A share of the file, between two steps."""
-        self._move(self._share)
+        for _ in range(self._share):
+            self.rest()
 
     def settle(self) -> None:
         """All that is left, before something is measured."""
         while self.wanted:
-            self._move(self._share)
-
-    def _move(self, count: int) -> None:
-        if self._ops and self.left:
-            self._ops.move(self._file, count)
-            self.left = self._ops.unmoved(self._file)
+            self.rest()
