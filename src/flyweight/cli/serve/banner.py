@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import Choice
+from flyweight.cli.serve.effective import drawn, plain, table
 from flyweight.errors import ConfigError
 from flyweight.server.running.processes import age
 from flyweight.server.running.records import address
@@ -27,7 +29,6 @@ if TYPE_CHECKING:  # what is heavy is imported beside the engine
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
-ALWAYS_SHOWN = ("prefix caching", "chunked prefill", "speculation", "LoRA")
 
 
 class Banner:
@@ -113,21 +114,17 @@ class Banner:
     def ready(self, front: Front, port: int) -> None:
         ledger = front.ledger
         portrait, facts = ledger.portrait, ledger.facts
-        features = {feature.name: feature for feature in ledger.features}
-        told = {
-            "model": f"{', '.join(front.names)}: {portrait.family}, {portrait.size} parameters, "
-            f"{portrait.quantisation}",
-            **{name: features[name].active for name in ("context", "K/V cache", "memory")},
-            "compute": f"{facts['threads']} threads, {facts['isa']}, "
-            f"{features['activations'].active} activations",
-            "features": ", ".join(f"{n} {features[n].active}" for n in ALWAYS_SHOWN),
-        }
-        told |= {f.name: f"{f.active}: {f.why}" for f in ledger.noted}
-        key = features["API key"]
-        told["API key"] = f"{key.active} ({key.why})"
-        width = max(map(len, told))
-        for name, value in told.items():
-            self.say(f"{name:<{width}}  {printable(value)}")
+        self.say(
+            printable(
+                f"{', '.join(front.names)}: {portrait.family}, {portrait.size} parameters, "
+                f"{portrait.quantisation}"
+            )
+        )
+        rows, lines = table(ledger.features)
+        at_terminal = self.out.isatty()
+        columns = shutil.get_terminal_size().columns
+        for line in drawn(rows, lines, columns) if at_terminal else plain(rows, lines):
+            self.say(line)
         url = address(self.choice.server.host, port)
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")

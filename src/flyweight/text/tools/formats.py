@@ -82,6 +82,7 @@ REASONING = {
     "mistral": Marks("[THINK]", "[/THINK]"),
 }
 AUTO, NONE = "auto", "none"
+HARMONY = {"openai", "openai_gptoss", "gptoss", "gpt_oss", "harmony"}  # gpt-oss, by other names
 
 
 def format_of(name: str, template: str) -> Format | None:
@@ -120,9 +121,14 @@ def marks_of(name: str, template: str) -> Marks | None:
 
 
 def _named(field: str, name: str, known: dict[str, T]) -> T:
-    if name not in known:
-        listed = ", ".join((AUTO, NONE, *known))
+    if name in known:
+        return known[name]
+    listed = ", ".join((AUTO, NONE, *known))
+    if name in HARMONY:
         raise ConfigError(
-            f"{field} = {shown(name)} is not known{nearest(name[:80], known)}; allowed: {listed}"
+            f"{field} = {shown(name)} is not offered: the channels gpt-oss answers in (harmony) "
+            f"are not read; nearest valid: {NONE}, which leaves them in the text; allowed: {listed}"
         )
-    return known[name]
+    raise ConfigError(
+        f"{field} = {shown(name)} is not known{nearest(name[:80], known)}; allowed: {listed}"
+    )

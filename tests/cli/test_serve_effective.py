@@ -1,0 +1,70 @@
+"""The ledger as people see it when a server is ready: rows, shared lines, and how much room it
+takes.
+"""
+
+import re
+
+import pytest
+
+from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, Row, drawn, plain, table
+from flyweight.server.ledger.ledger import Feature
+from flyweight.server.ledger.wishes import DEFAULT
+
+FEATURES = (
+    Feature("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),
+    Feature("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
+    Feature("LoRA", DEFAULT, "off", "not asked for"),
+    Feature("tool calls", DEFAULT, "JSON", "as the chat template shows"),
+    Feature("K/V cache", DEFAULT, "8 blocks", "as many as fit"),
+    Feature("--enforce-eager", "--enforce-eager", "always", "there are no graphs"),
+    Feature("--dtype", "--dtype auto", "auto", "as the file has them"),
+)
+COLOURS = re.compile("\x1b\\[[0-9;]*m")
+
+
+def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
+    rows, lines = table(FEATURES)
+    assert rows == [
+        Row("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
+        Row("K/V cache", "by default", "8 blocks", "as many as fit"),
+        Row("--enforce-eager", "yes", "always", "there are no graphs"),
+        Row("--dtype", "auto", "auto", "as the file has them"),
+    ]
+    assert lines == {"on by default": "prefix caching, tool calls (JSON)", "off by default": "LoRA"}
+
+
+def test_columns_of_a_log_are_aligned() -> None:
+    head, *told = plain(*table(FEATURES))
+    places = [head.index(name) for name in ("asked", "active", "why")]
+    assert told[0][places[0] :].startswith("--speculative-config {}")
+    assert told[0][places[1] :].startswith("ngram")
+    assert told[0][places[2] :] == "up to 4 guesses a step"
+    assert told[-2:] == [
+        "on by default: prefix caching, tool calls (JSON)", "off by default: LoRA"
+    ]  # fmt: skip
+
+
+def test_many_options_share_a_line() -> None:
+    many = [Feature(f"--x{i}", f"--x{i}", "always", "so it is") for i in range(50)]
+    said = plain(*table([*FEATURES, *many]))
+    assert len(said) <= 1 + MOST_ROWS + 3
+    joint = "\n".join(said)
+    assert all(f"{f.name}" in joint for f in (*FEATURES, *many))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 400])
+def test_a_terminal_has_a_row_a_line(width: int) -> None:
+    long = Feature("memory", "--memory-limit " + "9" * 100, "1 of 2", "because " * 40)
+    rows, lines = table([*FEATURES, long])
+    said = [COLOURS.sub("", line) for line in drawn(rows, lines, width)]
+    assert len(said) == 2 + len(rows) + len(lines)
+    for row, line in zip(rows, said[2:], strict=False):
+        assert line.startswith(row.feature) and f" {row.active} " in line
+    cells = [len(line.rstrip()) for line in said[: 2 + len(rows)]]
+    assert max(cells) <= max(width, 20 + 20 + len("--enforce-eager") + len("8 blocks") + 6)
+    assert len(rows[-1].asked) <= WIDEST and rows[-1].asked.endswith("…")
+
+
+def test_words_of_others_move_no_terminal() -> None:
+    (row,), _ = table([Feature("memory", "--memory-limit \x1b[2J", "1", "x")])
+    assert "\x1b" not in row.asked
