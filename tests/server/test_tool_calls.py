@@ -172,6 +172,17 @@ def test_parsers_are_refused_by_name(name: str) -> None:
         ServerSettings(**{name: "hermez"})
 
 
+@pytest.mark.parametrize(
+    ("field", "name"), [("tool_call_parser", "openai"), ("reasoning_parser", "openai_gptoss")]
+)
+def test_harmony_is_refused_by_name_with_what_there_is(field: str, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ServerSettings(**{field: name})
+    said = str(caught.value)
+    assert said.startswith(f"{field} = '{name}' is not offered") and "harmony" in said
+    assert "nearest valid: none" in said
+
+
 def test_echo_begins_with_what_is_continued(caller: Running) -> None:
     talk = [*TALK, {"role": "assistant", "content": "It is"}]
     body = {"messages": talk, "continue_final_message": True, "max_tokens": 8, "temperature": 0}

@@ -127,7 +127,7 @@ def _named(field: str, name: str, known: dict[str, T]) -> T:
     if name in HARMONY:
         raise ConfigError(
             f"{field} = {shown(name)} is not offered: the channels gpt-oss answers in (harmony) "
-            f"are not read; nearest valid: {NONE}, which leaves them in the text; allowed: {listed}"
+            f"are not read; nearest valid: {NONE}; allowed: {listed}"
         )
     raise ConfigError(
         f"{field} = {shown(name)} is not known{nearest(name[:80], known)}; allowed: {listed}"
