@@ -170,17 +170,9 @@ def test_tools_leave_plain_answers_alone(caller: Running) -> None:
 def test_parsers_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} = 'hermez' is not known"):
         ServerSettings(**{name: "hermez"})
-
-
-@pytest.mark.parametrize(
-    ("field", "name"), [("tool_call_parser", "openai"), ("reasoning_parser", "openai_gptoss")]
-)
-def test_harmony_is_refused_by_name_with_what_there_is(field: str, name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ServerSettings(**{field: name})
-    said = str(caught.value)
-    assert said.startswith(f"{field} = '{name}' is not offered") and "harmony" in said
-    assert "nearest valid: none" in said
+    for harmony in ("openai", "openai_gptoss"):
+        with pytest.raises(ConfigError, match=f"{name} = '{harmony}' .*harmony.* valid: none;"):
+            ServerSettings(**{name: harmony})
 
 
 def test_echo_begins_with_what_is_continued(caller: Running) -> None:
