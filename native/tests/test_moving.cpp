@@ -102,9 +102,10 @@ void no_room_leaves_it_mapped() {
   CHECK(getrlimit(RLIMIT_AS, &before) == 0, "a limit");
   const rlimit none{1, before.rlim_max};
   CHECK(setrlimit(RLIMIT_AS, &none) == 0, "no more addresses");
+  const bool limited = mmap(nullptr, kSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED;
   Moving moving(pages, file.number);
   CHECK(setrlimit(RLIMIT_AS, &before) == 0, "as before");
-  CHECK(moving.left() == 0, "%zu", moving.left());
+  CHECK(moving.left() == 0 || !limited, "%zu", moving.left());  // emulators let the limit pass
   moving.move(pool, kSize);
   check_bytes(*pages, kSize);
 }
