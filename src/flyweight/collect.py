@@ -37,9 +37,12 @@ def drawn(asked: SamplingParams) -> SamplingParams:
 
 @dataclass(slots=True)
 class _Scores:
-    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's."""
+    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's, or
+    (not `ranked`) those of as many ids that were listed.
+    """
 
     best: int
+    ranked: bool = True
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     values: "array[float]" = field(default_factory=lambda: array("f"))
     ranks: "array[int]" = field(default_factory=lambda: array("i"))
@@ -51,7 +54,9 @@ class _Scores:
         self.ranks.append(scored.rank)
 
     def listed(self, spell: Callable[[int], str]) -> PositionLogprobs:
-        return PositionLogprobs(self.ids, self.values, self.ranks, 1 + self.best, spell)
+        return PositionLogprobs(
+            self.ids, self.values, self.ranks, 1 + self.best, spell, self.ranked
+        )
 
 
 class Piece(NamedTuple):
@@ -123,7 +128,7 @@ class Collector:
         self.echo = self._prompt_text() if params.echo else ""
         self._prompt = _Scores(params.prompt_logprobs or 0)
         self.choices = [
-            _Choice(self.detokenizer(), _Scores(params.logprobs or 0), self.echo)
+            _Choice(self.detokenizer(), self._scores(), self.echo)
             for _ in range(max(params.n, request.width))
         ]
 
@@ -189,7 +194,7 @@ class Collector:
             text, choice.delta = choice.delta, ""
             first, choice.shown = choice.shown, len(choice.tokens)
             scores = None
-            if self.asked.logprobs is not None:
+            if self.asked.scored is not None:
                 scores = choice.scores.listed(self._spelled)[first:]
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
@@ -216,6 +221,10 @@ class Collector:
         if self.request.params.prompt_logprobs is None:
             return None
         return PromptLogprobs(self._prompt.listed(self._spelled))
+
+    def _scores(self) -> _Scores:
+        params = self.request.params
+        return _Scores(params.scored or 0, ranked=not params.logprob_token_ids)
 
     def detokenizer(self) -> Detokenizer:
         """Makes the text of one choice from its beginning."""
@@ -285,9 +294,9 @@ class Collector:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
-        shown = self.asked.logprobs is not None
+        shown = self.asked.scored is not None
         scores = choice.scores.listed(self._spelled) if shown else None
-        summed = self.request.params.logprobs is not None or choice.score is not None
+        summed = self.request.params.scored is not None or choice.score is not None
         text = choice.read().text
         delta, choice.delta = choice.delta, ""
         return CompletionOutput(

@@ -127,6 +127,12 @@ class Reader:
             count = getattr(params, name) or 0
             allowed = f"0 to {self.best} (max_logprobs)"
             require(count <= self.best, name, count, allowed, self.best)
+        listed = len(params.logprob_token_ids)
+        if listed > self.best:
+            raise RequestError(
+                f"logprob_token_ids has {listed} ids; allowed: up to {self.best} (max_logprobs)",
+                "logprob_token_ids",
+            )
         within("prompt", tokens, self.vocab)
         self.check_ids(params)
 
@@ -134,6 +140,7 @@ class Reader:
         """Raises `RequestError` where an option names a token that the vocabulary lacks."""
         within("stop_token_ids", params.stop_token_ids, self.vocab)
         within("allowed_token_ids", params.allowed_token_ids or (), self.vocab)
+        within("logprob_token_ids", params.logprob_token_ids, self.vocab)
         within("logit_bias", params.logit_bias, self.vocab)
 
 

@@ -25,10 +25,11 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
 
     Kept packed, 8 bytes a candidate where dictionaries would take two hundred; an entry is made
     when it is asked for.  `ids` and `values` hold `width` candidates a position, the chosen token
-    first; `ranks` the chosen token's; id -1 is no candidate.
+    first; `ranks` the chosen token's; id -1 is no candidate.  Others than the best (not `ranked`)
+    have no rank.
     """
 
-    __slots__ = ("_ids", "_length", "_ranks", "_spell", "_values", "_width")
+    __slots__ = ("_ids", "_length", "_ranked", "_ranks", "_spell", "_values", "_width")
 
     def __init__(
         self,
@@ -37,7 +38,9 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
         ranks: "array[int]",
         width: int,
         spell: Callable[[int], str],
+        ranked: bool = True,
     ) -> None:
+        self._ranked = ranked
         self._ids, self._values, self._ranks = ids, values, ranks
         self._width, self._spell = width, spell
         self._length = len(ranks)  # the arrays may grow after a part was handed out
@@ -70,10 +73,10 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
         first = at * self._width
         chosen = self._ids[first]
         found = {chosen: Logprob(self._values[first], self._ranks[at], self._spell(chosen))}
-        for rank in range(1, self._width):
-            id = self._ids[first + rank]
+        for i in range(1, self._width):
+            id, rank = self._ids[first + i], i if self._ranked else None
             if id >= 0:
-                found.setdefault(id, Logprob(self._values[first + rank], rank, self._spell(id)))
+                found.setdefault(id, Logprob(self._values[first + i], rank, self._spell(id)))
         return found
 
 

@@ -63,6 +63,7 @@ class SamplingParams:
     `n` likeliest.  `logits_processors` are functions f(generated ids, row) or f(prompt ids,
     generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
     `structured_outputs` says what the text must look like; where it is complete, it ends.
+    `logprob_token_ids` asks for these ids' log-probabilities in place of the best ones.
     """
 
     n: int = 1
@@ -103,6 +104,12 @@ class SamplingParams:
     best_of: int | None = None
     logits_processors: tuple[Processor, ...] = ()
     structured_outputs: StructuredOutputs | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+
+    @property
+    def scored(self) -> int | None:
+        """How many log-probabilities come beside each token's own, if any do."""
+        return len(self.logprob_token_ids) or self.logprobs
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -123,11 +130,9 @@ class SamplingParams:
             ("dry_sequence_breakers", MAX_STOPS),
         ):
             self._settle(name, strings(name, getattr(self, name), most, LONGEST_STOP))
-        ids = (
-            whole("stop_token_ids", i, 0, None)
-            for i in listed("stop_token_ids", self.stop_token_ids)
-        )
-        self._settle("stop_token_ids", tuple(ids))
+        for name in ("stop_token_ids", "logprob_token_ids"):
+            ids = (whole(name, i, 0, None) for i in listed(name, getattr(self, name)))
+            self._settle(name, tuple(dict.fromkeys(ids)))
         if self.allowed_token_ids is not None:
             name = "allowed_token_ids"
             given = {whole(name, i, 0, None) for i in listed(name, self.allowed_token_ids)}
@@ -200,6 +205,12 @@ class SamplingParams:
         outputs = self.structured_outputs
         known = outputs is None or isinstance(outputs, StructuredOutputs)
         require(known, "structured_outputs", type(outputs).__name__, "a StructuredOutputs, or none")
+        if self.logprob_token_ids and self.max_tokens == 0:
+            raise RequestError(
+                "logprob_token_ids, and max_tokens = 0 leaves no token to tell of them with; leave "
+                "one of them out",
+                "logprob_token_ids",
+            )
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(

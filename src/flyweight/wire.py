@@ -46,6 +46,15 @@ class Masks:
     words: U32  # [Q, ceil(V/32)]
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The ids whose log-probabilities are wanted at Q rows, in place of the best ones."""
+
+    rows: I32  # [Q] ascending
+    ids: I32  # [sum] row after row
+    starts: I32  # [Q+1]
+
+
 @dataclass(slots=True)
 class SampleBatch:
     """Sampling options as columns, one row per logits row.  History, bias, allowed and banned ids,
@@ -83,6 +92,7 @@ class SampleBatch:
     logprobs: I32  # [R] how many best log-probabilities to return, -1 = none wanted at all
     cuts: Cuts | None = None
     masks: Masks | None = None
+    listed: Listed | None = None
 
 
 @dataclass(slots=True)

@@ -277,3 +277,36 @@ def test_numbers_that_are_none_are_banned(llm: LLM) -> None:
         params = SamplingParams(max_tokens=3, logits_processors=[holes], **options)
         (out,) = llm.generate(PROMPT, params, use_tqdm=False)
         assert out.outputs[0].token_ids == [1] * len(out.outputs[0].token_ids)
+
+
+# --- log-probabilities of listed ids ---
+
+
+def test_listed_ids_are_told_of_in_place_of_the_best(llm: LLM) -> None:
+    usual = llm.generate(PROMPT, SamplingParams(**GREEDY, logprobs=20), use_tqdm=False)[0]
+    known = usual.outputs[0].logprobs
+    assert known is not None
+    ids = [*reversed(list(known[0])[:10]), 5]
+    params = SamplingParams(**GREEDY, logprobs=2, logprob_token_ids=ids)
+    listed = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0]
+    assert listed.token_ids == usual.outputs[0].token_ids and listed.logprobs is not None
+    for token, entry, best in zip(listed.token_ids, listed.logprobs, known, strict=True):
+        assert list(entry) == list(dict.fromkeys([token, *ids]))
+        assert entry[token] == best[token]
+        for id in set(ids) & set(best):
+            assert entry[id].logprob == pytest.approx(best[id].logprob, rel=1e-5)
+        assert all(one.rank is None for id, one in entry.items() if id != token)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"logprob_token_ids": [9999]}, "token id 9999 is out of range"),
+        ({"logprob_token_ids": list(range(21))}, "has 21 ids; allowed: up to 20"),
+        ({"logprob_token_ids": [5], "echo": True, "max_tokens": 0}, "no token to tell of them"),
+    ],
+)
+def test_lists_that_cannot_be_told_of_are_refused(llm: LLM, options, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        text(llm, **options)
+    assert caught.value.field == "logprob_token_ids"

@@ -1,11 +1,14 @@
 """`sample` of every backend equals the reference draw for draw, over random options and logits."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_cases import Make
 
 from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_sample import log_softmax
 from flyweight.sampling.arrays import Row, columns
 from flyweight.sampling.options import Options
 from flyweight.types import SamplingParams, Words
@@ -129,6 +132,34 @@ def test_a_row_is_alone(make: Make) -> None:
         np.testing.assert_array_equal(alone.top_logprobs[0], whole.top_logprobs[r, :width])
         if alone.mu is not None:
             assert whole.mu is not None and alone.mu[0] == whole.mu[r]
+
+
+def test_listed_ids_have_their_log_probabilities(make: Make) -> None:
+    """In place of the best; rows that list none have what they have alone."""
+    rng = np.random.default_rng(4)
+    logits = logits_of(rng, 40, 333)
+    rows = []
+    for _ in range(40):
+        row = row_of(rng, 333)
+        ids = rng.permutation(333)[: int(rng.choice([0, 1, 30, 64]))].tolist()
+        params = replace(row.options.params, logprob_token_ids=tuple(ids))
+        options = replace(row.options, params=params, best=None)
+        options.plain = options.plain and row.mask is None
+        rows.append(row._replace(options=options))
+    got = make(threads=2).sample(logits, columns(rows))
+    for r, row in enumerate(rows):
+        ids = list(row.options.params.logprob_token_ids)
+        told, values = got.top_ids[r], got.top_logprobs[r]
+        assert (told[row.options.best or 0 :] == -1).all()
+        if not ids:
+            alone = make(threads=1).sample(logits[r : r + 1], columns([row]))
+            np.testing.assert_array_equal(alone.top_ids[0], told[: alone.top_ids.shape[1]])
+            continue
+        assert told[: len(ids)].tolist() == ids
+        want = log_softmax(logits[r])[ids]
+        np.testing.assert_allclose(values[: len(ids)], want, rtol=2.0**-21)
+        if got.tokens[r] in ids:
+            assert values[ids.index(int(got.tokens[r]))] == got.logprobs[r]
 
 
 def test_no_rows(make: Make) -> None:

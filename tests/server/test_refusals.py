@@ -156,7 +156,8 @@ def test_what_makes_no_sense_together_is_refused(
     ("name", "hint"),
     [
         ("max_token", " (did you mean 'max_tokens'?)"), ("top-p", " (did you mean 'top_p'?)"),
-        ("stroe", " (did you mean 'store'?)"), ("thread", ""), ("logprob_token_ids", ""),
+        ("stroe", " (did you mean 'store'?)"), ("thread", ""),
+        ("logprob_token_idx", " (did you mean 'logprob_token_ids'?)"),
         ("truncate_prompt_token", " (did you mean 'truncate_prompt_tokens'?)"),
     ],
 )  # fmt: skip

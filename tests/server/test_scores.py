@@ -146,3 +146,43 @@ def test_bytes_are_the_tokens_own(server: Running) -> None:
         llama = {"prompt": "a", "n_predict": 1, "n_probs": 1, "logit_bias": [[one["id"], 100]]}
         (told,) = server.post("/completion", llama).json["completion_probabilities"]
         assert told["id"] == one["id"] and told["bytes"] == one["piece"]
+
+
+def test_listed_ids_are_told_of_instead(talker: Running) -> None:
+    ids, more = [421, 5, 300], {"logprobs": True, "top_logprobs": 2}
+    body = {"messages": TALK, **GREEDY, **more, "return_tokens_as_token_ids": True}
+    usual = talker.post("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
+    listed = {**body, "logprob_token_ids": ids}
+    (choice,) = talker.post("/v1/chat/completions", listed).json["choices"]
+    told = choice["logprobs"]["content"]
+    names = [f"token_id:{i}" for i in ids]
+    for one, before in zip(told, usual, strict=True):
+        assert (one["token"], one["logprob"]) == (before["token"], before["logprob"])
+        assert [x["token"] for x in one["top_logprobs"]] == list(
+            dict.fromkeys([one["token"], *names])
+        )
+    parts = chunks(talker, "/v1/chat/completions", listed)
+    found = [part["choices"][0]["logprobs"] for part in parts]
+    assert [one for logprobs in found if logprobs for one in logprobs["content"]] == told
+    got = completed(talker, logprobs=1, echo=True, logprob_token_ids=ids,
+                    return_tokens_as_token_ids=True)["choices"][0]["logprobs"]  # fmt: skip
+    assert all(set(best) >= set(names) for best in got["top_logprobs"][-6:])
+    assert all(len(best) <= 2 for best in got["top_logprobs"][1:-6])  # of the prompt: as usual
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "words"),
+    [
+        ("/v1/chat/completions", {}, "allowed: with logprobs = true"),
+        ("/v1/completions", {}, "allowed: with logprobs = 0 to 64"),
+        ("/v1/completions", {"logprobs": 0, "logprob_token_ids": [9999]}, "9999 is out of range"),
+        ("/v1/completions", {"logprobs": 0, "logprob_token_ids": [5] * 21}, "at most 20"),
+        ("/v1/completions", {"logprobs": 0, "use_beam_search": True}, "beam search"),
+    ],
+)
+def test_lists_that_make_no_sense_are_refused(
+    talker: Running, path: str, more: dict[str, Any], words: str
+) -> None:
+    prompt = {"messages": TALK} if "chat" in path else {"prompt": PROMPT}
+    got = talker.post(path, {**prompt, **GREEDY, "logprob_token_ids": [5], **more})
+    assert got.status == 400 and words in got.json["error"]["message"], got.body

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops import truncate
+from flyweight.ops.listed import with_listed
 from flyweight.ops.truncate import OFF, Cut
 from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
 
@@ -35,7 +36,8 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
         best = order[: s.logprobs[r]]
         logprobs[r], ranks[r] = raw[token], 1 + int(np.flatnonzero(order == token)[0])
         top_ids[r, : len(best)], top[r, : len(best)] = best, raw[best]
-    return Sampled(tokens, logprobs, ranks, top_ids, top, mu if cuts else None)
+    found = Sampled(tokens, logprobs, ranks, top_ids, top, mu if cuts else None)
+    return with_listed(logits, s.listed, found)
 
 
 def cuts_of(s: SampleBatch) -> dict[int, Cut]:

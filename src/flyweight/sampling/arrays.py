@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.sampling.options import Options
 from flyweight.sampling.repeats import completions, repeats
-from flyweight.wire import F32, I32, U32, Cuts, Masks, SampleBatch
+from flyweight.wire import F32, I32, U32, Cuts, Listed, Masks, SampleBatch
 
 # `options.RECORD`, field by field
 RECORD = np.dtype(
@@ -108,6 +108,7 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
         "repeat_starts": repeat_starts,
         "cuts": _cuts([(i, row) for i, row in special if row.options.cut]),
         "masks": _masks(special),
+        "listed": _listed(special),
     }
 
 
@@ -155,6 +156,16 @@ def _masks(rows: Sequence[tuple[int, Row]]) -> Masks | None:
     if not found:
         return None
     return Masks(np.array([i for i, _ in found], np.int32), np.stack([mask for _, mask in found]))
+
+
+def _listed(rows: Sequence[tuple[int, Row]]) -> Listed | None:
+    """The ids that are listed, for the rows that list some."""
+    found = [(i, row.options.params.logprob_token_ids) for i, row in rows]
+    found = [(i, ids) for i, ids in found if ids]
+    if not found:
+        return None
+    ids, starts = _ragged([(q, ids) for q, (_, ids) in enumerate(found)], len(found))
+    return Listed(np.array([i for i, _ in found], np.int32), ids, starts)
 
 
 def _ragged(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:

@@ -53,15 +53,16 @@ class Options:
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad
         self.constrained = p.structured_outputs is not None
         special = self.penalised or self.dry or self.cut or self.constrained
-        self.plain = not (special or lists or p.min_tokens)
+        self.plain = not (special or lists or p.min_tokens or p.logprob_token_ids)
         self.edited = bool(p.logits_processors)
         self.drafts = not (p.mirostat or self.edited) and self.best is None
         if self.best is None:
-            self.best = p.logprobs
+            self.best = p.scored
         self.record = RECORD.pack(
             *(p.temperature, p.top_p, p.min_p, *penalties),
             min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all
-            -1 if self.best is None else self.best,
+            # listed ids are looked up behind the sampler, by what it tells of the best
+            -1 if self.best is None else 1 if p.logprob_token_ids else self.best,
             self.choice,
             self.prompt if self.penalised else 0,
             self.seed & WORD,

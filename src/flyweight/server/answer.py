@@ -61,7 +61,7 @@ def size(bundle: Bundle) -> int:
     total = 0
     for one in texts(bundle):
         params = one.request.params
-        total += one.produced * (1 + (params.logprobs or 0))
+        total += one.produced * (1 + (params.scored or 0))
         total += len(one.request.tokens) * (1 + (params.prompt_logprobs or 0))
     return total
 

@@ -172,6 +172,8 @@ class Front:
         within("stop", longest, limits.stop_bytes, "bytes of a string", least=0)
         for name in ("logprobs", "prompt_logprobs"):
             within(name, getattr(params, name) or 0, limits.logprobs, "of a token", least=0)
+        listed = len(params.logprob_token_ids)
+        within("logprob_token_ids", listed, limits.logprobs, "ids", least=0)
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
     def _read(self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event) -> list[Asked]:

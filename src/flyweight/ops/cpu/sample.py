@@ -8,6 +8,7 @@ given their tokens and adds the log-probabilities.
 import numpy as np
 
 from flyweight import _native
+from flyweight.ops.listed import with_listed
 from flyweight.ops.reference_sample import adjust, choose, cuts_of
 from flyweight.wire import F32, F64, I32, SampleBatch, Sampled
 
@@ -28,7 +29,7 @@ def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
         given,
         s.logprobs,
     )
-    return Sampled(*answers, mu)
+    return with_listed(logits, s.listed, Sampled(*answers, mu))
 
 
 def _drawn(logits: F32, s: SampleBatch) -> tuple[I32, F64]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError
-from flyweight.server.api.sampling import Sampling
+from flyweight.server.api.sampling import Sampling, listing
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import limited
 from flyweight.server.settings import MOST_TOOLS
@@ -71,6 +71,11 @@ class ChatBody(Sampling):
         last = self.messages[-1].content
         return last if self.continue_final_message and isinstance(last, str) else None
 
+    @property
+    def most(self) -> int | None:
+        """Alternatives of a token that are told of; none where the listed ids are."""
+        return None if self.logprob_token_ids else self.top_logprobs or 0
+
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
@@ -81,6 +86,7 @@ class ChatBody(Sampling):
                 "with logprobs = true",
                 "top_logprobs",
             )
+        listing(self.logprob_token_ids, bool(self.logprobs), "true")
         if self.logprobs:
             found["logprobs"] = self.top_logprobs or 0
         return found

@@ -164,7 +164,7 @@ class ChatWriter:
         return one
 
     def _scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
-        return chat_scores(found, self.body.top_logprobs or 0, self.spelling)
+        return chat_scores(found, self.body.most, self.spelling)
 
     def _parser(self, choice: int) -> AnswerParser:
         found = self.parsers.get(choice)

@@ -17,7 +17,7 @@ from flyweight.prompts import fitting, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.given import Prompts, each, fitted
-from flyweight.server.api.sampling import Sampling
+from flyweight.server.api.sampling import Sampling, listing
 from flyweight.server.api.scores import Spelling, TextScores, prompt_scores
 from flyweight.server.api.usage import spent, usage
 from flyweight.server.body import limited
@@ -47,6 +47,7 @@ class CompletionBody(Sampling):
         most = defaults.get("max_tokens", MOST_TOKENS)
         found = {**self.options(defaults)}
         found["max_tokens"] = most if self.max_tokens is None else self.max_tokens
+        listing(self.logprob_token_ids, self.logprobs is not None, f"0 to {MAX_LOGPROBS}")
         for name in ("logprobs", "echo", "best_of"):
             value = getattr(self, name)
             if value is not None:

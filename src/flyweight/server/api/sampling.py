@@ -44,7 +44,7 @@ TAKEN = (  # of a body, as `SamplingParams` has it
     "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop",
+    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop", "logprob_token_ids",
 )  # fmt: skip
 
 
@@ -141,6 +141,10 @@ class Sampling(Options):
     prompt_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
     )
+    logprob_token_ids: list[Id] | None = Field(
+        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("logprobs"),
+        description="Told of in place of the most likely ones.",
+    )  # fmt: skip
     response_format: ResponseFormat | None = None
     structured_outputs: Structured | None = None
     stream: bool | None = None
@@ -197,6 +201,16 @@ def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
 def params_of(options: dict[str, Any]) -> SamplingParams:
     """Raises `RequestError`."""
     return SamplingParams(**options)
+
+
+def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
+    """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
+    if ids and not scored:
+        raise RequestError(
+            f"logprob_token_ids says whose log-probabilities are told; allowed: with logprobs = "
+            f"{allowed}",
+            "logprob_token_ids",
+        )
 
 
 def biases(given: dict[str, float]) -> dict[int, float]:

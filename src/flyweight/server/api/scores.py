@@ -61,6 +61,7 @@ class TextScores:
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.at = len(collector.echo)  # where the answer's next token begins in the text
         self.repeats = params.echo
+        self.listed = bool(params.logprob_token_ids)
 
     def told(self, fresh: Sequence[Entry]) -> dict[str, Any]:
         """Of what is new."""
@@ -75,7 +76,7 @@ class TextScores:
             self._prompt(lists)
         for entry in fresh:
             token = next(iter(entry))
-            self._add(lists, token, entry, self.at)
+            self._add(lists, token, entry, self.at, None if self.listed else self.most)
             self.at += 0 if token in self.hidden else begun(self.spelling.raw(token))
         return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
 
@@ -84,16 +85,21 @@ class TextScores:
         places = offsets(self.collector.echo, [self.spelling.raw(one) for one in ids])
         entries = self.collector.prompt_scores() or ()
         for token, entry, at in zip(ids, entries, places, strict=False):
-            self._add(lists, token, entry, at)
+            self._add(lists, token, entry, at, self.most)
 
-    def _add(self, lists: dict[str, list[Any]], token: int, entry: Entry | None, at: int) -> None:
+    def _add(
+        self,
+        lists: dict[str, list[Any]],
+        token: int,
+        entry: Entry | None,
+        at: int,
+        most: int | None,
+    ) -> None:
         """`entry` is none of the prompt's first token, which nothing foretells."""
         chosen = entry[token] if entry else None
         unknown = self.spelling.raw(token).decode("utf-8", "replace")
         text = self.spelling.text(token, chosen.decoded_token if chosen else unknown)
-        ranked = [
-            (i, one) for i, one in (entry or {}).items() if one.rank and one.rank <= self.most
-        ]
+        ranked = [(i, one) for i, one in (entry or {}).items() if _told(one, most)]
         best = {self.spelling.text(i, one.decoded_token): _finite(one.logprob) for i, one in ranked}
         lists["tokens"].append(text)
         lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
@@ -101,8 +107,8 @@ class TextScores:
         lists["text_offset"].append(at)
 
 
-def chat_scores(found: Sequence[Entry], most: int, spelling: Spelling) -> dict[str, Any]:
-    """Of /v1/chat/completions, `most` alternatives each."""
+def chat_scores(found: Sequence[Entry], most: int | None, spelling: Spelling) -> dict[str, Any]:
+    """Of /v1/chat/completions, `most` alternatives each, or all there are."""
     return {"content": in_runs(_position(entry, most, spelling) for entry in found)}
 
 
@@ -153,11 +159,16 @@ def begun(raw: bytes) -> int:
     return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
-def _position(entry: Entry, most: int, spelling: Spelling) -> dict[str, Any]:
+def _position(entry: Entry, most: int | None, spelling: Spelling) -> dict[str, Any]:
     every = {token: spelling.one(token, one) for token, one in entry.items()}
-    ranked = [every[token] for token, one in sorted(entry.items(), key=_rank)
-              if one.rank and one.rank <= most]  # fmt: skip
+    ordered = entry.items() if most is None else sorted(entry.items(), key=_rank)
+    ranked = [every[token] for token, one in ordered if _told(one, most)]
     return {**next(iter(every.values())), "top_logprobs": ranked}
+
+
+def _told(one: Logprob, most: int | None) -> bool:
+    """Whether a candidate is among the `most` likely, or all are told of."""
+    return most is None or (one.rank is not None and 0 < one.rank <= most)
 
 
 def _rank(pair: tuple[int, Logprob]) -> int:
