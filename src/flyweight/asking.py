@@ -183,8 +183,8 @@ def conversation(
     if variables.get("documents") is not None:
         variables["documents"] = declared("documents", variables["documents"])
     template = choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
+    text_only(messages)
     talk = prepared(messages, template)
-    text_only(talk)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
     ids = encoded(tokenizer, text, longest, add_special=add_special)
     return {"prompt": text, "prompt_token_ids": ids}

@@ -262,4 +262,4 @@ def test_the_document_has_the_limits(limited: Running) -> None:
 def test_nothing_is_fetched(chatty: Running, part: dict[str, Any]) -> None:
     talk = [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
     message = refusal(chatty.post("/v1/chat/completions", {"messages": talk}), "messages")
-    assert "only text" in message
+    assert message.endswith("'output_text'; images and files are not read here")

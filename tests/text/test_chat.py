@@ -329,8 +329,36 @@ def test_named_templates_of_every_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["image", "image_url", "input_audio", "video"])
 def test_what_is_not_text_is_refused(kind: str) -> None:
     talk = [{"role": "user", "content": [{"type": kind}, {"type": "text", "text": "See?"}]}]
-    with pytest.raises(RequestError, match=rf"messages\[0\] has a part of type '{kind}'"):
+    with pytest.raises(
+        RequestError, match=rf"^messages\.0\.content\.0\.type = '{kind}'; allowed: 'text'"
+    ):
         text_only(talk)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            [{"type": "text", "text": "a"}, {"type": "file", "file": {}}],
+            "messages.0.content.1.type",
+        ),
+        ([{}], "messages.0.content.0.type = None"),
+        ([{"type": "text", "text": 5}], "messages.0.content.0.text = 5; allowed: text"),
+        (["a"], "messages.0.content.0 = 'a'; allowed: an object with type and text"),
+        (5, "messages.0.content = 5; allowed: text, or parts"),
+    ],
+)
+def test_a_part_is_text_or_refused_by_its_place(content: object, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        text_only([{"role": "user", "content": content}])
+    assert words in str(refused.value) and str(refused.value).startswith(refused.value.field)
+
+
+def test_parts_of_text_have_one_name_for_templates() -> None:
+    takes = "{% for m in messages %}{% for p in m.content %}{{ p.type }}{% endfor %}{% endfor %}"
+    talk = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]
+    text_only(talk)
+    assert prepared(talk, takes) == [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
 
 
 def test_arguments_and_parts_as_clients_send_them() -> None:

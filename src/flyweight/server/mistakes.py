@@ -16,8 +16,15 @@ from flyweight.untrusted import shown
 Place = tuple[int | str, ...]
 KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
 ALIKE = 0.8  # of a field's letters, for it to be a slip of the pen
-INSTEAD = {"functions": "tools", "function_call": "tool_choice"}  # what took their place
-MEDIA = ("image", "input_image", "image_url", "document", "file", "input_file", "input_audio")
+INSTEAD = {  # what took their place
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "messages.function_call": "tool_calls",
+}
+MEDIA = (
+    "image", "input_image", "image_url", "document", "file", "input_file", "input_audio", "audio",
+    "video", "video_url",
+)  # fmt: skip
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WORDS = {
     "string_type": "text",
@@ -66,8 +73,9 @@ def refusal(errors: Sequence[ErrorDetails], fields: Mapping[str, Any]) -> HttpEr
     span = _span(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
     allowed = span or ", or ".join(dict.fromkeys(_words(one) for one in told))
     hint = "; images and files are not read here" if _media(value, loc[-1]) else ""
-    if name in INSTEAD:
-        hint = f"; use {INSTEAD[name]!r}"
+    instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
+    if instead is not None:
+        hint = f"; use {instead!r}"
     words = f"{name} = {shown(value)} is not valid; allowed: {allowed}{hint}"
     return HttpError(400, words, name, "bad_value")
 
@@ -155,7 +163,7 @@ def _number(value: object) -> str:
 
 def _media(value: Any, field: int | str) -> bool:
     """Whether this is, or is marked as, something else than text."""
-    if field == "images":
+    if field in ("images", "audio"):
         return True
     mark = value.get("type") if isinstance(value, dict) else value
     return isinstance(mark, str) and mark in MEDIA

@@ -21,7 +21,7 @@ Message = Mapping[str, Any]
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same field
 OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
-MEDIA = ("image", "audio", "video")  # in the names of parts that are not text
+TEXTS = ("text", "input_text", "output_text")  # types of parts; templates know the first
 OWN = (  # never a template's switch: what is passed beside them
     "messages", "tools", "chat_template", "tokenizer", "template", "longest", "add_special",
     "bounds",
@@ -45,18 +45,35 @@ def check(messages: Sequence[Message]) -> None:
 
 
 def text_only(messages: Sequence[Message]) -> None:
-    """Raises `RequestError` where a message has an image or a sound: a template would put a mark
-    in its place, and nobody would see it.
+    """Raises `RequestError` where content is neither text nor parts of text: a template would put
+    Python's way to write it into the prompt, or leave it out.
     """
+    check(messages)
     for i, message in enumerate(messages):
-        content = message.get("content")
-        for part in content if isinstance(content, list | tuple) else ():
-            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
-            if any(medium in kind for medium in MEDIA):
-                raise RequestError(
-                    f"messages[{i}] has a part of type {shown(kind)}; only text is read here",
-                    "messages",
-                )
+        content, place = message.get("content"), f"messages.{i}.content"
+        if content is None or isinstance(content, str):
+            continue
+        if not isinstance(content, list | tuple):
+            raise RequestError(f"{place} = {shown(content)}; allowed: text, or parts", place)
+        for j, part in enumerate(content):
+            _textual(part, f"{place}.{j}")
+
+
+def _textual(part: Any, place: str) -> None:
+    """Raises `RequestError` unless a part of a content is text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping):
+        raise RequestError(f"{place} = {shown(part)}; allowed: an object with type and text", place)
+    if kind not in TEXTS:
+        allowed = ", ".join(map(repr, TEXTS))
+        raise RequestError(
+            f"{place}.type = {shown(kind)}; allowed: {allowed}: only text is read here",
+            f"{place}.type",
+        )
+    if not isinstance(part.get("text"), str):
+        raise RequestError(
+            f"{place}.text = {shown(part.get('text'))}; allowed: text", f"{place}.text"
+        )
 
 
 def prepared(messages: Sequence[Message], template: str) -> list[Message]:
@@ -65,7 +82,8 @@ def prepared(messages: Sequence[Message], template: str) -> list[Message]:
     """
     check(messages)
     parts = _takes_parts(template)
-    return [_arguments(message if parts else _one_text(message)) for message in messages]
+    talk = map(_typed, messages)
+    return [_arguments(message if parts else _one_text(message)) for message in talk]
 
 
 def plain(value: Any) -> Any:
@@ -157,6 +175,20 @@ def _is_content(node: nodes.Node) -> bool:
     if isinstance(node, nodes.Getitem):
         return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
     return isinstance(node, nodes.Name) and node.name == "content"
+
+
+def _typed(message: Message) -> Message:
+    """Parts of text under the one name that templates know."""
+    parts = message.get("content")
+    if not isinstance(parts, list | tuple):
+        return message
+    named = [
+        {**part, "type": TEXTS[0]}
+        if isinstance(part, Mapping) and part.get("type") in TEXTS[1:]
+        else part
+        for part in parts
+    ]
+    return {**message, "content": named}
 
 
 def _one_text(message: Message) -> Message:

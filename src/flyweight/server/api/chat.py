@@ -87,11 +87,11 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     """
     given = {
         "add_generation_prompt": body.add_generation_prompt,
-        "continue_final_message": body.continue_final_message,
+        "continue_final_message": body.goes_on,
         "documents": body.documents,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    talk = [message.model_dump(exclude_unset=True) for message in body.messages]
+    talk = [message.chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
     if whole:
         readable("messages", str(talk), most_bytes(front))

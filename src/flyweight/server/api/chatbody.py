@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError
-from flyweight.server.api.sampling import Sampling, listing
+from flyweight.server.api.sampling import IDLE, Sampling, listing
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import limited
 from flyweight.server.settings import MOST_TOOLS
@@ -19,19 +19,48 @@ Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
 Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+UNSEEN = {"annotations", "prefix", "audio", "function_call"}  # by templates
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
-class Message(BaseModel):
-    """One message; fields of its own go to the model's template."""
+class TextPart(BaseModel):
+    """A part of a message's content; `input_text` and `output_text` are the responses' names."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    annotations: list[Any] | None = Field(None, description=IDLE)
+    cache_control: dict[str, Any] | None = Field(None, description=IDLE)
+
+
+class Message(BaseModel):
+    """One message; all of it goes to the model's template."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Role
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[TextPart] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
+    thinking: str | None = Field(None, description="The same as `reasoning`.")
+    refusal: str | None = None
+    annotations: list[Any] | None = Field(None, description=IDLE)
+    prefix: bool | None = Field(
+        None, description="Of the last message, the assistant's: the answer goes on with it."
+    )
+    audio: None = Field(None, description="Sounds are not read here.")
+    function_call: None = Field(None, description="`tool_calls` took its place.")
+
+    def chat(self) -> dict[str, Any]:
+        """As templates read it: what is said of parts beside their text means nothing to them."""
+        found = self.model_dump(exclude_unset=True, exclude=UNSEEN)
+        if isinstance(self.content, list):
+            found["content"] = [{"type": "text", "text": part.text} for part in self.content]
+        return found
 
 
 class ChatBody(Sampling):
@@ -66,10 +95,24 @@ class ChatBody(Sampling):
     function_call: None = Field(None, description="`tool_choice` took its place.")
 
     @property
+    def goes_on(self) -> bool | None:
+        """Whether the answer goes on with the last message.  Raises `RequestError`."""
+        *others, last = self.messages
+        stray = next((i for i, one in enumerate(others) if one.prefix), None)
+        if last.prefix and last.role != "assistant":
+            stray = len(others)
+        if stray is not None:
+            place = f"messages.{stray}.prefix"
+            raise RequestError(
+                f"{place} = True is not valid; allowed: of the last message, the assistant's", place
+            )
+        return True if last.prefix else self.continue_final_message
+
+    @property
     def continued(self) -> str | None:
         """What the answer goes on with."""
         last = self.messages[-1].content
-        return last if self.continue_final_message and isinstance(last, str) else None
+        return last if self.goes_on and isinstance(last, str) else None
 
     @property
     def most(self) -> int | None:
