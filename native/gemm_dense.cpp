@@ -100,7 +100,7 @@ void unpack(const LinearJob& job, int64_t row, float* out) {
 }  // namespace
 
 int64_t panel_width(const LinearJob& job) {
-  if (job.mode == Mode::i8 && job.tokens <= kRowTokensI8) return kRowPanel;
+  if (job.mode == Mode::i8 && !by_blocks(job)) return kRowPanel;
 #if defined(FW_ISA_AMX)
   if (job.mode != Mode::f32) return job.mode == Mode::i8 ? kOpenedTokens : kTileRows;
 #endif

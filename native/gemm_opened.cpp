@@ -44,45 +44,56 @@ Inner inner_of(const OpenedForm& form, int64_t tokens) {
   return form.mins ? inner_of<32, true>(codes, tokens) : inner_of<32, false>(codes, tokens);
 }
 
-// One stretch [group, group + groups) of a few tiles with all panels of a chunk.
+// A few tiles with all panels of a chunk, stretch by stretch of K.  Panels of few tokens leave their sums where they are
+// until K ends, so stretches are short and what is opened stays in L1; else sums go to `out` between long stretches.
 class Chunk {
  public:
-  Chunk(const LinearJob& job, const OpenedForm& form, OpenTile with)
-      : job_(job), form_(form), open_(with), bytes_(tile_bytes(job.kind, job.k)),
-        token_(token_bytes(Mode::i8, job.k)), panels_(panel_count(job.tokens, kOpenedTokens)) {}
+  Chunk(const LinearJob& job, const OpenedForm& form, OpenTile with, Range panels)
+      : job_(job), form_(form), open_(with), panels_(panels), bytes_(tile_bytes(job.kind, job.k)),
+        token_(token_bytes(Mode::i8, job.k)), count_(panel_count(job.tokens, kOpenedTokens)), begin_(start(panels.begin)),
+        few_(start(panels.end) - begin_ <= kSumTokens) {}
+
+  // Tiles at a time.
+  int64_t tiles() const { return few_ ? kFewTiles : kOpenTiles; }
 
   // `next`: the tile to go on with.
-  void run(Range tiles, Range panels, int64_t next) {
+  void run(Range tiles, int64_t next) {
     next_ = next;
-    for (int64_t group = 0; group < job_.k / kGroup; group += kOpenK / kGroup) {
+    const int64_t step = (few_ ? kFewK : kOpenK) / kGroup;
+    for (int64_t group = 0; group < job_.k / kGroup; group += step) {
       const int64_t left = job_.k / kGroup - group;
-      groups_ = left < kOpenK / kGroup ? left : kOpenK / kGroup;
+      groups_ = left < step ? left : step;
       for (int64_t i = tiles.begin; i < tiles.end; ++i)
         open_(job_.weight + i * bytes_, group, groups_, opened_[i - tiles.begin]);
-      for (int64_t p = panels.begin; p < panels.end; ++p) multiply(tiles, p, group, p == panels.begin);
+      for (int64_t p = panels_.begin; p < panels_.end; ++p) multiply(tiles, p, group);
     }
+    if (few_) sums_.give(job_, tiles, begin_, start(panels_.end) - begin_, true);
   }
 
  private:
+  int64_t start(int64_t panel) const { return panel_start(job_.tokens, count_, panel); }
   const uint8_t* place(int64_t tile, int64_t group) const {
     return job_.weight + tile * bytes_ + group * bytes_ / (job_.k / kGroup);
   }
 
-  void multiply(Range tiles, int64_t p, int64_t group, bool ask) {
-    const int64_t t = panel_start(job_.tokens, panels_, p), size = panel_start(job_.tokens, panels_, p + 1) - t;
+  void multiply(Range tiles, int64_t p, int64_t group) {
+    const int64_t t = start(p), size = start(p + 1) - t;
     arrangement_.set(form_, size);
     const bool first = group == 0, last = group + groups_ == job_.k / kGroup;
-    if (!first) sums_.take(job_, tiles, t, size);
+    if (!first && !few_) sums_.take(job_, tiles, t, size);
     const uint8_t* ahead = last ? place(next_, 0) : place(tiles.begin, group + groups_);
-    inner_of(form_, size)({opened_, tiles.end - tiles.begin, job_.panels + t * token_ + group * kRecord * size, sums_.of(0),
-                           groups_, first, ahead, ask ? bytes_ / (job_.k / kGroup) : 0, bytes_});
-    sums_.give(job_, tiles, t, size, last);
+    const int64_t ask = p == panels_.begin ? bytes_ / (job_.k / kGroup) : 0;
+    inner_of(form_, size)({opened_, tiles.end - tiles.begin, job_.panels + t * token_ + group * kRecord * size,
+                           sums_.of(0) + (few_ ? (t - begin_) * kLanes : 0), groups_, first, ahead, ask, bytes_});
+    if (!few_) sums_.give(job_, tiles, t, size, last);
   }
 
   const LinearJob& job_;
   const OpenedForm& form_;
   OpenTile open_;
-  int64_t bytes_, token_, panels_, groups_ = 0, next_ = 0;
+  Range panels_;
+  int64_t bytes_, token_, count_, begin_, groups_ = 0, next_ = 0;
+  bool few_;
   Arrangement arrangement_;
   Opened opened_[kOpenTiles];
   Sums sums_;
@@ -91,10 +102,11 @@ class Chunk {
 }  // namespace
 
 void multiply_opened(const LinearJob& job, Run tiles, Range panels, const OpenedForm& form, OpenTile open) {
-  Chunk chunk(job, form, open);
-  for (int64_t i = tiles.begin; i < tiles.end; i += kOpenTiles) {
-    const bool more = i + kOpenTiles < tiles.end;
-    chunk.run({i, more ? i + kOpenTiles : tiles.end}, panels, more ? i + kOpenTiles : tiles.next);
+  Chunk chunk(job, form, open, panels);
+  const int64_t step = chunk.tiles();
+  for (int64_t i = tiles.begin; i < tiles.end; i += step) {
+    const bool more = i + step < tiles.end;
+    chunk.run({i, more ? i + step : tiles.end}, more ? i + step : tiles.next);
   }
 }
 

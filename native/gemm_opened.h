@@ -13,6 +13,7 @@
 namespace flyweight::FW_ISA {
 
 constexpr int kOpenK = 1024;  // K of a stretch: the activations of a panel stay in L1 while tiles pass
+constexpr int kFewK = 512, kFewTiles = 2;  // the same for few tokens: 20 KiB of codes and scales, which stay in L1
 constexpr int kOpenTiles = kSumTiles;  // tiles opened at a time, 192 KiB of a thread's stack; they stay in L2 while panels pass
 
 #if !defined(FW_ISA_AMX)

@@ -9,14 +9,15 @@
 namespace flyweight::FW_ISA {
 
 constexpr int kSumTiles = 8, kSumTokens = 32;
+constexpr int kRowTokensAmx = 8;  // with more, opening tiles for matrix registers pays
 
 // Whether a product takes kSumTiles tiles at a time and passes panels over them, rather than tiles over panels.
 inline bool by_blocks(const LinearJob& job) {
-  if (job.mode == Mode::i8) return job.tokens > kRowTokensI8;
 #if defined(FW_ISA_AMX)
+  if (job.mode == Mode::i8) return job.tokens > kRowTokensAmx;
   return job.mode == Mode::bf16 && job.tokens > kRowTokens;
 #else
-  return false;
+  return job.mode == Mode::i8 && job.tokens > kRowTokensI8;
 #endif
 }
 
