@@ -1,13 +1,32 @@
 """The server's OpenAPI document and its page."""
 
+import asyncio
+import gzip
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from flyweight.server.api import docs
 from flyweight.server.routes import ROUTES
 from http_server import Running, started
+
+
+def test_unpacking_is_done_once_and_keeps_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key anybody may fetch; threads that read prompts are not theirs."""
+    made: list[bytes] = []
+    unpack = gzip.decompress
+    monkeypatch.setattr(gzip, "decompress", lambda raw: made.append(raw) or unpack(raw))
+    docs.unpacked.cache_clear()
+    url = SimpleNamespace(path="/docs/swagger-ui-bundle.js")
+    request: Any = SimpleNamespace(url=url, headers={})
+    nobody: Any = SimpleNamespace()  # a front end without threads
+    got = [asyncio.run(docs.static(nobody, request)) for _ in range(3)]
+    assert len(made) == 1 and {one.body for one in got} == {unpack(made[0])}
+    request.headers = {"accept-encoding": "gzip"}
+    assert asyncio.run(docs.static(nobody, request)).body == made[0]
 
 
 def test_every_route_is_in_the_document(server: Running) -> None:

@@ -76,3 +76,12 @@ def test_a_schema_is_kept_to(server: Running) -> None:
     assert json.loads(got["content"]) in ("a", 5)
     got = server.post("/completion", {"prompt": "x", "json_schema": {"uniqueItems": True}})
     assert got.status == 400 and "json_schema: at '#'" in got.json["error"]["message"]
+
+
+def test_a_draw_can_be_repeated(server: Running) -> None:
+    body = {"prompt": "Once upon", "n_predict": 12, "temperature": 1.5, "n_cmpl": 2}
+    first = server.post("/completion", body).json
+    seed = first[0]["generation_settings"]["seed"]
+    again = server.post("/completion", {**body, "seed": seed}).json
+    assert [one["content"] for one in again] == [one["content"] for one in first]
+    assert again[0]["generation_settings"]["seed"] == seed

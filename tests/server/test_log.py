@@ -95,7 +95,7 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
             "path=/v1/completions ",
             "status=200",
             "tokens=5",
-            "id=request-",
+            " id=request-",
         ):
             assert part in text, text
         for part in ("prompt_tokens=", "cached_tokens=", "queue_ms=", "ttft_ms=", "seconds="):
@@ -111,6 +111,22 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         assert server.stop() == 0
         assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
         assert len([x for x in server.said if " request " in x]) == 3
+
+
+def test_a_line_has_the_ids_its_client_knows() -> None:
+    named = {"x-request-id": "findme-1"}
+    with started() as server:
+        body = {"prompt": "One", "max_tokens": 2, "request_id": "x y\nrequest"}
+        for stream in (False, True):
+            got = server.ask("POST", "/v1/completions", {**body, "stream": stream}, named)
+            assert got.headers["x-request-id"] == "findme-1"
+        line = told(server, " request_id=findme-1 reply=")
+        assert "reply=cmpl-x%20y%0Arequest " in line and line.count("\n") == 1
+        got = server.ask("POST", "/v1/embeddings", {"input": "One"}, named)
+        assert f"reply={got.json['id']} " in told(server, "path=/v1/embeddings")
+        got = server.ask("GET", "/v1/models", None, {"x-request-id": "no good"})
+        assert f"request_id={got.headers['x-request-id']}\n" in told(server, "path=/v1/models")
+        assert not any("no good" in text or "no%20good" in text for text in server.said)
 
 
 def test_a_process_that_ends_is_told_of() -> None:

@@ -30,6 +30,8 @@ def collected(tokens: int) -> Collector:
 class Whole:
     """A writer that notes where it writes."""
 
+    id = ""
+
     def __init__(self) -> None:
         self.thread = 0
 
@@ -59,7 +61,7 @@ def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
         front: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
         front._writers = ThreadPoolExecutor(1)
         front.written = lambda work: Front.written(front, work)
-        request: Any = SimpleNamespace(state=None, receive=asyncio.Event().wait)
+        request: Any = SimpleNamespace(state=None, scope={}, receive=asyncio.Event().wait)
         writer: Any = Whole()
         got = await answer(front, request, [], lambda bundle: writer, stream=False)
         assert got.body == b'{"written":true}'

@@ -1,6 +1,7 @@
 """More than can be served: refused at once, by count, by tokens and at the end of the server."""
 
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -71,9 +72,13 @@ def test_refusals_are_quicker_than_answers() -> None:
                 assert server.post("/v1/completions", SLOW).status == 429
                 took.append(time.monotonic() - start)
 
-        start = time.monotonic()
+        alone: list[float] = []
+        for _ in range(5):
+            start = time.monotonic()
+            assert server.post("/v1/completions", SLOW).status == 200
+            alone.append(time.monotonic() - start)
         occupied(server, work)
-        assert min(took) < (time.monotonic() - start) / 10
+        assert statistics.median(took) < statistics.median(alone) / 3
 
 
 def test_a_server_that_ends_finishes_what_runs_and_takes_nothing_new() -> None:
@@ -84,6 +89,8 @@ def test_a_server_that_ends_finishes_what_runs_and_takes_nothing_new() -> None:
             server.until(lambda: server.get("/ready").status == 503)
             got = server.post("/v1/completions", SLOW)
             assert got.status == 503 and got.json["error"]["code"] == "draining"
+            for refused in (got, server.get("/ready")):
+                assert 1 <= int(refused.headers["retry-after"]) <= 60
 
         got = occupied(server, work)
         assert [reply.status for reply in got] == [200, 200]

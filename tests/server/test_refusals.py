@@ -192,3 +192,37 @@ def test_a_null_is_as_good_as_absent(talker: Running) -> None:
         assert schema["additionalProperties"] == {"type": "null"}
         for name in absent.keys() - set(schema.get("required", ())):
             assert '"null"' in json.dumps(schema["properties"][name]), (path, name)
+
+
+def test_an_id_has_one_bias(server: Running) -> None:
+    got = server.post("/v1/completions", {"prompt": "x", "logit_bias": {"012": 5, "12": -5}})
+    assert got.status == 400 and got.json["error"]["param"] == "logit_bias"
+    assert "'012'" in got.json["error"]["message"] and "'12'" in got.json["error"]["message"]
+    assert server.post("/v1/completions", {"prompt": "x", "logit_bias": {"012": 5}}).status == 200
+
+
+def test_a_model_that_is_not_here_is_one_error(server: Running) -> None:
+    asked = server.post("/v1/completions", {"model": "storys", "prompt": "x"})
+    got = server.get("/v1/models/storys")
+    assert got.status == asked.status == 404 and got.json == asked.json
+    assert got.json["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("coding", ["xchunked", "gzip", "gzip, chunked", "identity", "chunked, x"])
+def test_a_transfer_coding_nobody_reads_is_answered(server: Running, coding: str) -> None:
+    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n"
+    got = server.raw(head.encode() + b"5\r\nhello\r\n0\r\n\r\n")
+    assert got.startswith((b"HTTP/1.1 501 ", b"HTTP/1.1 400 ")), got
+    assert b'"error"' in got and server.get("/health").status == 200
+
+
+NEUTRAL = {"watermarking": False, "vllm_xargs": {}, "media_io_kwargs": {}}
+
+
+def test_fields_without_effect_are_taken_at_the_value_that_has_none(server: Running) -> None:
+    body = {"prompt": "x", "max_tokens": 1}
+    assert server.post("/v1/completions", {**body, **NEUTRAL}).status == 200
+    assert server.post("/v1/completions", {**body, **dict.fromkeys(NEUTRAL)}).status == 200
+    for name, value in {**{name: {"a": 1} for name in NEUTRAL}, "watermarking": True}.items():
+        got = server.post("/v1/completions", {**body, name: value})
+        assert got.status == 400 and got.json["error"]["param"] == name

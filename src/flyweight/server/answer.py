@@ -16,6 +16,7 @@ from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError, note, told
 from flyweight.server.http.sse import EventStream, reply, while_connected
+from flyweight.server.http.visits import visit_of
 
 LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop
 
@@ -23,11 +24,13 @@ LARGE = 2048  # tokens and log-probabilities; more are written away from the eve
 class Writer(Protocol):
     """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
     a `piece` for each piece of each prompt, and `end` or `failed`.  Anything but `whole` may be
-    empty.
+    empty; `id` is, where the dialect's replies have none.
     """
 
     @property
     def media(self) -> str: ...
+    @property
+    def id(self) -> str: ...
     def whole(self) -> Any: ...
     def begin(self) -> bytes: ...
     def piece(self, prompt: int, piece: Piece) -> bytes: ...
@@ -46,8 +49,10 @@ async def answer(
     """Runs checked prompts, and writes what they bring."""
     bundle = front.begin(asked, request)
     writer = make(bundle)
+    visit = visit_of(request.scope)
+    visit.reply = writer.id
     if stream:
-        parts = _parts(bundle, writer)
+        parts = _parts(bundle, writer, visit.id)
         return EventStream(parts, bundle.close, media_type=writer.media)
     with bundle:
         await while_connected(request, bundle.done())
@@ -73,7 +78,7 @@ def texts(bundle: Bundle) -> list[Collector]:
     return found
 
 
-async def _parts(bundle: Bundle, writer: Writer) -> AsyncGenerator[bytes]:
+async def _parts(bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
@@ -85,7 +90,7 @@ async def _parts(bundle: Bundle, writer: Writer) -> AsyncGenerator[bytes]:
     except Exception as error:
         known = told(error)
         if known.code == "internal_error":
-            note("a stream", error)
+            note(f"a stream {id}", error)
         yield writer.failed(known)
     finally:
         bundle.close()

@@ -49,7 +49,7 @@ def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Respo
         except Exception as error:
             known = told(error)
             if known.code == "internal_error":
-                note(entry.path, error)
+                note(f"{entry.path} {visit_of(request.scope).id}", error)
             return tell(request, reply(entry.errors(known), known.status, known.headers))
 
     return endpoint

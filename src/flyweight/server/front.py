@@ -107,17 +107,17 @@ class Front:
         """How a request for `model` runs; an adapter is a model of its own name."""
         adapter = ""
         if model is not None and model not in self.names:
-            known_names = [*self.names, *self.asking.facts.adapters]
-            if model not in known_names:
-                raise HttpError(
-                    404,
-                    f"model = {shown(model)} is not served here{nearest(model[:200], known_names)}"
-                    f"; served: {', '.join(known_names)}",
-                    "model",
-                    "model_not_found",
-                )
+            if model not in self.asking.facts.adapters:
+                raise self.unserved(model)
             adapter = model
         return Lane(salt or "", priority or 0, adapter, bool(explain))
+
+    def unserved(self, model: str) -> HttpError:
+        """Of a name nothing here has."""
+        known = [*self.names, *self.asking.facts.adapters]
+        near = nearest(model[:200], known)
+        words = f"model = {shown(model)} is not served here{near}; served: {', '.join(known)}"
+        return HttpError(404, words, "model", "model_not_found")
 
     async def ask(
         self, prompts: Sequence[Any], params: Params, lane: Lane, schema: str = ""

@@ -29,7 +29,7 @@ async def health(front: Front, request: Request) -> Response:
 async def ready(front: Front, request: Request) -> Response:
     """200 while new requests are taken."""
     if front.door.draining:
-        raise HttpError(503, "the server is being shut down", code="draining")
+        raise front.door.closed()
     return await health(front, request)
 
 
@@ -40,7 +40,7 @@ async def models(front: Front, request: Request) -> Response:
 async def model(front: Front, request: Request) -> Response:
     name = request.path_params["model"]
     if name not in all_names(front):
-        raise HttpError(404, f"model = {name[:80]!r} is not served here", "model")
+        raise front.unserved(name)
     return reply(card(front, name))
 
 

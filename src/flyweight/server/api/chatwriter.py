@@ -42,8 +42,9 @@ class ChatWriter:
         self.bare = bare and reading.plain and not self.running
         self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
         self.collector.interval = body.stream_interval or 1
+        self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
         self.head = {
-            "id": f"chatcmpl-{body.request_id or uuid4().hex}",
+            "id": self.id,
             "object": "chat.completion.chunk",
             "created": front.now(),
             "model": body.model or front.names[0],

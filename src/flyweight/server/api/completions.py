@@ -141,8 +141,9 @@ class CompletionWriter:
         self.begun: set[int] = set()
         for collector in self.collectors:
             collector.interval = body.stream_interval or 1
+        self.id = f"cmpl-{body.request_id or uuid4().hex}"
         self.head = {
-            "id": f"cmpl-{body.request_id or uuid4().hex}",
+            "id": self.id,
             "object": "text_completion",
             "created": front.now(),
             "model": body.model or front.names[0],

@@ -5,6 +5,7 @@ nothing, so they need no key, and the document, which does, is asked for with th
 """
 
 import gzip
+from functools import cache
 from importlib.resources import files
 
 from starlette.requests import Request
@@ -38,10 +39,24 @@ async def static(front: Front, request: Request) -> Response:
     name = request.url.path.rsplit("/", 1)[1]
     head = {**HEADERS, "cache-control": "max-age=3600"}
     media = KINDS[name.rsplit(".", 1)[1]]
-    plain = FOLDER / name
-    if plain.is_file():
-        return Response(plain.read_bytes(), 200, head, media)
-    packed = await front.aside((FOLDER / f"{name}.gz").read_bytes)
+    kept = held(name)
+    if kept is None:
+        return Response((FOLDER / name).read_bytes(), 200, head, media)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, 200, {**head, "content-encoding": "gzip"}, media)
-    return Response(await front.aside(gzip.decompress, packed), 200, head, media)
+        return Response(kept, 200, {**head, "content-encoding": "gzip"}, media)
+    return Response(unpacked(name), 200, head, media)
+
+
+@cache
+def held(name: str) -> bytes | None:
+    """A file that is kept packed, as it lies there."""
+    found = FOLDER / f"{name}.gz"
+    return found.read_bytes() if found.is_file() else None
+
+
+@cache
+def unpacked(name: str) -> bytes:
+    """The same for who cannot unpack: made once, in milliseconds, whoever asks and how often."""
+    packed = held(name)
+    assert packed is not None, "not one of those that are kept packed"
+    return gzip.decompress(packed)

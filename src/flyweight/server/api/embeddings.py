@@ -27,6 +27,7 @@ from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import reply, while_connected
+from flyweight.server.http.visits import visit_of
 from flyweight.tasks import PoolingParams
 
 MANY = Field(min_length=1)
@@ -88,10 +89,14 @@ async def embeddings(front: Front, request: Request) -> Response:
     with named(("prompt", "input" if body.messages is None else "messages")):
         prompts = await front.aside(body.prompts, front)
         given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
-    return await front.written(lambda: reply(written(front, body, given)))
+    visit = visit_of(request.scope)
+    visit.reply = f"embd-{body.request_id or uuid4().hex}"
+    return await front.written(lambda: reply(written(visit.reply, front, body, given)))
 
 
-def written(front: Front, body: EmbeddingBody, given: Sequence[VectorCollector]) -> dict[str, Any]:
+def written(
+    id: str, front: Front, body: EmbeddingBody, given: Sequence[VectorCollector]
+) -> dict[str, Any]:
     """OpenAI's reply, which many prompts make long."""
     found = vectors(given, body.dimensions)
     form = packed if body.encoding_format == "base64" else list
@@ -100,7 +105,7 @@ def written(front: Front, body: EmbeddingBody, given: Sequence[VectorCollector])
         for i, vector in enumerate(found)
     ]
     return {
-        "id": f"embd-{body.request_id or uuid4().hex}",
+        "id": id,
         "object": "list",
         "created": front.now(),
         "model": body.model or front.names[0],

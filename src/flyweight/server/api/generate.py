@@ -48,6 +48,7 @@ class GenerateWriter:
     """Writes one continuation."""
 
     media = "text/event-stream"
+    id = ""
 
     def __init__(self, bundle: Bundle) -> None:
         self.front = bundle.front

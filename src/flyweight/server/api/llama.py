@@ -136,6 +136,7 @@ class LlamaWriter:
     """Writes the continuations of all prompts; of several, `whole` is a list."""
 
     media = "text/event-stream"
+    id = ""
 
     def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
@@ -193,6 +194,7 @@ class LlamaWriter:
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
         settings = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
+        settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
         return {
             "index": index,
             "id_slot": -1,
@@ -209,6 +211,11 @@ class LlamaWriter:
             "timings": llama_timings(collector),
             **explained(self.front, collector),
         }
+
+
+def signed(seed: int) -> int:
+    """A seed of 64 bits as a body takes it."""
+    return seed - 2**64 if seed >= 2**63 else seed
 
 
 def mixed(given: list[Any], front: Front) -> list[int]:

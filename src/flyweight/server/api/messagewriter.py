@@ -43,8 +43,9 @@ class MessageWriter:
         self.blocks = 0  # that have begun
         self.finish: str | None = None
         self.reason: int | str | None = None
+        self.id = f"msg_{uuid4().hex[:24]}"
         self.head: dict[str, Any] = {
-            "id": f"msg_{uuid4().hex[:24]}",
+            "id": self.id,
             "type": "message",
             "role": "assistant",
             "model": model,

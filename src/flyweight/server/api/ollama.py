@@ -258,6 +258,7 @@ class OllamaWriter:
     """Writes one answer; `shape` is how a route puts what is new."""
 
     media = "application/x-ndjson"
+    id = ""
 
     def __init__(self, body: OllamaBody, bundle: Bundle, shape: Shape, reading: Reading) -> None:
         self.front = bundle.front

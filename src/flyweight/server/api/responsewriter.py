@@ -39,7 +39,8 @@ class ResponseWriter:
         spelling = Spelling(self.front.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
         self.reading, self.telling = reading, Telling(reading)
-        self.head = {"id": f"resp_{uuid4().hex}", "object": "response", **head}
+        self.id = f"resp_{uuid4().hex}"
+        self.head = {"id": self.id, "object": "response", **head}
         self.output: list[dict[str, Any]] = []  # items that are done
         self.item: dict[str, Any] = {}  # the one that is not
         self.finish: str | None = None

@@ -76,6 +76,7 @@ Truncation = Annotated[
     ),
 ]
 No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
+Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]
 Yes = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
 
 
@@ -167,6 +168,9 @@ class Sampling(Options):
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
+    watermarking: No | None = None
+    vllm_xargs: Nothing = None
+    media_io_kwargs: Nothing = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
@@ -215,9 +219,17 @@ def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
 
 def biases(given: dict[str, float]) -> dict[int, float]:
     """OpenAI's keys are ids as text.  Raises `RequestError`."""
+    found: dict[int, str] = {}
     for key in given:
         if not key.isascii() or not key.isdecimal() or len(key) > 10:
             raise RequestError(
                 f"logit_bias: {shown(key)} is no token id; allowed: ids as text", "logit_bias"
             )
-    return {int(key): value for key, value in given.items()}
+        other = found.setdefault(int(key), key)
+        if other != key:
+            raise RequestError(
+                f"logit_bias: {shown(other)} and {shown(key)} are one token id; allowed: each id "
+                "once",
+                "logit_bias",
+            )
+    return {token: given[key] for token, key in found.items()}

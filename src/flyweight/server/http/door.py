@@ -59,7 +59,7 @@ class Door:
     def enter(self, requests: int, tokens: int) -> Place:
         """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""
         if self.draining:
-            raise HttpError(503, "the server is being shut down", code="draining")
+            raise self.closed()
         limits = self.limits
         many = self.requests + requests > limits.queue_requests
         long = self.tokens + tokens > limits.queue_tokens
@@ -75,6 +75,16 @@ class Door:
         self.requests += requests
         self.tokens += tokens
         return Place(requests, tokens)
+
+    def closed(self) -> HttpError:
+        """Of a server that is being shut down: another may be there once it has drained."""
+        away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.drain_seconds)))
+        return HttpError(
+            503,
+            "the server is being shut down",
+            code="draining",
+            headers={"retry-after": str(away)},
+        )
 
     def leave(self, place: Place, requests: int, tokens: int) -> None:
         """Some of a place's requests wait no longer."""

@@ -21,6 +21,7 @@ from flyweight.server.http.bodies import Bodies
 from flyweight.server.http.errors import HttpError, note, told
 from flyweight.server.http.origins import Given, Origins
 from flyweight.server.http.sse import reply
+from flyweight.server.http.visits import visit_of
 from flyweight.server.settings import LOOPBACK, ServerSettings
 
 OPEN = frozenset({"/health", "/ready"})
@@ -62,6 +63,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         answer = Answer(send, headers.get("x-request-id", ""))
+        visit_of(scope).id = answer.id
         try:
             answer.named += self.origins.check(headers, self._host(scope, headers))
             preflight = self.origins.preflight(scope["method"], headers)

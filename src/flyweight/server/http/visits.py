@@ -1,7 +1,7 @@
 """Sees every HTTP request from outside, refused ones too: counts it and gives it a line in the log.
 
-Invariant: what passes through is not changed, and no label or word is a client's own but the path,
-escaped.  Knows no route's body and no answer's text.
+Invariant: what passes through is not changed, and no label or word is a client's own but the path
+and its ids, bounded and escaped.  Knows no route's body and no answer's text.
 """
 
 import time
@@ -22,13 +22,17 @@ CUT = 499  # the status of an answer nobody waited for, before it began
 
 @dataclass(slots=True)
 class Visit:
-    """One HTTP request; `collectors` are those of the prompts it ran."""
+    """One HTTP request: `collectors` are those of the prompts it ran, `id` is its x-request-id,
+    `reply` the id its reply bears.
+    """
 
     began: float
     status: int = CUT
     given: int = 0  # bytes of the answer
     whole: bool = False
     route: str = ""
+    id: str = ""
+    reply: str = ""
     collectors: Sequence[Collector | VectorCollector] = field(default_factory=tuple)
 
 
@@ -85,7 +89,7 @@ class Visits:
         self.log.event(
             "request", method=method, path=path, status=visit.status,
             seconds=round(seconds, 6), bytes=visit.given, cut=None if visit.whole else True,
-            **told(visit.collectors),
+            request_id=visit.id or None, reply=visit.reply or None, **told(visit.collectors),
         )  # fmt: skip
 
 

@@ -111,10 +111,14 @@ class EngineClient:
     async def connect(self, ours: socket.socket) -> None:
         """Waits until the process is ready.  Raises `ConfigError` where it cannot be."""
         loop = asyncio.get_running_loop()
-        self._built = loop.create_future()
-        transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
-        self._line = cast(asyncio.WriteTransport, transport)  # uvloop's are of no class of asyncio
-        await self._built
+        built = self._built = loop.create_future()
+        try:
+            transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
+            self._line = cast(asyncio.WriteTransport, transport)  # uvloop's are none of asyncio's
+            await built
+        finally:
+            if not built.cancel() and not built.cancelled():
+                built.exception()  # whoever waited hears of it, or has gone
 
     def submit(self, collector: Gathers, news: asyncio.Event) -> Stream:
         """Begins a request.  Raises `EngineDown`."""
