@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.server.http.errors import HttpError
+from flyweight.server.judging.judge import NICE
 from flyweight.server.judging.judges import MEMORY, Judges
+from flyweight.server.judging.turns import Turns
 from flyweight.structured import StructuredOutputs
 
 SLOW = StructuredOutputs(
@@ -102,3 +105,95 @@ def test_one_question_is_asked_once_and_outlives_who_asked() -> None:
         assert len(judges.idle) == 1
 
     judged(work)
+
+
+def bomb(most: int) -> StructuredOutputs:
+    """What takes seconds to try, from a source of a few KiB."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = [f"^{c}{d}.*[0-9]{{1,{most}}}$" for c in letters for d in letters[:10]]
+    pattern = {name: {"type": "string", "format": "date"} for name in names}
+    return StructuredOutputs(json={"type": "object", "patternProperties": pattern})
+
+
+def test_small_questions_do_not_wait_for_slow_ones() -> None:
+    """However many there are: a small one is tried while none of the slow ones has ended."""
+
+    async def work(judges: Judges) -> None:
+        await judges.check(StructuredOutputs(regex="a"))
+        slow = [asyncio.create_task(judges.check(bomb(60 + i))) for i in range(6)]
+        while judges.idle:
+            await asyncio.sleep(0)
+        for i in range(3):
+            await judges.check(StructuredOutputs(choice=("q", str(i))))
+        assert not any(task.done() for task in slow)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+    judged(work)
+
+
+def test_those_who_wait_for_slow_questions_leave_room() -> None:
+    async def run() -> None:
+        judges = Judges(list, 60.0, most=4)
+        try:
+            slow = [asyncio.create_task(judges.check(bomb(60 + i))) for i in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(HttpError, match="2 requests wait for long or slow") as refused:
+                await judges.check(bomb(70))
+            assert refused.value.status == 429 and refused.value.headers["retry-after"]
+            await judges.check(StructuredOutputs(regex="a"))
+            quick = [asyncio.create_task(judges.check(StructuredOutputs(regex=x))) for x in "bc"]
+            await asyncio.sleep(0)
+            with pytest.raises(HttpError, match="4 requests wait for schemas and grammars"):
+                await judges.check(StructuredOutputs(regex="d"))
+            await judges.check(StructuredOutputs(regex="a"))  # it is remembered
+            for task in (*slow, *quick):
+                task.cancel()
+            await asyncio.gather(*slow, *quick, return_exceptions=True)
+        finally:
+            await judges.close()
+
+    asyncio.run(run())
+
+
+def test_slow_questions_are_answered_one_after_the_other() -> None:
+    async def work(judges: Judges) -> None:
+        judges.seconds = 1.0
+        slow = [judges.check(bomb(60 + i)) for i in range(3)]
+        ended = await asyncio.gather(*slow, return_exceptions=True)
+        assert all("takes longer than 1 seconds" in str(error) for error in ended), ended
+        await judges.check(StructuredOutputs(regex="b"))
+
+    judged(work)
+
+
+def test_a_judge_goes_behind_the_engine() -> None:
+    async def work(judges: Judges) -> None:
+        await judges.check(StructuredOutputs(regex="a"))
+        (process,) = judges.idle
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
+
+    judged(work)
+
+
+def test_turns_go_to_the_lightest_and_then_by_arrival() -> None:
+    async def run() -> list[str]:
+        turns, found = Turns(), []
+
+        async def one(name: str, weight: int) -> None:
+            await turns.enter(weight)
+            found.append(name)
+            turns.leave()
+
+        assert turns.take() and not turns.take()
+        weights = {"b": 5, "gone": 1, "a": 2, "c": 5}
+        waiting = {name: asyncio.create_task(one(name, w)) for name, w in weights.items()}
+        await asyncio.sleep(0)
+        waiting["gone"].cancel()
+        turns.leave()
+        await asyncio.gather(*waiting.values(), return_exceptions=True)
+        assert turns.take()
+        return found
+
+    assert asyncio.run(run()) == ["a", "b", "c"]

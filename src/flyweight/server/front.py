@@ -41,6 +41,7 @@ from flyweight.untrusted import shown
 
 T = TypeVar("T")
 READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others
+LEAST_JUDGED = 16  # requests that may wait for constraints; else a quarter of all that wait
 WRITERS = 2  # threads that write long replies
 
 
@@ -67,7 +68,11 @@ class Front:
         self.ledger = ledger
         self.created = int(time.time())
         self.active = 0  # HTTP requests that have begun and not ended
-        self.judges = Judges(lambda: spelled(asking.tokenizer), settings.compile_seconds)
+        self.judges = Judges(
+            lambda: spelled(asking.tokenizer),
+            settings.compile_seconds,
+            most=max(LEAST_JUDGED, settings.queue_requests // 4),
+        )
         self._readers = ThreadPoolExecutor(READERS, "reader")
         self._writers = ThreadPoolExecutor(WRITERS, "writer")
 

@@ -5,6 +5,7 @@ Invariant: one question, one answer, in order; its memory has a bound of its own
 asks is gone.  Knows no model, and no requests.
 """
 
+import os
 import resource
 import struct
 import sys
@@ -18,6 +19,7 @@ from flyweight.errors import RequestError
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
 from flyweight.structured import StructuredOutputs
 
+NICE = 5  # behind the engine: about a third of its share of a busy core
 LENGTH = struct.Struct("<I")
 
 
@@ -43,6 +45,7 @@ def main() -> int:
     """Answers on stdout, "" for yes."""
     with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    os.nice(NICE)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     begin = msgspec.msgpack.decode(read(incoming), type=Begin)
     compiler = Compiler(byte_vocabulary(begin.special))

@@ -2,7 +2,8 @@
 
 Invariant: an answer comes within the time given, whatever is asked; a process that failed is
 replaced; the event loop never waits.  The same question is asked once, as long as somebody waits
-for it, and answers are remembered.
+for it, and answers are remembered.  Questions that take long, or have long sources, hold up no
+others for more than `QUICK`, and take no more than half of the room for those who wait.
 """
 
 import asyncio
@@ -19,9 +20,13 @@ import msgspec
 from flyweight.errors import RequestError
 from flyweight.server.http.errors import HttpError
 from flyweight.server.judging.judge import LENGTH, Begin, pack
+from flyweight.server.judging.turns import Turns
 from flyweight.structured import NAME, StructuredOutputs
 
-MOST = 2  # processes
+QUICK = 0.5  # seconds for a question in the first place; one that takes longer goes to the second
+LIGHT = 4096  # characters of a source that is expected to be quick
+WAITING = 128  # requests that may wait, half of them for questions that are not quick
+RETRY = 5  # seconds a client is told to stay away
 REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
@@ -34,26 +39,53 @@ class Killed(Exception):
 
 @dataclass(slots=True)
 class Question:
-    """What is being found out, and how many wait for it."""
+    """What is being found out, and how many wait for it; `heavy` where that may take long."""
 
     task: asyncio.Task[str]
+    heavy: bool
     waiting: int = 0
 
 
+class Trial:
+    """A question that a process is asked."""
+
+    def __init__(self, process: Process, outputs: StructuredOutputs) -> None:
+        self.process = process
+        self.task = asyncio.ensure_future(_answer(process, outputs))
+
+    async def ended(self, seconds: float) -> bool:
+        """Whether it has, after so long at most."""
+        try:
+            return bool((await asyncio.wait({self.task}, timeout=seconds))[0])
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await _end(self.process)
+
+
 class Judges:
-    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question."""
+    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question,
+    `most` requests may wait.
+    """
 
     def __init__(
-        self, special: Callable[[], list[bytes]], seconds: float, memory: int = MEMORY
+        self,
+        special: Callable[[], list[bytes]],
+        seconds: float,
+        memory: int = MEMORY,
+        most: int = WAITING,
     ) -> None:
-        self._special, self.seconds, self._memory = special, seconds, memory
+        self._special, self.seconds, self._memory, self._most = special, seconds, memory, most
         self.idle: list[Process] = []
-        self._places = asyncio.Semaphore(MOST)
+        self._quick, self._slow = Turns(), Turns()
         self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
         self._asked: dict[StructuredOutputs, Question] = {}
 
     async def check(self, outputs: StructuredOutputs) -> None:
-        """Raises `RequestError`."""
+        """Raises `RequestError`, and `HttpError` where too many wait."""
         answer = self._known.get(outputs)
         if answer is None:
             answer = await self._wait(outputs)
@@ -65,9 +97,11 @@ class Judges:
     async def _wait(self, outputs: StructuredOutputs) -> str:
         """The answer to a question, with all who ask the same; it is dropped when none is left."""
         question = self._asked.get(outputs)
+        heavy = _weight(outputs) > LIGHT if question is None else question.heavy
+        self._admit(heavy=heavy)
         if question is None:
             task = asyncio.create_task(self._settle(outputs))
-            question = self._asked[outputs] = Question(task)
+            question = self._asked[outputs] = Question(task, heavy)
         question.waiting += 1
         try:
             return await asyncio.shield(question.task)
@@ -77,6 +111,19 @@ class Judges:
                 del self._asked[outputs]  # whoever comes now asks anew
                 question.task.cancel()
 
+    def _admit(self, *, heavy: bool, more: int = 1) -> None:
+        """Raises `HttpError` where there is no room for so many to wait."""
+        found = [one.waiting for one in self._asked.values() if one.heavy or not heavy]
+        most = max(1, self._most // 2) if heavy else self._most
+        if sum(found) + more > most:
+            which = "long or slow schemas and grammars" if heavy else "schemas and grammars"
+            raise HttpError(
+                429,
+                f"{sum(found)} requests wait for {which} to be tried; at most {most} may",
+                code="queue_full",
+                headers={"retry-after": str(RETRY)},
+            )
+
     async def close(self) -> None:
         """Ends the processes that wait for questions."""
         while self.idle:
@@ -84,8 +131,7 @@ class Judges:
 
     async def _settle(self, outputs: StructuredOutputs) -> str:
         try:
-            async with self._places:
-                answer = self._known[outputs] = await self._ask(outputs)
+            answer = self._known[outputs] = await self._ask(outputs)
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
             return answer
@@ -103,23 +149,47 @@ class Judges:
 
     async def _try(self, outputs: StructuredOutputs) -> str:
         """Raises `Killed`."""
-        process = await self._free()
+        weight = _weight(outputs)
+        await self._quick.enter(weight)
+        try:
+            trial = Trial(await self._free(), outputs)
+            if await trial.ended(min(QUICK, self.seconds)) or self.seconds <= QUICK:
+                return await self._told(trial, outputs, 0.0)
+            moved = self._slow.take()  # it goes on; else it begins anew when its turn comes
+            if not moved:
+                await trial.end()
+        finally:
+            self._quick.leave()
+        if outputs in self._asked:
+            self._asked[outputs].heavy = True
+        if not moved:
+            self._admit(heavy=True, more=0)
+            await self._slow.enter(weight)
+        try:
+            if not moved:
+                trial = Trial(await self._free(), outputs)
+            return await self._told(trial, outputs, self.seconds)
+        finally:
+            self._slow.leave()
+
+    async def _told(self, trial: Trial, outputs: StructuredOutputs, seconds: float) -> str:
+        """The answer, if it comes within `seconds`.  Raises `Killed`."""
         name = f"{NAME}.{outputs.kind}"
         try:
-            answer = await asyncio.wait_for(_answer(process, outputs), self.seconds)
+            answer = await asyncio.wait_for(trial.task, seconds)
         except TimeoutError:
             answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
         except (asyncio.IncompleteReadError, OSError):
-            if await process.wait() == -signal.SIGKILL:  # says nothing of the question
+            if await trial.process.wait() == -signal.SIGKILL:  # says nothing of the question
                 raise Killed from None
             answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
         except BaseException:
-            await _end(process)
+            await trial.end()
             raise
         else:
-            self.idle.append(process)
+            self.idle.append(trial.process)
             return answer
-        await _end(process)
+        await _end(trial.process)
         return answer
 
     async def _free(self) -> Process:
@@ -146,6 +216,11 @@ class Judges:
             await _end(process)
             raise
         return process
+
+
+def _weight(outputs: StructuredOutputs) -> int:
+    """Characters of its source."""
+    return sum(len(str(value)) for value in outputs.given.values())
 
 
 async def _end(process: Process) -> None:
