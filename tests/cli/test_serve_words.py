@@ -165,6 +165,10 @@ def test_speculation_is_read_strictly(text: str, says: str) -> None:
 
 
 REFUSED = [
+    (["--scheduling-policy", "fifo"], "--scheduling-policy = 'fifo'", "allowed: priority, fcfs"),
+    (["--scheduling-policy", "fcfs", "--max-priority", "3"], "--max-priority", "contradict"),
+    (["--max-priority", "-1"], "--max-priority = -1", "0 to 2147483647"),
+    (["--served-model-name", "a", "b", "a"], "--served-model-name = 'a' is given twice", "once"),
     (["-tp", "2"], "--tensor-parallel-size = 2 cannot be honoured", "--threads"),
     (["-pp", "2"], "--pipeline-parallel-size = 2", "--threads"),
     (["--trust-remote-code"], "--trust-remote-code cannot be honoured", "leave it out"),
@@ -252,7 +256,9 @@ def test_a_file_and_a_command_line_that_wins(tmp_path: Path) -> None:
 
 FILES = [
     ("prot: 1", "unknown option 'prot' (did you mean 'port'?)"),
-    ("config: other.yaml", "unknown option 'config'"),
+    ("config: other.yaml", "a file cannot name another: 'config'"),
+    ("prot: 1\nlenient: 1", "'prot' (did you mean 'port'?); --config"),
+    ("prot: 1\nlenient: 1", "lenient = 1 is not valid; allowed: true or false"),
     ("- port", "options and their values were expected"),
     ("port: [1", "line 2: not YAML"),
     ("lenient: 1", "lenient = 1 is not valid; allowed: true or false"),

@@ -143,7 +143,9 @@ def test_a_public_address_needs_a_key() -> None:
     from flyweight.errors import ConfigError
     from flyweight.server.settings import ServerSettings
 
-    for host in ("0.0.0.0", "::", "192.168.0.1", "models.example"):
+    for host in ("127.0.0.2", "127.255.0.1", "::1", "localhost"):
+        assert ServerSettings(host=host).local  # none but this machine reaches them
+    for host in ("0.0.0.0", "::", "192.168.0.1", "models.example", "128.0.0.1"):
         with pytest.raises(ConfigError, match="api-key"):
             ServerSettings(host=host)
         ServerSettings(host=host, keys=("x",))

@@ -22,6 +22,7 @@ from flyweight.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
+BOTH = "x-either-way"  # and those whose limit counts from 0 either way
 ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
@@ -68,29 +69,36 @@ def items(value: Any) -> int:
     return count
 
 
-def limited(limit: str) -> dict[str, Any]:
-    """What a field says in its schema so that it may be no larger, or longer, than a limit."""
-    return {LIMIT: limit}
+def limited(limit: str, *, both: bool = False) -> dict[str, Any]:
+    """What a field says in its schema so that it may be no larger, or longer, than a limit; of
+    numbers below 0, too, where it counts `both` ways.
+    """
+    return {LIMIT: limit, BOTH: True} if both else {LIMIT: limit}
 
 
 @cache
-def _limits(kind: type[BaseModel]) -> list[tuple[str, str]]:
-    """Fields, and the limits they name."""
+def _limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
+    """Fields, the limits they name, and whether those count both ways."""
     extra = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
-    return [(n, str(e[LIMIT])) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
+    marked = [(n, e) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
+    return [(name, str(e[LIMIT]), BOTH in e) for name, e in marked]
 
 
 def _bounded(settings: ServerSettings, body: BaseModel) -> None:
     """Raises `HttpError`."""
-    for name, limit in _limits(type(body)):
+    for name, limit, both in _limits(type(body)):
         value, most = getattr(body, name), getattr(settings, limit)
         listed = isinstance(value, list | dict)
         size = len(value) if listed else value
-        if isinstance(size, int) and size > most:
-            found = f"{name} has {size} entries" if listed else f"{name} = {size} is out of range"
-            raise HttpError(
-                400, f"{found}; allowed: at most {most}; nearest valid: {most}", name, "bad_value"
-            )
+        if not isinstance(size, int) or (abs(size) if both else size) <= most:
+            continue
+        found = f"{name} has {size} entries" if listed else f"{name} = {size} is out of range"
+        allowed = f"{-most} to {most}" if both else f"at most {most}"
+        if both and not most:
+            allowed = "0: this server takes none (--scheduling-policy fcfs)"
+        near = max(size, -most) if size < 0 else most
+        words = f"{found}; allowed: {allowed}; nearest valid: {near}"
+        raise HttpError(400, words, name, "bad_value")
 
 
 def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from flyweight import __version__
 from flyweight.server import replies
 from flyweight.server.api.sampling import TOKEN, WIDTH
-from flyweight.server.body import LIMIT
+from flyweight.server.body import BOTH, LIMIT
 from flyweight.server.routes import JSON, ROUTES, Entry
 from flyweight.server.settings import ServerSettings
 
@@ -119,9 +119,11 @@ def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:
         if isinstance(one, dict | list):
             _narrow(one, ends, settings)
     if isinstance(node, dict) and isinstance(node.get(LIMIT), str):
-        most = getattr(settings, node.pop(LIMIT))
+        most, both = getattr(settings, node.pop(LIMIT)), node.pop(BOTH, False)
         for kind in node.get("anyOf", [node]):
             if kind.get("type") in ENDS:
                 kind[ENDS[kind["type"]]] = most
+                if both:
+                    kind["minimum"] = -most
     for mark in [mark for mark in ends if isinstance(node, dict) and node.pop(mark, False)]:
         node["exclusiveMaximum"] = ends[mark]

@@ -6,6 +6,7 @@ Invariant: a `ServerSettings` that exists is valid.  Nothing but the standard li
 
 import re
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from typing import Any
 
 from flyweight.config import whole
@@ -22,6 +23,7 @@ LOG_FORMATS = ("text", "json")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?", re.IGNORECASE)
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
+MOST_PRIORITY = 2**31 - 1
 RANGES = {  # of whole numbers; all others begin at 1 and have no end
     "port": (0, 65535),
     "choices": (1, MAX_CHOICES),
@@ -30,6 +32,7 @@ RANGES = {  # of whole numbers; all others begin at 1 and have no end
     "logprobs": (1, MAX_LOGPROBS),
     "tools": (1, MOST_TOOLS),
     "thinking_percent": (1, 100),
+    "priorities": (0, MOST_PRIORITY),
     "schema_bytes": (1, LONGEST),
     "schema_depth": (1, DEEPEST),
     "template_growth": (1, MOST_CHARACTERS),
@@ -42,6 +45,7 @@ class ServerSettings:
 
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
     `insecure`.  `queue_requests` and `queue_tokens` may wait to be computed; more is refused.
+    A request's priority is at most `priorities` from 0, either way; 0: all come in order.
     `chat_template` stands for the model's own; without `model_defaults` sampling options that a
     request leaves out are neutral, not the model's.
     """
@@ -93,6 +97,7 @@ class ServerSettings:
     compile_seconds: float = 5.0
     template_seconds: float = SECONDS
     template_growth: int = GROWTH
+    priorities: int = MOST_PRIORITY
     connections: int = 1024
 
     def __post_init__(self) -> None:
@@ -109,7 +114,10 @@ class ServerSettings:
         self._check_origins()
         format_of(self.tool_call_parser, "")
         marks_of(self.reasoning_parser, "")
-        if self.host not in LOOPBACK and not self.keys and not self.insecure:
+        twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
+        if twice:
+            raise ConfigError(f"names = {shown(twice[0])} is given twice; allowed: each once")
+        if not self.local and not self.keys and not self.insecure:
             raise ConfigError(
                 f"host = {self.host!r} would let anyone on the network in; give an --api-key, "
                 "or --insecure if that is what you want"
@@ -145,11 +153,21 @@ class ServerSettings:
     @property
     def local(self) -> bool:
         """Whether only this machine is served."""
-        return self.host in LOOPBACK
+        return loopback(self.host)
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "ServerSettings":
         return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches an address."""
+    if host in LOOPBACK:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _seconds(name: str, value: object) -> None:

@@ -98,6 +98,7 @@ ENGINE = (
         "kv-cache-metrics-sample", "number", "The share of blocks that are timed.",
         "engine.kv_cache_metrics_sample", "SHARE",
     ),
+    Flag("scheduling-policy", "text", "priority; fcfs: none may be sent.", "", "POLICY"),
     Flag("speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.'),
     Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
@@ -172,6 +173,7 @@ LIMITS = (
         "template-growth", "count", "Characters of a prompt for each that was sent.",
         "server.template_growth", "N",
     ),
+    Flag("max-priority", "whole", "Of a request, either way from 0.", "server.priorities", "N"),
     Flag("max-connections", "whole", "Open at once.", "server.connections", "N"),
 )  # fmt: skip
 

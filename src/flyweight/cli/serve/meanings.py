@@ -15,7 +15,7 @@ from flyweight.cli.serve import speculation
 from flyweight.cli.serve.stance import written
 from flyweight.cli.serve.values import count, number
 from flyweight.cli.serve.words import Asked
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.server.ledger.wishes import Wish
 from flyweight.untrusted import read_bytes, shown
 
@@ -24,6 +24,7 @@ COMPUTED_AS = {"bfloat16": "bf16", "float32": "f32"}
 KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32"}
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
 LEVELS = ("info", "warning", "error", "critical")  # uvicorn's, from lines of access to none
+POLICIES = ("priority", "fcfs")
 SECRET_BYTES, TEMPLATE_BYTES = 1 << 20, 1 << 20
 Meaning = Callable[["Draft"], None]
 
@@ -211,6 +212,19 @@ def _speculation(draft: Draft) -> None:
     draft.engine["prompt_lookup_min"] = found.shortest
 
 
+def _policy(draft: Draft) -> None:
+    asked = _text(draft, "scheduling-policy")
+    if asked not in POLICIES:
+        raise ConfigError(
+            f"--scheduling-policy = {shown(asked)} cannot be honoured; allowed: "
+            f"{', '.join(POLICIES)}{nearest(asked, POLICIES)}"
+        )
+    if asked == "fcfs":
+        if "max-priority" in draft.asked.options:
+            raise ConfigError("--scheduling-policy fcfs and --max-priority contradict each other")
+        draft.server["priorities"] = 0
+
+
 def _quiet(draft: Draft) -> None:
     draft.conflict("disable-log-requests", "enable-log-requests")
     draft.server["log_requests"] = draft.asked.options["disable-log-requests"] is not True
@@ -279,6 +293,7 @@ MEANINGS: dict[str, Meaning] = {
     "enable-lora": _enable_lora,
     "lora-modules": _adapters,
     "speculative-config": _speculation,
+    "scheduling-policy": _policy,
     "disable-log-requests": _quiet,
     "disable-uvicorn-access-log": _access,
     "uvicorn-log-level": _level,

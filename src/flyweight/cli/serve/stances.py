@@ -64,11 +64,6 @@ SERVED = (
         "leave it out; --memory-limit bounds what is held",
     ),
     Stance(
-        "scheduling-policy", "text", ("priority", "fcfs"), "priority",
-        "ranked by priority, then by arrival: without priorities that is first come, first served",
-        "allowed: priority, fcfs",
-    ),
-    Stance(
         "prefix-caching-hash-algo", "text", ("blake2b",), "blake2b",
         "blocks are found by a chain of BLAKE2b digests", "leave it out, or say blake2b",
     ),

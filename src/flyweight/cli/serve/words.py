@@ -150,12 +150,20 @@ def read_file(path: Path) -> dict[str, Value]:
         raise ConfigError(f"--config {path}: options and their values were expected")
     known = flags()
     options: dict[str, Value] = {}
+    refusals: list[str] = []
     for key, value in found.items():
         name = _name(str(key), known)
-        if name not in known or name == "config":
-            hint = nearest(str(key), known)
-            raise ConfigError(f"--config {path}: unknown option {shown(key)}{hint}")
-        options[name] = _value(f"--config {path}: {key}", known[name], value)
+        try:
+            if name == "config":
+                raise ConfigError(f"--config {path}: a file cannot name another: {shown(key)}")
+            if name not in known:
+                hint = nearest(str(key), set(known) - {"config"})
+                raise ConfigError(f"--config {path}: unknown option {shown(key)}{hint}")
+            options[name] = _value(f"--config {path}: {key}", known[name], value)
+        except ConfigError as error:
+            refusals.append(str(error))
+    if refusals:
+        raise ConfigError("; ".join(refusals))
     return options
 
 

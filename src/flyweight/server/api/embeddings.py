@@ -22,7 +22,15 @@ from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message
 from flyweight.server.api.given import Ids, each, fitted
 from flyweight.server.api.renaming import named
-from flyweight.server.api.sampling import WIDTH, Explain, Idle, RequestId, Text, Truncation
+from flyweight.server.api.sampling import (
+    WIDTH,
+    Explain,
+    Idle,
+    Priority,
+    RequestId,
+    Text,
+    Truncation,
+)
 from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -61,7 +69,7 @@ class EmbeddingBody(BaseModel):
     pooling: Literal["last", "mean", "cls"] | None = None
     normalize: bool | None = None
     add_special_tokens: bool | None = None
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    priority: Priority = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from flyweight.errors import RequestError
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
 from flyweight.server.body import limited
+from flyweight.server.settings import MOST_PRIORITY
 from flyweight.types import (
     CUTS,
     LEAST_REPETITION,
@@ -32,6 +33,10 @@ StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 IDLE = "Has no effect."
 KEYS = "Has no effect: whatever was computed is kept."
+Priority = Annotated[
+    int | None,
+    Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("priorities", both=True)),
+]
 Idle = Annotated[str | None, Field(description=IDLE)]
 Metadata = Annotated[dict[str, str] | None, Field(max_length=16, description=IDLE)]
 RequestId = Annotated[str | None, Field(min_length=1, max_length=128)]
@@ -165,7 +170,7 @@ class Sampling(Options):
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
     request_id: RequestId = None
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    priority: Priority = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
     watermarking: No | None = None

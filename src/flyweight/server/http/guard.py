@@ -50,7 +50,8 @@ class Guard:
         self.keys = [sha256(key).digest() for key in keys]
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
-        self.hosts = {*LOOPBACK, "[::1]", *named} if settings.local or named else None
+        own = f"[{settings.host}]" if ":" in settings.host else settings.host.lower()
+        self.hosts = {*LOOPBACK, "[::1]", own, *named} if settings.local or named else None
         self.origins = Origins(settings)
         self.bodies = Bodies(settings)
 

@@ -150,6 +150,8 @@ class Judges:
     async def _try(self, outputs: StructuredOutputs) -> str:
         """Raises `Killed`."""
         weight = _weight(outputs)
+        if weight > LIGHT and self._slow.take():
+            return await self._slowly(outputs)
         await self._quick.enter(weight)
         try:
             trial = Trial(await self._free(), outputs)
@@ -162,13 +164,17 @@ class Judges:
             self._quick.leave()
         if outputs in self._asked:
             self._asked[outputs].heavy = True
-        if not moved:
-            self._admit(heavy=True, more=0)
-            await self._slow.enter(weight)
+        if moved:
+            return await self._slowly(outputs, trial)
+        self._admit(heavy=True, more=0)
+        await self._slow.enter(weight)
+        return await self._slowly(outputs)
+
+    async def _slowly(self, outputs: StructuredOutputs, trial: Trial | None = None) -> str:
+        """The answer to what has the second place, and leaves it then.  Raises `Killed`."""
         try:
-            if not moved:
-                trial = Trial(await self._free(), outputs)
-            return await self._told(trial, outputs, self.seconds)
+            begun = trial or Trial(await self._free(), outputs)
+            return await self._told(begun, outputs, self.seconds)
         finally:
             self._slow.leave()
 

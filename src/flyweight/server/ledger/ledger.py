@@ -162,6 +162,13 @@ def _computed(
         "is the same with and without" if guesses else "not asked for",
         "accepted", "guesses accepted", expected=guesses > 0,
     )  # fmt: skip
+    most = server.priorities
+    yield Feature(
+        "scheduling", wishes.of("scheduling-policy", "max-priority"),
+        "priority" if most else "fcfs",
+        f"lower priorities go first, from {-most}; then who came first"
+        if most else "first come, first served; a priority but 0 is refused",
+    )  # fmt: skip
     adapters = len(settings.adapters)
     yield Feature(
         "LoRA", wishes.of("lora-modules"), f"{adapters} loaded" if adapters else "off",
