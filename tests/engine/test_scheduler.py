@@ -225,3 +225,13 @@ def test_two_plans_may_be_in_flight():
         for r in requests:
             for i in range(r.params.n):
                 assert tuple(texts[r.id, i]) == answer(r, i), f"workload({seed}): {r.id}/{i}"
+
+
+def test_a_secret_is_of_one_process_and_can_be_given():
+    """So that nobody computes keys beforehand."""
+    roots = []
+    for secret in (None, None, b"x", b"x"):
+        s = Scheduler(LIMITS, BlockPool(LIMITS.blocks, LIMITS.block_size), secret=secret)
+        s.add(request("a", 3))
+        roots.append(s.by_id["a"][0].table.root)
+    assert len(set(roots)) == 3 and roots[2] == roots[3]

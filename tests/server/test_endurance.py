@@ -11,12 +11,15 @@ from random import Random
 
 import pytest
 
-from http_server import NOTHING, Running, served
+import chat_model
+from flyweight.server.routes import ROUTES
+from http_server import Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
 SHORT, LONG = 8.0, 240.0  # seconds of soaking
 IDLE = 3.0
 CANARY, KEY = "xyzzyplugh", "sk-quuxfrobnicate"
+FOLDER = "frobozzmagic"  # where the model lies
 
 
 def processes(server: Running) -> list[int]:
@@ -134,10 +137,14 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_neither_log_nor_errors_hold_what_was_asked() -> None:
+def test_neither_log_nor_answers_hold_what_was_asked_or_where_the_model_lies(
+    tmp_path: Path,
+) -> None:
     """Not even where a step fails."""
+    (tmp_path / FOLDER).mkdir()
+    model = str(chat_model.write(tmp_path / FOLDER / "talker.gguf"))
     fault = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "raise:step=2,request=0"}
-    with served(NOTHING, {"keys": [KEY]}, **fault) as server:
+    with served({"model": model}, {"keys": [KEY]}, **fault) as server:
         known = {"Authorization": f"Bearer {KEY}"}
         bodies: list[dict[str, object]] = [
             {"prompt": CANARY, "max_tokens": 9, "ignore_eos": True},
@@ -148,6 +155,21 @@ def test_neither_log_nor_errors_hold_what_was_asked() -> None:
         for body in bodies:
             got = server.post(f"/v1/completions?q={CANARY}", body, **known)
             assert (CANARY in got.body.decode()) <= (got.status == 200), got.body
+            assert FOLDER not in got.body.decode()
+        for entry in ROUTES:
+            if entry.method == "GET" and "{" not in entry.path:
+                assert FOLDER.encode() not in server.get(entry.path, **known).body, entry.path
+        for model_asked in ("talker", "other"):
+            got = server.post("/v1/completions", {"model": model_asked, "prompt": "x"}, **known)
+            assert got.status == 404 and "served: talker.gguf" in got.json["error"]["message"]
+        for path in ("/v1/models/x", "/api/show", "/api/chat", "/v1/messages"):
+            got = server.ask("GET" if "models" in path else "POST", path, {"model": "x"}, known)
+            assert got.status >= 400 and FOLDER not in got.body.decode()
+        own = {"prompt": "One", "max_tokens": 1}
+        assert server.post("/v1/completions", own, **known).json["model"] == "talker.gguf"
+        assert server.post("/v1/completions", {**own, "model": model}, **known).status == 200
+        card = server.get(f"/v1/models/{model}", **known).json
+        assert card["id"] == card["root"] == "talker.gguf"
         server.post("/v1/completions", bodies[0], Authorization=f"Bearer {CANARY}")
         server.get("/v1/models", **{"X-Request-Id": CANARY + " x", **known})
         server.raw(f"{CANARY} nonsense\r\n\r\n".encode())
@@ -155,4 +177,6 @@ def test_neither_log_nor_errors_hold_what_was_asked() -> None:
         server.stop()
         said = "".join(server.said)
         assert CANARY not in said and KEY not in said
+        lines = [text for text in server.said if f"path=/v1/models/{tmp_path}" not in text]
+        assert FOLDER not in "".join(lines)
         assert "StepFault" in said, "nothing failed"

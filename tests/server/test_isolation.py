@@ -102,6 +102,29 @@ def test_a_salt_hides_what_others_asked(server: Running) -> None:
     assert cached(server, prompt, "ours") == 0
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_key_does_not_see_what_another_asked(shared: bool) -> None:
+    with served({}, {"keys": ["alice", "bob"], "share_prefix_cache": shared}) as server:
+        prompt = " ".join(random.Random(9).choices(WORDS, k=90))
+
+        def found(key: str, **more: str) -> int:
+            body = {"prompt": prompt, "max_tokens": 1, **more}
+            got = server.post("/v1/completions", body, Authorization=f"Bearer {key}")
+            return int(got.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        assert found("alice") == 0 and found("alice") > 0
+        assert (found("bob") > 0) is shared and found("bob") > 0
+        assert found("alice", cache_salt="a") == 0 and found("alice", cache_salt="a") > 0
+        assert (found("bob", cache_salt="a") > 0) is shared
+        talk = [{"role": "user", "content": prompt[::-1]}]
+        message = {"model": "stories", "max_tokens": 1, "messages": talk}
+        said = [
+            server.ask("POST", "/v1/messages", message, {"x-api-key": key}).json["usage"]
+            for key in ("alice", "bob", "bob")
+        ]
+        assert [one["cache_read_input_tokens"] > 0 for one in said] == [False, shared, True]
+
+
 def test_choices_of_one_request_do_not_reach_another(cramped: Running) -> None:
     body = {"prompt": "The cat", "n": 4, "max_tokens": 30, "temperature": 1, "ignore_eos": True}
     bodies = [{**body, "seed": seed} for seed in range(6)]

@@ -181,7 +181,7 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
     words = str(tiny_folder(tmp_path / "model")), "--enable-lora", "--chat-template", str(template)
     with started(*words, "--lora-modules", f"poet={tiny_adapter(tmp_path / 'poet')}") as server:
         ids = [card["id"] for card in server.get("/v1/models").json["data"]]
-        assert ids == [words[0], "poet"]
+        assert ids == ["model", "poet"]
         body = {"model": "poet", "prompt": "hello there", "max_tokens": 4}
         assert server.post("/v1/completions", body).status == 200
         assert count(server, "LoRA") == 1

@@ -39,7 +39,7 @@ class Silent:
 class Mute(Collector):
     """Gathers without a vocabulary."""
 
-    def _detokenizer(self) -> Any:
+    def detokenizer(self) -> Any:
         return Silent()
 
 
@@ -233,7 +233,7 @@ def test_the_cache_explanation_comes_where_it_is_asked_for(server: Running) -> N
 
 
 def test_strangers_learn_where_prompts_part_to_the_block_only() -> None:
-    with started("--api-key", "one", "--api-key", "two") as server:
+    with started("--api-key", "one", "two", "--share-prefix-cache") as server:
         story = "The owl and the fox went to the lake to find a red boat. " * 4
 
         def ask(key: str, prompt: str, **more: Any) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from bisect import insort
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
+from secrets import token_bytes
 
 from flyweight.config import Limits
 from flyweight.engine.capacity import check
 from flyweight.engine.outcome import event_of, trim
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
 from flyweight.errors import RequestError
-from flyweight.kv.blocks import BlockPool, Copy, Table, root_key
+from flyweight.kv.blocks import DIGEST, BlockPool, Copy, Table, root_key
 from flyweight.kv.known import Known
 from flyweight.types import Event, Finish, Request, Reuse
 
@@ -28,7 +29,8 @@ def _rank(seq: Sequence) -> tuple[int, int, int]:
 
 class Scheduler:
     """Owns every sequence and the pool.  `running` and `waiting` are kept in rank order: priority,
-    then arrival, then choice.  `fingerprint` names the model in the prefix cache's keys.
+    then arrival, then choice.  `fingerprint` names the model in the prefix cache's keys, which a
+    `secret` begins: one of this process where none is given.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class Scheduler:
         pool: BlockPool,
         *,
         fingerprint: str = "",
+        secret: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits, self.pool = limits, pool
         self.fingerprint, self.clock = fingerprint, clock
+        self.secret = token_bytes(DIGEST) if secret is None else secret
         self.known = Known(pool)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -56,7 +60,7 @@ class Scheduler:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
         self.judge(request)
         order = next(self._arrivals)
-        root = root_key(request.salt, request.adapter, self.fingerprint)
+        root = root_key(request.salt, request.adapter, self.fingerprint, self.secret)
         choices: list[Sequence] = []
         for i in range(request.params.n):
             rank = (request.priority, order, i)

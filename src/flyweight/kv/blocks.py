@@ -19,11 +19,11 @@ DIGEST = 32  # bytes; wide enough that nobody can make two contents collide on p
 Key = Callable[[bytes, Sequence[int]], bytes]
 
 
-def root_key(salt: str, adapter: str, fingerprint: str) -> bytes:
+def root_key(salt: str, adapter: str, fingerprint: str, secret: bytes = b"") -> bytes:
     """The parent of a first block.  Tenants, adapters and models with different roots never share a
-    block.
+    block; who does not know the `secret` cannot foretell a key.
     """
-    h = blake2b(digest_size=DIGEST)
+    h = blake2b(digest_size=DIGEST, key=secret)
     for part in (salt, adapter, fingerprint):
         data = part.encode("utf-8", "surrogatepass")
         h.update(len(data).to_bytes(8, "little"))  # keeps ("ab", "c") from ("a", "bc")

@@ -6,8 +6,9 @@ began is ended.  Knows no dialect.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from threading import Event
 from typing import Any, TypeVar
@@ -46,7 +47,9 @@ WRITERS = 2  # threads that write long replies
 
 
 class Front:
-    """The server's insides: one model on one engine."""
+    """The server's insides: one model on one engine.  Requests may name the model as in `names`,
+    which clients are told, or as in `also`, which they are not.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,10 @@ class Front:
         defaults: dict[str, Any],
         names: Sequence[str],
         ledger: Ledger,
+        also: Collection[str] = (),
     ) -> None:
         self.settings, self.client, self.asking = settings, client, asking
-        self.defaults, self.names = defaults, tuple(names)
+        self.defaults, self.names, self.also = defaults, tuple(names), frozenset(also)
         self.speech = Speech.of(settings, asking.tokenizer)
         self.door = Door(settings)
         self.log = Log(settings.log_format)
@@ -111,7 +115,7 @@ class Front:
     ) -> Lane:
         """How a request for `model` runs; an adapter is a model of its own name."""
         adapter = ""
-        if model is not None and model not in self.names:
+        if model is not None and model not in self.names and model not in self.also:
             if model not in self.asking.facts.adapters:
                 raise self.unserved(model)
             adapter = model
@@ -149,6 +153,11 @@ class Front:
 
     def begin(self, asked: Sequence[Asked], request: Request) -> Bundle:
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
+        tenant = request.scope.get("tenant", "")
+        if tenant:  # of fixed length, so that no key and salt read like another pair
+            asked = [
+                replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in asked
+            ]
         choices = sum(width(one) for one in asked)
         tokens = sum(len(one.tokens) for one in asked)
         place = self.door.enter(choices, tokens)

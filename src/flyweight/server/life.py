@@ -27,6 +27,7 @@ from flyweight.server.http.protocol import Crowd, Server, room
 from flyweight.server.ledger.ledger import Ledger
 from flyweight.server.ledger.portrait import portrait
 from flyweight.server.ledger.wishes import Wishes
+from flyweight.server.naming import called
 from flyweight.server.remote.client import EngineClient
 from flyweight.server.remote.spawning import Engine
 from flyweight.server.remote.telling import Shows
@@ -143,9 +144,10 @@ class Life:
         asking = Asking(tokenizer, facts, self.settings.seed)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = generation_options(theirs)
-        names = self.server.names or (str(self.settings.model or "stories"),)
+        own = called(self.settings.model)
+        names, also = (self.server.names, ()) if self.server.names else ((own.name,), own.also)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
-        front = Front(self.server, self.client, asking, defaults, names, ledger)
+        front = Front(self.server, self.client, asking, defaults, names, ledger, also)
         if tokenizer.chat_template == PLAIN:
             front.log.event("chat_template", model="none", used="messages as plain text")
         ledger.speaks(front.speech)

@@ -44,10 +44,11 @@ class ServerSettings:
     """Sizes are bytes, times seconds.  Raises `ConfigError`.
 
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
-    `insecure`.  `queue_requests` and `queue_tokens` may wait to be computed; more is refused.
-    A request's priority is at most `priorities` from 0, either way; 0: all come in order.
-    `chat_template` stands for the model's own; without `model_defaults` sampling options that a
-    request leaves out are neutral, not the model's.
+    `insecure`.  Of several keys each has a prefix cache of its own, unless `share_prefix_cache`.
+    `queue_requests` and `queue_tokens` may wait to be computed; more is refused.  A request's
+    priority is at most `priorities` from 0, either way; 0: all come in order.  `chat_template`
+    stands for the model's own; without `model_defaults` sampling options that a request leaves out
+    are neutral, not the model's.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +61,7 @@ class ServerSettings:
     allowed_methods: tuple[str, ...] = ("GET", "POST")
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
+    share_prefix_cache: bool = False
     open_metrics: bool = False
     log_requests: bool = True
     log_format: str = "text"

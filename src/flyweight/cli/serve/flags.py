@@ -109,6 +109,10 @@ HTTP = (
     Flag("port", "whole", "0 takes any that is free.", "server.port", "PORT"),
     Flag("api-key", "words", "Keys, any of which will do.", metavar="KEY ..."),
     Flag("api-key-file", "words", "Files with a key a line.", metavar="FILE ..."),
+    Flag(
+        "share-prefix-cache", "switch", "One prefix cache for all keys.",
+        "server.share_prefix_cache",
+    ),
     Flag("insecure", "switch", "Serve a network without a key.", "server.insecure"),
     Flag("allowed-host", "words", "Further names in the Host header.", "server.allowed_hosts"),
     Flag(

@@ -39,6 +39,8 @@ async def models(front: Front, request: Request) -> Response:
 
 async def model(front: Front, request: Request) -> Response:
     name = request.path_params["model"]
+    if name in front.also:
+        name = front.names[0]
     if name not in all_names(front):
         raise front.unserved(name)
     return reply(card(front, name))

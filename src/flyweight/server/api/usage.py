@@ -16,7 +16,7 @@ REASONS = {
     "rows_wanted": "log-probabilities of the prompt were asked for, so it is computed",
     "evicted": "it was computed before, and its blocks were taken for others since",
     "not_yet": "another request is still computing it",
-    "new_salt": "nothing is known under this cache_salt",
+    "new_salt": "nothing is known under this cache_salt, or to this key",
     "never_seen": "nothing that was computed begins like this",
 }
 

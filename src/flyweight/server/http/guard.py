@@ -1,8 +1,8 @@
 """What every request passes before a route sees it: Host, Origin, key, size and pace of its body.
 
 Invariant: the decision is made on the path the router will use, and a path is guarded unless it is
-listed as open.  A body reaches a route whole, or not at all; what a route raises is told in our
-words, and every answer has an id.
+listed as open.  Of several keys each is a tenant, named by its hash.  A body reaches a route whole,
+or not at all; what a route raises is told in our words, and every answer has an id.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ class Guard:
         self.app, self.settings, self.shapes = app, settings, shapes or {}
         keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
         self.keys = [sha256(key).digest() for key in keys]
+        self.apart = len(set(self.keys)) > 1 and not settings.share_prefix_cache
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
         own = f"[{settings.host}]" if ":" in settings.host else settings.host.lower()
@@ -102,7 +103,10 @@ class Guard:
         return host[0]
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        if scope["path"] not in self.open and not self._known(headers):
+        known = self._known(headers)
+        if known is not None and self.apart:
+            scope["tenant"] = known
+        if scope["path"] not in self.open and known is None:
             raise HttpError(
                 401,
                 "an API key is needed: Authorization: Bearer KEY",
@@ -112,16 +116,16 @@ class Guard:
         if any(one.lower() != "identity" for one in headers.getlist("content-encoding")):
             raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
 
-    def _known(self, headers: Headers) -> bool:
-        """Whether a key is right; all are compared, so that time tells nothing."""
+    def _known(self, headers: Headers) -> str | None:
+        """Whose key is right, as its hash; all are compared, so that time tells nothing."""
         if not self.keys:
-            return True
+            return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             given = headers.get("x-api-key", "")  # Anthropic's clients
         digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
         found = [hmac.compare_digest(digest, key) for key in self.keys]
-        return any(found)
+        return digest.hex() if any(found) else None
 
 
 class Answer:
