@@ -44,7 +44,7 @@ def test_what_openais_clients_send_changes_nothing(talker: Running) -> None:
     plain = ok(talker, CHAT, messages=TALK, **GREEDY)["choices"]
     sent = {
         "store": False, "metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k",
-        "safety_identifier": "s", "modalities": ["text"], "verbosity": "low", "functions": None,
+        "safety_identifier": "s", "modalities": ["text"], "functions": None,
         "function_call": None, "chat_template": None, "user": "u", "length_penalty": 1.0,
         "spaces_between_special_tokens": True, "use_beam_search": False, "stream_options": None,
     }  # fmt: skip
@@ -58,14 +58,15 @@ def test_what_openais_clients_send_changes_nothing(talker: Running) -> None:
 
 def test_what_clients_of_responses_send(talker: Running) -> None:
     sent = {
-        "include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}, "store": False,
+        "include": ["reasoning.encrypted_content"], "store": False,
+        "text": {"format": {"type": "text"}},
         "top_logprobs": 0, "stream_options": {"include_obfuscation": False},
         "reasoning": {"effort": None, "summary": "auto"}, "background": None,
     }  # fmt: skip
     plain = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6)
     got = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6, **sent)
     assert got["output"][0]["content"] == plain["output"][0]["content"]
-    assert got["text"] == {"verbosity": "low"}
+    assert got["text"] == {"format": {"type": "text"}}
 
 
 def test_a_request_may_name_its_reply(talker: Running) -> None:

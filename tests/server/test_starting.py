@@ -94,7 +94,7 @@ def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
     assert rows["speculation"]["active"] == "ngram"
     assert rows["LoRA"]["active"] == "off"
     assert rows["tool calls"]["asked"].startswith("--tool-call-parser hermes")
-    assert rows["tool calls"]["active"] == "<tool_call>"
+    assert rows["tool calls"]["active"] == "<tool_call>, where demanded"
     assert rows["reasoning"]["active"] == "off"
     assert "limit 50%" in rows["memory"]["why"]
     assert told["limits"]["prompts"] == 3
@@ -128,7 +128,7 @@ def test_counters_are_alive(asked: Running) -> None:
     assert count(asked, "structured output", **KEY) == 1
     tool = {"type": "function", "function": {"name": "look"}}
     talk = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    for more in ({}, {"tools": [tool]}):
+    for more in ({}, {"tools": [tool], "tool_choice": "required"}):
         assert asked.post("/v1/chat/completions", {**talk, **more}, **KEY).status == 200
     assert count(asked, "tool calls", **KEY) == 1
 

@@ -13,18 +13,21 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
 from flyweight.text.tools.grammar import CallGrammar, Offer
 from flyweight.text.tools.parser import Reading
+from flyweight.text.variables import read_by
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
     """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
-    asked for.  `plain` where the model was taught no conversation.
+    asked for.  `plain` where the model was taught no conversation; `reads` is what the template
+    does beside it (None: not known), with tools.
     """
 
     calls: Format | None
     reasoning: Marks | None
     special: Mapping[str, int]
     plain: bool = False
+    reads: frozenset[str] | None = frozenset()
 
     @classmethod
     def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
@@ -37,7 +40,13 @@ class Speech:
         named += [marks.opening, marks.closing] if marks else []
         ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
         special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
-        return cls(calls, marks, special, tokenizer.chat_template == PLAIN)
+        plain = tokenizer.chat_template == PLAIN
+        return cls(calls, marks, special, plain, frozenset() if plain else read_by(template))
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the model is shown the tools it may call."""
+        return self.reads is None or "tools" in self.reads
 
     def reading(
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None

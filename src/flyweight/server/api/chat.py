@@ -17,7 +17,8 @@ from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.chatwriter import ChatWriter
 from flyweight.server.api.given import cut, most_bytes, readable
-from flyweight.server.api.renaming import named
+from flyweight.server.api.heard import effort, heard
+from flyweight.server.api.renaming import Names, named
 from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
 from flyweight.tasks import BeamSearchParams
@@ -26,13 +27,11 @@ from flyweight.text.tools.parser import Reading
 from flyweight.text.tools.xmlcall import types_of
 from flyweight.types import SamplingParams
 
-UNTHINKING = {"enable_thinking": False, "thinking": False}  # how templates are told not to
-
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
     with named(("prompt", "messages")):
-        asked, reading = await asked_of(front, body, front.defaults)
+        asked, reading = await asked_of(front, request, body, front.defaults)
     return await answer(
         front,
         request,
@@ -43,11 +42,17 @@ async def chat(front: Front, request: Request) -> Response:
 
 
 async def asked_of(
-    front: Front, body: ChatBody, defaults: dict[str, Any], schema: str = ""
+    front: Front,
+    request: Request,
+    body: ChatBody,
+    defaults: dict[str, Any],
+    schema: str = "",
+    names: Names = (),
 ) -> tuple[list[Asked], Reading]:
-    """A conversation as a checked prompt, and how its answer is to be read.  Raises
-    `RequestError`.
+    """A conversation as a checked prompt, and how its answer is to be read; `names` are its
+    dialect's.  Raises `RequestError`.
     """
+    body = heard(front, request, body, names)
     tools = offered(front, body)
     params = wanted_of(body, body.wanted(defaults))
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
@@ -95,13 +100,7 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
     if whole:
         readable("messages", str(talk), most_bytes(front))
-    effort: dict[str, Any] = {}
-    if body.reasoning_effort is not None:
-        unthinking = UNTHINKING if body.reasoning_effort == "none" else {}
-        effort = {"reasoning_effort": body.reasoning_effort, **unthinking}
-    if body.verbosity is not None:
-        effort["verbosity"] = body.verbosity
-    own = switches(options, {**effort, **(body.chat_template_kwargs or {})})
+    own = switches(options, {**effort(front, body), **(body.chat_template_kwargs or {})})
     tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
     added = body.add_special_tokens

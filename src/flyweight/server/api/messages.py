@@ -13,6 +13,8 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of, rendered
+from flyweight.server.api.chatbody import ChatBody
+from flyweight.server.api.heard import heard, thinking
 from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import HOTTEST, Explain, StopText
@@ -28,6 +30,7 @@ NAMES = (
     ("prompt", "messages"),
     (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
     (r"tools\.(\d+)\.function", r"tools.\1"),
+    ("reasoning_effort", "output_config.effort"),
 )
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -172,9 +175,6 @@ class CountBody(BaseModel):
             found["tools"] = [declared(tool) for tool in self.tools]
         if self.tool_choice is not None:
             found |= chosen(self.tool_choice)
-        if self.thinking is not None:
-            thinks = self.thinking.type != "disabled"
-            found["chat_template_kwargs"] = {"enable_thinking": thinks}
         return found
 
 
@@ -214,7 +214,8 @@ async def messages(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), MessagesBody)
     thinks(front, body)
     with named(*NAMES):
-        asked, reading = await asked_of(front, chat_body(body.chat()), front.defaults, SCHEMA)
+        same = as_chat(front, request, body)
+        asked, reading = await asked_of(front, request, same, front.defaults, SCHEMA, NAMES)
     return await answer(
         front,
         request,
@@ -228,8 +229,18 @@ async def count_tokens(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), CountBody)
     front.lane(body.model, None, None)
     with named(*NAMES):
-        prompt = await front.aside(rendered, front, chat_body(body.chat()))
+        same = heard(front, request, as_chat(front, request, body), NAMES)
+        prompt = await front.aside(rendered, front, same)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
+
+
+def as_chat(front: Front, request: Request, body: CountBody) -> ChatBody:
+    """The body in OpenAI's dialect.  Raises `RequestError`."""
+    given = body.chat()
+    if body.thinking is not None:
+        wanted = None if body.thinking.type == "adaptive" else body.thinking.type == "enabled"
+        given["chat_template_kwargs"] = thinking(front, request, "thinking.type", wanted)
+    return chat_body(given)
 
 
 def thinks(front: Front, body: MessagesBody) -> None:

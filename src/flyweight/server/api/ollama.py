@@ -18,6 +18,7 @@ from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
 from flyweight.server.api.formats import schema_in
+from flyweight.server.api.heard import thinking
 from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import Explain, Options, beside, params_of
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
@@ -39,6 +40,7 @@ LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
 NAMES = (
     ("max_tokens", "options.num_predict"),
+    ("reasoning_effort", "think"),
     ("repetition_penalty", "options.repeat_penalty"),
     ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p)", r"options.\1"),
 )
@@ -167,7 +169,7 @@ async def chat(front: Front, request: Request) -> Response:
     if not body.messages:
         return loaded(body, {"message": {"role": "assistant", "content": ""}})
     talk = [one.chat() for one in body.messages]
-    asked, reading = await conversed(front, body, talk, body.tools)
+    asked, reading = await conversed(front, request, body, talk, body.tools)
     return await answer(
         front,
         request,
@@ -193,7 +195,7 @@ async def generate(front: Front, request: Request) -> Response:
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
-        asked, reading = await conversed(front, body, talk)
+        asked, reading = await conversed(front, request, body, talk)
     return await answer(
         front,
         request,
@@ -205,6 +207,7 @@ async def generate(front: Front, request: Request) -> Response:
 
 async def conversed(
     front: Front,
+    request: Request,
     body: OllamaBody,
     talk: list[dict[str, Any]],
     tools: list[Tool] | None = None,
@@ -212,7 +215,8 @@ async def conversed(
     """A conversation as a checked prompt, and how its answer is to be read."""
     given = body.wanted(front)
     if body.think is not None:
-        given["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
+        wanted = None if isinstance(body.think, str) else body.think
+        given["chat_template_kwargs"] = thinking(front, request, "think", wanted)
     if isinstance(body.think, str):
         given["reasoning_effort"] = body.think
     if tools:
@@ -221,7 +225,7 @@ async def conversed(
     with named(*NAMES):
         same = chat_body({"model": body.name, "messages": talk, **given})
         defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
-        return await asked_of(front, same, defaults, "format")
+        return await asked_of(front, request, same, defaults, "format", NAMES)
 
 
 def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:

@@ -85,7 +85,8 @@ async def show(front: Front, request: Request) -> Response:
     name = body.model.removesuffix(LATEST)
     front.lane(name, None, None)
     portrait, speech = front.ledger.portrait, front.speech
-    read = {"tools": speech.calls, "thinking": speech.reasoning}
+    calls = speech.calls if speech.shows_tools else None
+    read = {"tools": calls, "thinking": speech.reasoning}
     more = [what for what, how in read.items() if how is not None]
     return reply(
         {

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from flyweight.errors import RequestError
 from flyweight.server.http.errors import HttpError
 
+Names = tuple[tuple[str, str], ...]
+
 
 @contextmanager
 def named(*names: tuple[str, str]) -> Iterator[None]:
@@ -24,7 +26,7 @@ def named(*names: tuple[str, str]) -> Iterator[None]:
         raise HttpError(error.status, message, param, error.code, error.headers) from None
 
 
-def renamed(text: str, names: tuple[tuple[str, str], ...]) -> str:
+def renamed(text: str, names: Names) -> str:
     """A text that begins with the name of a field, with the first of `names` that fits."""
     for ours, theirs in names:
         found, changed = re.subn(rf"^{ours}(?!\w)", theirs, text, count=1)

@@ -126,6 +126,7 @@ NAMES = (
     ("prompt", "input"),
     (r"tools\.(\d+)\.function", r"tools.\1"),
     ("reasoning_effort", "reasoning.effort"),
+    ("verbosity", "text.verbosity"),
     ("logprobs", "top_logprobs"),
 )
 
@@ -301,7 +302,7 @@ async def responses(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
     with named(*NAMES):
         asked, reading = await asked_of(
-            front, chat_body(body.chat()), front.defaults, "text.format.schema"
+            front, request, chat_body(body.chat()), front.defaults, "text.format.schema", NAMES
         )
     model = body.model or front.names[0]
     head = {"created_at": front.now(), "model": model, **body.echo()}

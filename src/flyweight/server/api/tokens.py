@@ -15,6 +15,7 @@ from flyweight.prompts import within
 from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
 from flyweight.server.api.given import readable
+from flyweight.server.api.heard import heard
 from flyweight.server.api.sampling import Id, params_of
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
@@ -63,7 +64,7 @@ class TokenizeBody(BaseModel):
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
 
-    def ids(self, front: Front) -> list[int]:
+    def ids(self, front: Front, request: Request) -> list[int]:
         """Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -77,7 +78,9 @@ class TokenizeBody(BaseModel):
             raise RequestError(f"{stray} has no meaning beside {given[0]}; leave it out", stray)
         if self.messages is not None:
             own = {name: getattr(self, name) for name in ("messages", *OF_MESSAGES)}
-            found: list[int] = rendered(front, ChatBody(**own))["prompt_token_ids"]
+            found: list[int] = rendered(front, heard(front, request, ChatBody(**own)))[
+                "prompt_token_ids"
+            ]
             return found
         text = self.prompt if self.content is None else self.content
         readable(given[0], text or "", front.settings.tokenize_bytes)
@@ -101,12 +104,12 @@ class DetokenizeBody(BaseModel):
 async def tokenize(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), TokenizeBody)
     front.lane(body.model, None, None)
-    return await front.aside(lambda: reply(tokenized(front, body)))
+    return await front.aside(lambda: reply(tokenized(front, request, body)))
 
 
-def tokenized(front: Front, body: TokenizeBody) -> dict[str, Any]:
+def tokenized(front: Front, request: Request, body: TokenizeBody) -> dict[str, Any]:
     """Raises `RequestError`."""
-    ids = body.ids(front)
+    ids = body.ids(front, request)
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": front.asking.facts.max_model_len,
@@ -144,7 +147,7 @@ async def _conversation(front: Front, request: Request) -> dict[str, Any]:
     body = front.read(request, await request.body(), ChatBody)
     front.lane(body.model, None, None)
     front.asking.reader.check_ids(params_of(body.wanted(front.defaults)))
-    return await front.aside(rendered, front, body)
+    return await front.aside(rendered, front, heard(front, request, body))
 
 
 def _piece(front: Front, token: int) -> str | list[int]:

@@ -83,6 +83,13 @@ class AllowedChoice(BaseModel):
 Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
+def demands(choice: Choice | None) -> bool:
+    """Whether a call is to be made, whatever the model was shown."""
+    if isinstance(choice, AllowedChoice):
+        return choice.allowed_tools.mode == "required"
+    return choice == "required" or isinstance(choice, NamedChoice)
+
+
 class Tools:
     """The tools a model is shown (`all`), those it may call (`allowed`), and those one of which is
     to be called (`wanted`), or none.

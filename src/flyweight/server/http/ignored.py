@@ -19,6 +19,11 @@ def ignore(request: Request, names: Sequence[str]) -> None:
     request.state.ignored = list(names)
 
 
+def also(request: Request, name: str) -> None:
+    """Notes one field more."""
+    ignore(request, [*getattr(request.state, "ignored", []), name])
+
+
 def tell(request: Request, response: Response) -> Response:
     """The response, with the header where something was ignored."""
     names: list[str] = getattr(request.state, "ignored", [])

@@ -191,10 +191,19 @@ def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[
     """How an answer is read."""
     seen, said = "as the chat template shows", "as asked"
     calls, marks = speech.calls, speech.reasoning
+    own = "the operator's" if server.chat_template else "the model's"
+    reads = ", ".join(sorted(speech.reads or ())) or "nothing"
     yield Feature(
-        "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"),
-        "off" if calls is None else calls.trigger or "JSON",
-        seen if server.tool_call_parser == "auto" else said,
+        "chat template", wishes.of("chat-template"), "none" if speech.plain else own,
+        "messages as plain text; tools, documents and switches have no effect, and are refused"
+        if speech.plain else f"reads {reads} beside the messages; other switches are refused",
+    )  # fmt: skip
+    why = seen if server.tool_call_parser == "auto" else said
+    active = "off" if calls is None else calls.trigger or "JSON"
+    if calls is not None and not speech.shows_tools:
+        active, why = f"{active}, where demanded", "the chat template shows the model no tools"
+    yield Feature(
+        "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
         "offered", "chats with tools",
         expected=calls is not None and server.tool_call_parser != "auto",
     )  # fmt: skip
