@@ -195,7 +195,7 @@ class Collector:
             first, choice.shown = choice.shown, len(choice.tokens)
             scores = None
             if self.asked.scored is not None:
-                scores = choice.scores.listed(self._spelled)[first:]
+                scores = choice.scores.listed(self._spelled).since(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
             found.append(Piece(index, text, new, scores, choice.finish, choice.reason))

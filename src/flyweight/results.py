@@ -29,7 +29,7 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
     have no rank.
     """
 
-    __slots__ = ("_ids", "_length", "_ranked", "_ranks", "_spell", "_values", "_width")
+    __slots__ = ("_ids", "_length", "_ranked", "_ranks", "_spell", "_start", "_values", "_width")
 
     def __init__(
         self,
@@ -39,11 +39,12 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
         width: int,
         spell: Callable[[int], str],
         ranked: bool = True,
+        start: int = 0,
     ) -> None:
-        self._ranked = ranked
+        self._start, self._ranked = start, ranked
         self._ids, self._values, self._ranks = ids, values, ranks
         self._width, self._spell = width, spell
-        self._length = len(ranks)  # the arrays may grow after a part was handed out
+        self._length = len(ranks) - start  # the arrays may grow after a part was handed out
 
     def __len__(self) -> int:
         return self._length
@@ -69,7 +70,15 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
     def __reduce__(self) -> tuple[type, tuple[tuple[dict[int, Logprob], ...]]]:
         return tuple, (tuple(self),)
 
+    def since(self, at: int) -> "PositionLogprobs":
+        """Those from position `at` on; none of them is made before it is looked at."""
+        start = self._start + at
+        return PositionLogprobs(
+            self._ids, self._values, self._ranks, self._width, self._spell, self._ranked, start
+        )
+
     def _entry(self, at: int) -> dict[int, Logprob]:
+        at += self._start
         first = at * self._width
         chosen = self._ids[first]
         found = {chosen: Logprob(self._values[first], self._ranks[at], self._spell(chosen))}

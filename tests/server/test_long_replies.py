@@ -92,7 +92,8 @@ def test_no_call_encodes_much(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.clear()
     chat = encode(scores.chat_scores(logprobs, 2, spelling))
     assert chat == b'{"content":[' + b",".join(plain) + b"]}"
-    text = scores.TextScores(collected(many), 2, spelling).told(logprobs)
+    long = collected(many)
+    text = scores.TextScores(long, scores.PromptScores(long, 2, spelling)).told(logprobs)
     assert len(json.loads(encode(text))["top_logprobs"]) == many
     assert len(json.loads(encode(scores.token_scores(logprobs, spelling)))) == many
     assert json.loads(encode(scores.chat_scores([], 2, spelling))) == {"content": []}

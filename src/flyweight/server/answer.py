@@ -4,7 +4,9 @@ Invariant: an error after the first byte is written as the dialect writes errors
 of the client, what was begun is ended.  Knows no dialect: a `Writer` does.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -19,6 +21,7 @@ from flyweight.server.http.sse import EventStream, reply, while_connected
 from flyweight.server.http.visits import visit_of
 
 LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop
+TURN = 64 << 10  # bytes of a stream that are written before others have their turn
 
 
 class Writer(Protocol):
@@ -52,7 +55,7 @@ async def answer(
     visit = visit_of(request.scope)
     visit.reply = writer.id
     if stream:
-        parts = _parts(bundle, writer, visit.id)
+        parts = _parts(front, bundle, writer, visit.id)
         return EventStream(parts, bundle.close, media_type=writer.media)
     with bundle:
         await while_connected(request, bundle.done())
@@ -71,6 +74,16 @@ def size(bundle: Bundle) -> int:
     return total
 
 
+def weight(collector: Collector, piece: Piece) -> int:
+    """The same of one piece: the first of a choice may tell of its prompt."""
+    params = collector.request.params
+    found = len(piece.tokens) * (1 + (params.scored or 0))
+    begins = collector.choices[piece.choice].shown == len(piece.tokens)
+    if begins and params.prompt_logprobs is not None:
+        found += len(collector.request.tokens) * (1 + params.prompt_logprobs)
+    return found
+
+
 def texts(bundle: Bundle) -> list[Collector]:
     """The collectors of a bundle that asked for text."""
     found = [one for one in bundle.collectors if isinstance(one, Collector)]
@@ -78,12 +91,12 @@ def texts(bundle: Bundle) -> list[Collector]:
     return found
 
 
-async def _parts(bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[bytes]:
+async def _parts(front: Front, bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
         async for found in bundle.pieces():
-            if part := b"".join([writer.piece(i, piece) for i, piece in found]):
+            async for part in _turns(front, bundle, writer, found):
                 yield part
         if part := writer.end():
             yield part
@@ -94,3 +107,25 @@ async def _parts(bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[byte
         yield writer.failed(known)
     finally:
         bundle.close()
+
+
+async def _turns(
+    front: Front, bundle: Bundle, writer: Writer, found: Sequence[tuple[int, Piece]]
+) -> AsyncGenerator[bytes]:
+    """What is new, written in turns so short that whoever else is served notices nothing."""
+    parts: list[bytes] = []
+    size = 0
+    for i, piece in found:
+        collector = bundle.collectors[i]
+        if isinstance(collector, Collector) and weight(collector, piece) > LARGE:
+            part = await front.written(partial(writer.piece, i, piece))
+        else:
+            part = writer.piece(i, piece)
+        parts.append(part)
+        size += len(part)
+        if size >= TURN:
+            yield b"".join(parts)
+            parts, size = [], 0
+            await asyncio.sleep(0)
+    if size:
+        yield b"".join(parts)

@@ -74,11 +74,12 @@ class Bundle:
                 collector = stream.collector
                 if isinstance(collector, Collector):
                     found += [(i, piece) for piece in collector.pieces()]
+            # before they are written, which others' turns interrupt: more may come meanwhile
+            live = [(i, stream) for i, stream in live if not stream.over]
             if found:
                 for _, piece in found:
                     _judge(piece.finish, piece.reason)
                 yield found
-            live = [(i, stream) for i, stream in live if not stream.over]
 
     async def done(self) -> list[Collector | VectorCollector]:
         """Waits for everything."""

@@ -129,18 +129,23 @@ class Front:
         return HttpError(404, words, "model", "model_not_found")
 
     async def ask(
-        self, prompts: Sequence[Any], params: Params, lane: Lane, schema: str = ""
+        self,
+        prompts: Sequence[Any],
+        params: Params,
+        lane: Lane,
+        schema: str = "",
+        told: int = 1,
     ) -> list[Asked]:
         """Prompts tokenised and checked, and what their answers must look like; one that takes work
         to make is a function, called aside.  `schema` is where the client has it, if that is not
-        structured_outputs.
+        structured_outputs; log-probabilities of a prompt that are asked for are `told` so often.
         """
         self._judge(len(prompts), params)
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
             await self._constrain(params.structured_outputs, schema)
         left = Event()
         try:
-            return await self.aside(self._read, prompts, params, lane, left)
+            return await self.aside(self._read, prompts, params, lane, left, told)
         finally:
             left.set()
 
@@ -190,9 +195,11 @@ class Front:
         within("logprob_token_ids", listed, limits.logprobs, "ids", least=0)
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
-    def _read(self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event) -> list[Asked]:
+    def _read(
+        self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event, told: int
+    ) -> list[Asked]:
         """Each prompt, until all choices so far would come to too much, or nobody waits."""
-        most, total = self.settings.request_tokens, 0
+        most, total, scores = self.settings.request_tokens, 0, 0
         asked: list[Asked] = []
         for prompt in prompts:
             if left.is_set():
@@ -201,8 +208,25 @@ class Front:
             one = self.asking.ask(given, params, lane)
             total += self._weight(one)
             within("max_tokens", total, most, "tokens of all prompts and choices", least=0)
+            if one.params.prompt_logprobs is not None:
+                scores += told * len(one.tokens) * (1 + one.params.prompt_logprobs)
+                self._judge_scores(scores, one.params)
             asked.append(one)
         return asked
+
+    def _judge_scores(self, found: int, params: SamplingParams) -> None:
+        """All that is told of prompts: each of their tokens with its alternatives, so often."""
+        most = self.settings.prompt_scores
+        if found <= most:
+            return
+        repeated = params.echo and params.logprobs == params.prompt_logprobs
+        name = "logprobs" if repeated else "prompt_logprobs"
+        raise RequestError(
+            f"{name} = {params.prompt_logprobs} would tell {found} log-probabilities of prompts "
+            f"(n x tokens of the prompts x (1 + {name})); allowed: 0 to {most}, with fewer choices "
+            "(n), shorter prompts or fewer alternatives; --max-prompt-scores sets that",
+            name,
+        )
 
     def _weight(self, one: Asked) -> int:
         """Tokens of a prompt and its choices at most."""

@@ -94,6 +94,7 @@ class ServerSettings:
     logprobs: int = 20
     tools: int = 128
     request_tokens: int = 4_000_000
+    prompt_scores: int = 1 << 19
     schema_bytes: int = 64 << 10
     schema_depth: int = 64
     compile_seconds: float = 5.0

@@ -169,6 +169,10 @@ LIMITS = (
     Flag("max-logprobs", "whole", "Log-probabilities of a token.", "server.logprobs", "N"),
     Flag("max-tools", "whole", "Tools of a request.", "server.tools", "N"),
     Flag("max-request-tokens", "count", "Choices times max_tokens.", "server.request_tokens", "N"),
+    Flag(
+        "max-prompt-scores", "count", "Log-probabilities of prompts in a reply.",
+        "server.prompt_scores", "N",
+    ),
     Flag("max-schema-bytes", "size", "Of a schema or grammar.", "server.schema_bytes", "SIZE"),
     Flag("max-schema-depth", "whole", "Of a schema.", "server.schema_depth", "N"),
     Flag("compile-seconds", "number", "For a schema to compile.", "server.compile_seconds"),

@@ -13,7 +13,7 @@ from flyweight.results import CompletionOutput, Logprob
 from flyweight.server.answer import texts
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.scores import Spelling, chat_scores, prompt_scores
-from flyweight.server.api.usage import spent, usage
+from flyweight.server.api.usage import RunningUsage, spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -33,13 +33,14 @@ class ChatWriter:
         self.parsers: dict[int, AnswerParser] = {}  # by choice
         (self.collector,) = texts(bundle)
         options = body.stream_options
-        self.running = options is not None and options.continuous_usage_stats
-        self.last = options is not None and (options.include_usage or self.running)
+        running = options is not None and options.continuous_usage_stats
+        self.running = RunningUsage([self.collector]) if running else None
+        self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
         self.begun: set[int] = set()
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)
-        self.bare = bare and reading.plain and not self.running
+        self.bare = bare and reading.plain and not running
         self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
         self.collector.interval = body.stream_interval or 1
         self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
@@ -61,6 +62,8 @@ class ChatWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         first = b""
+        if self.running is not None:
+            self.running.note(prompt, piece)
         if piece.choice >= (self.body.n or 1):  # a beam that is not among the best
             return first
         if piece.choice not in self.begun:
@@ -74,8 +77,8 @@ class ChatWriter:
         if one is None:
             return first
         chunk: dict[str, Any] = {**self.head, "choices": [one]}
-        if self.running:
-            chunk["usage"] = usage([self.collector])
+        if self.running is not None:
+            chunk["usage"] = self.running.told()
         return first + event(chunk)
 
     def end(self) -> bytes:

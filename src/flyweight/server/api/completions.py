@@ -11,15 +11,15 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.collect import Collector, Piece
+from flyweight.collect import Piece
 from flyweight.errors import RequestError
 from flyweight.prompts import fitting, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.given import Prompts, each, fitted
 from flyweight.server.api.sampling import Sampling, listing
-from flyweight.server.api.scores import Spelling, TextScores, prompt_scores
-from flyweight.server.api.usage import spent, usage
+from flyweight.server.api.scores import PromptScores, Spelling, TextScores
+from flyweight.server.api.usage import RunningUsage, spent
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -41,6 +41,12 @@ class CompletionBody(Sampling):
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None
     add_special_tokens: bool | None = None
+
+    @property
+    def told_prompts(self) -> int:
+        """How often a prompt's log-probabilities are told, where they are."""
+        own, repeated = self.prompt_logprobs is not None, bool(self.echo)
+        return (self.n or 1) * (own + repeated)
 
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
@@ -67,7 +73,7 @@ async def completions(front: Front, request: Request) -> Response:
     if body.stream and drawn:
         raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await front.ask(prompts, params, lane, body.form_place)
+    asked = await front.ask(prompts, params, lane, body.form_place, body.told_prompts)
     return await answer(
         front,
         request,
@@ -130,14 +136,17 @@ class CompletionWriter:
     def __init__(self, front: Front, body: CompletionBody, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
         options = body.stream_options
-        self.running = options is not None and options.continuous_usage_stats
-        self.last = options is not None and (options.include_usage or self.running)
+        running = options is not None and options.continuous_usage_stats
+        self.running = RunningUsage(self.collectors) if running else None
+        self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
-        self.bare = not (scored or body.return_token_ids or self.running)
+        self.bare = not (scored or body.return_token_ids or running)
         self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
         self.scores: dict[int, TextScores] = {}  # by choice
+        self.prompts: dict[int, PromptScores] = {}  # until all choices have told of theirs
+        self.untold = [body.n or 1] * len(self.collectors)  # choices of each prompt
         self.begun: set[int] = set()
         for collector in self.collectors:
             collector.interval = body.stream_interval or 1
@@ -151,15 +160,15 @@ class CompletionWriter:
 
     def whole(self) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        for collector in self.collectors:
+        for prompt, collector in enumerate(self.collectors):
             for choice in collector.output().outputs[: self.body.n or 1]:
                 one = _choice(len(choices), choice.text, choice.finish_reason)
                 if self.body.logprobs is not None and choice.logprobs is not None:
-                    one["logprobs"] = self._scores(collector).told(choice.logprobs)
+                    one["logprobs"] = self._scores(prompt).told(choice.logprobs)
                 one["stop_reason"] = choice.stop_reason
                 if self.body.return_token_ids:
                     one["token_ids"] = choice.token_ids
-                choices.append({**one, **self._prompt(collector)})
+                choices.append({**one, **self._prompt(prompt)})
         return {**self.head, "choices": choices, **spent(self.front, self.collectors)}
 
     def begin(self) -> bytes:
@@ -167,6 +176,8 @@ class CompletionWriter:
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
         many = self.body.n or 1
+        if self.running is not None:
+            self.running.note(prompt, piece)
         if piece.choice >= many:  # a beam that is not among the best
             return b""
         at = prompt * many + piece.choice
@@ -177,21 +188,20 @@ class CompletionWriter:
                 self.plain[at] = plain
             return plain(piece.text)
         one = _choice(at, piece.text, piece.finish)
-        collector = self.collectors[prompt]
-        if at not in self.begun:
-            self.begun.add(at)
-            one |= self._prompt(collector)
         if piece.logprobs is not None:
             if at not in self.scores:
-                self.scores[at] = self._scores(collector)
+                self.scores[at] = self._scores(prompt)
             one["logprobs"] = self.scores[at].told(piece.logprobs)
+        if at not in self.begun:
+            self.begun.add(at)
+            one |= self._prompt(prompt)
         if piece.finish is not None:
             one["stop_reason"] = piece.reason
         if self.body.return_token_ids:
             one["token_ids"] = piece.tokens
         chunk: dict[str, Any] = {**self.head, "choices": [one]}
-        if self.running:
-            chunk["usage"] = usage(self.collectors)
+        if self.running is not None:
+            chunk["usage"] = self.running.told()
         return event(chunk)
 
     def end(self) -> bytes:
@@ -202,17 +212,28 @@ class CompletionWriter:
     def failed(self, error: HttpError) -> bytes:
         return event(error.body()) + DONE
 
-    def _scores(self, collector: Collector) -> TextScores:
+    def _scores(self, prompt: int) -> TextScores:
         """Of one choice."""
-        return TextScores(collector, self.body.logprobs or 0, self.spelling)
+        return TextScores(self.collectors[prompt], self._of_prompt(prompt))
 
-    def _prompt(self, collector: Collector) -> dict[str, Any]:
+    def _prompt(self, prompt: int) -> dict[str, Any]:
         """What a choice, or the first chunk of it, tells of its prompt."""
         found: dict[str, Any] = {}
         if self.body.prompt_logprobs is not None:
-            found["prompt_logprobs"] = prompt_scores(collector)
+            found["prompt_logprobs"] = self._of_prompt(prompt).own
         if self.body.return_token_ids:
-            found["prompt_token_ids"] = list(collector.request.tokens)
+            found["prompt_token_ids"] = list(self.collectors[prompt].request.tokens)
+        self.untold[prompt] -= 1
+        if not self.untold[prompt]:
+            self.prompts.pop(prompt, None)
+        return found
+
+    def _of_prompt(self, prompt: int) -> PromptScores:
+        found = self.prompts.get(prompt)
+        if found is None:
+            most = self.body.logprobs or 0
+            found = PromptScores(self.collectors[prompt], most, self.spelling)
+            self.prompts[prompt] = found
         return found
 
 

@@ -5,6 +5,7 @@ be half a character; places in a text are those of the reply, whole or streamed.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -17,7 +18,9 @@ from flyweight.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no minus infinity
 RUN = 128  # entries of a list that are encoded in one call, which lets nobody else run
+LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")  # of /v1/completions
 Entry = dict[int, Logprob]
+Lists = dict[str, list[Any]]
 
 
 def in_runs(items: Iterable[object]) -> msgspec.Raw:
@@ -49,62 +52,83 @@ class Spelling:
         }
 
 
+class PromptScores:
+    """A prompt's log-probabilities, `most` alternatives each where it is repeated: the same for all
+    its choices, so they are written once.
+    """
+
+    def __init__(self, collector: Collector, most: int, spelling: Spelling) -> None:
+        self.collector, self.most, self.spelling = collector, most, spelling
+
+    @cached_property
+    def own(self) -> msgspec.Raw:
+        """vLLM's `prompt_logprobs`."""
+        return prompt_scores(self.collector)
+
+    @cached_property
+    def repeated(self) -> dict[str, bytes]:
+        """What the lists of a choice that repeats the prompt begin with."""
+        ids = self.collector.request.tokens
+        places = offsets(self.collector.echo, [self.spelling.raw(one) for one in ids])
+        entries = self.collector.prompt_scores() or ()
+        left = zip(ids, entries, places, strict=False)
+        runs: dict[str, list[bytes]] = {name: [] for name in LISTS}
+        while run := list(islice(left, RUN)):
+            lists: Lists = {name: [] for name in LISTS}
+            for token, entry, at in run:
+                _add(lists, self.spelling, token, entry, at, self.most)
+            for name, found in lists.items():
+                runs[name].append(encode(found)[1:-1])
+        return {name: b",".join(found) for name, found in runs.items()}
+
+
 class TextScores:
     """A choice's log-probabilities of /v1/completions as they come, `most` alternatives each; those
     of the prompt first, where it is repeated.
     """
 
-    def __init__(self, collector: Collector, most: int, spelling: Spelling) -> None:
-        self.collector, self.most, self.spelling = collector, most, spelling
+    def __init__(self, collector: Collector, prompt: PromptScores) -> None:
+        self.most, self.spelling = prompt.most, prompt.spelling
         params = collector.request.params
         special = collector.tokenizer.special_ids
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.at = len(collector.echo)  # where the answer's next token begins in the text
-        self.repeats = params.echo
+        self.prompt = prompt if params.echo else None  # until it is told of
         self.listed = bool(params.logprob_token_ids)
 
     def told(self, fresh: Sequence[Entry]) -> dict[str, Any]:
         """Of what is new."""
-        lists: dict[str, list[Any]] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
-        }
-        if self.repeats:
-            self.repeats = False
-            self._prompt(lists)
+        lists: Lists = {name: [] for name in LISTS}
         for entry in fresh:
             token = next(iter(entry))
-            self._add(lists, token, entry, self.at, None if self.listed else self.most)
+            most = None if self.listed else self.most
+            _add(lists, self.spelling, token, entry, self.at, most)
             self.at += 0 if token in self.hidden else begun(self.spelling.raw(token))
-        return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
+        prompt, self.prompt = self.prompt, None
+        if prompt is None:
+            return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
+        return {name: _behind(prompt.repeated[name], found) for name, found in lists.items()}
 
-    def _prompt(self, lists: dict[str, list[Any]]) -> None:
-        ids = self.collector.request.tokens
-        places = offsets(self.collector.echo, [self.spelling.raw(one) for one in ids])
-        entries = self.collector.prompt_scores() or ()
-        for token, entry, at in zip(ids, entries, places, strict=False):
-            self._add(lists, token, entry, at, self.most)
 
-    def _add(
-        self,
-        lists: dict[str, list[Any]],
-        token: int,
-        entry: Entry | None,
-        at: int,
-        most: int | None,
-    ) -> None:
-        """`entry` is none of the prompt's first token, which nothing foretells."""
-        chosen = entry[token] if entry else None
-        unknown = self.spelling.raw(token).decode("utf-8", "replace")
-        text = self.spelling.text(token, chosen.decoded_token if chosen else unknown)
-        ranked = [(i, one) for i, one in (entry or {}).items() if _told(one, most)]
-        best = {self.spelling.text(i, one.decoded_token): _finite(one.logprob) for i, one in ranked}
-        lists["tokens"].append(text)
-        lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
-        lists["top_logprobs"].append(best if chosen else None)
-        lists["text_offset"].append(at)
+def _behind(prompt: bytes, found: list[Any]) -> msgspec.Raw:
+    """A list that begins with the prompt's entries."""
+    runs = [prompt, bytes(in_runs(found))[1:-1]]
+    return msgspec.Raw(b"[" + b",".join([run for run in runs if run]) + b"]")
+
+
+def _add(
+    lists: Lists, spelling: Spelling, token: int, entry: Entry | None, at: int, most: int | None
+) -> None:
+    """`entry` is none of the prompt's first token, which nothing foretells."""
+    chosen = entry[token] if entry else None
+    unknown = spelling.raw(token).decode("utf-8", "replace")
+    text = spelling.text(token, chosen.decoded_token if chosen else unknown)
+    ranked = [(i, one) for i, one in (entry or {}).items() if _told(one, most)]
+    best = {spelling.text(i, one.decoded_token): _finite(one.logprob) for i, one in ranked}
+    lists["tokens"].append(text)
+    lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
+    lists["top_logprobs"].append(best if chosen else None)
+    lists["text_offset"].append(at)
 
 
 def chat_scores(found: Sequence[Entry], most: int | None, spelling: Spelling) -> dict[str, Any]:
@@ -123,21 +147,22 @@ def _token(entry: Entry, spelling: Spelling) -> dict[str, Any]:
     return {**next(iter(every.values())), "top_logprobs": ranked}
 
 
-def prompt_scores(collector: Collector) -> list[dict[str, Any] | None]:
+def prompt_scores(collector: Collector) -> msgspec.Raw:
     """vLLM's `prompt_logprobs`: none for the first token, then candidates by their ids."""
-    return [
-        None
-        if entry is None
-        else {
-            str(token): {
-                "logprob": _finite(one.logprob),
-                "rank": one.rank,
-                "decoded_token": one.decoded_token,
-            }
-            for token, one in entry.items()
+    return in_runs(_candidates(entry) for entry in collector.prompt_scores() or ())
+
+
+def _candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
+    if entry is None:
+        return None
+    return {
+        str(token): {
+            "logprob": _finite(one.logprob),
+            "rank": one.rank,
+            "decoded_token": one.decoded_token,
         }
-        for entry in collector.prompt_scores() or ()
-    ]
+        for token, one in entry.items()
+    }
 
 
 def offsets(text: str, pieces: Sequence[bytes]) -> list[int]:

@@ -6,7 +6,7 @@ Invariant: numbers of the request itself; nobody else's are in them.
 from collections.abc import Sequence
 from typing import Any
 
-from flyweight.collect import Collector, VectorCollector
+from flyweight.collect import Collector, Piece, VectorCollector
 from flyweight.server.front import Front
 
 REASONS = {
@@ -25,7 +25,31 @@ def usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
     """OpenAI's `usage`, over all prompts of an HTTP request."""
     prompt = sum(len(c.request.tokens) for c in collectors)
     made = sum(c.produced for c in collectors if isinstance(c, Collector))
-    cached = sum(c.cached for c in collectors)
+    return _usage(prompt, made, sum(c.cached for c in collectors))
+
+
+class RunningUsage:
+    """The same as a stream goes on, of what it has told: a piece costs the same however many
+    prompts there are.
+    """
+
+    def __init__(self, collectors: Sequence[Collector]) -> None:
+        self.collectors = collectors
+        self.prompt = sum(len(c.request.tokens) for c in collectors)
+        self.made = self.cached = 0
+        self.begun: set[int] = set()
+
+    def note(self, prompt: int, piece: Piece) -> None:
+        self.made += len(piece.tokens)
+        if prompt not in self.begun:
+            self.begun.add(prompt)
+            self.cached += self.collectors[prompt].cached
+
+    def told(self) -> dict[str, Any]:
+        return _usage(self.prompt, self.made, self.cached)
+
+
+def _usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
