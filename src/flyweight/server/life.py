@@ -19,6 +19,7 @@ import uvicorn
 from flyweight.asking import Asking, Facts, generation_options
 from flyweight.build import Described, describe, find
 from flyweight.config import Settings, fault_asked_for
+from flyweight.errors import ConfigError, RequestError
 from flyweight.server import pipe
 from flyweight.server.app import make_app
 from flyweight.server.front import Front
@@ -34,7 +35,7 @@ from flyweight.server.remote.telling import Shows
 from flyweight.server.running.processes import begun
 from flyweight.server.running.records import Record, own_log, remove, write
 from flyweight.server.settings import ServerSettings
-from flyweight.text.chat import PLAIN
+from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
 
@@ -125,7 +126,7 @@ class Life:
         """The vocabulary here, the model in the engine's process, at the same time."""
         connecting = asyncio.ensure_future(self.client.connect(line))
         try:
-            found = await asyncio.to_thread(describe, self.path)
+            found = await asyncio.to_thread(self._described)
             found.checkpoint.close()
             await connecting
         except BaseException:
@@ -133,6 +134,22 @@ class Life:
             await asyncio.gather(connecting, return_exceptions=True)
             raise
         return self._front(found)
+
+    def _described(self) -> Described:
+        """The model but for its tensors, and a template of the operator's that is fit for it.
+        Raises `ConfigError`.
+        """
+        found = describe(self.path)
+        given = self.server.chat_template
+        try:
+            if given:
+                try_out(given, found.tokenizer, self.server.templates)
+        except RequestError as error:
+            found.checkpoint.close()
+            words = str(error).removeprefix(FAILS).removeprefix(" fails: ")
+            line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
+            raise ConfigError(f"--chat-template{line}: {words}") from None
+        return found
 
     def _front(self, found: Described) -> Front:
         told = self.client.facts

@@ -7,13 +7,16 @@ changes nothing of the caller's.  Knows no model.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import extract_tb
 from typing import Any
+
+from jinja2 import TemplateSyntaxError
 
 from flyweight.errors import RequestError, nearest
 from flyweight.text.codec import DEFAULT
 from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
 from flyweight.text.meter import USUAL, Bounds, Meter, Spent
-from flyweight.text.sandbox import Sandbox, inside
+from flyweight.text.sandbox import Refusal, Sandbox, inside
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.untrusted import one_line, shown
 
@@ -25,6 +28,34 @@ PLAIN = (
 )
 WITH_TOOLS = "tool_use"  # the template some models name for it
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # where the last message is cut, until it is found again
+
+
+TRIED = (  # conversations one of which any template takes
+    ({"role": "user", "content": "Hello"},),
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}),
+)
+
+
+class TemplateFault(RequestError):
+    """A template that failed where it refused nothing: `kind` says how, `line` where."""
+
+    def __init__(self, message: str, kind: str, line: int | None) -> None:
+        super().__init__(message, "messages")
+        self.kind, self.line = kind, line
+
+
+def try_out(template: str, tokenizer: Tokenizer, bounds: Bounds = USUAL) -> None:
+    """Raises `RequestError` where a template renders no conversation at all."""
+    failed: RequestError | None = None
+    for talk in TRIED:
+        try:
+            render(template, talk, tokenizer, bounds=bounds)
+        except RequestError as error:
+            failed = failed or error
+        else:
+            return
+    assert failed is not None
+    raise failed
 
 
 def render(
@@ -147,7 +178,19 @@ def _rendered(template: str, given: Mapping[str, Any], bounds: Bounds) -> str:
         raise RequestError(f"{FAILS} knows no end", "messages") from None
     except Exception as error:  # all that runs in there is the template's
         reason = one_line(str(error)) or type(error).__name__
-        raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
+        if isinstance(error, Refusal):
+            raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
+        raise TemplateFault(
+            f"{FAILS} fails: {reason}", type(error).__name__, _line(error)
+        ) from None
+
+
+def _line(error: BaseException) -> int | None:
+    """The line of a template that an error comes from."""
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
+    steps = extract_tb(error.__traceback__)
+    return next((step.lineno for step in reversed(steps) if step.filename == "<template>"), None)
 
 
 def _bounded(pieces: Iterator[str], meter: Meter) -> Iterator[str]:

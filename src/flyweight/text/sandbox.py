@@ -166,6 +166,10 @@ def strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
+class Refusal(jinja2.TemplateError):
+    """What a template says of messages that it does not take."""
+
+
 def refuse(message: str) -> NoReturn:
     """`raise_exception`: a template's own refusal."""
-    raise jinja2.TemplateError(message)
+    raise Refusal(message)

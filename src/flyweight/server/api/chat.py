@@ -21,11 +21,18 @@ from flyweight.server.api.heard import effort, heard
 from flyweight.server.api.renaming import Names, named
 from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
+from flyweight.server.http.errors import HttpError
 from flyweight.tasks import BeamSearchParams
+from flyweight.text.chat import TemplateFault
 from flyweight.text.messages import switches
 from flyweight.text.tools.parser import Reading
 from flyweight.text.tools.xmlcall import types_of
 from flyweight.types import SamplingParams
+
+BROKEN = (
+    "this server's own chat template (--chat-template) fails on this conversation; it is noted in "
+    "its log"
+)
 
 
 async def chat(front: Front, request: Request) -> Response:
@@ -104,16 +111,22 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
     added = body.add_special_tokens
-    made = conversation(
-        front.tokenizer,
-        talk,
-        longest=None if whole else longest,
-        tools=tools,
-        # templates write their special tokens themselves
-        add_special=front.speech.plain if added is None else added,
-        bounds=front.settings.templates,
-        **own,
-    )
+    try:
+        made = conversation(
+            front.tokenizer,
+            talk,
+            longest=None if whole else longest,
+            tools=tools,
+            # templates write their special tokens themselves
+            add_special=front.speech.plain if added is None else added,
+            bounds=front.settings.templates,
+            **own,
+        )
+    except TemplateFault as fault:
+        if not front.settings.chat_template:
+            raise
+        front.log.event("chat_template", failed=fault.kind, line=fault.line)
+        raise HttpError(500, BROKEN, code="chat_template") from None
     return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 
