@@ -20,7 +20,7 @@ import numpy as np
 from flyweight.errors import RequestError
 from flyweight.sampling.schema import prepared
 from flyweight.structured import NAME, StructuredOutputs
-from flyweight.untrusted import one_line
+from flyweight.untrusted import one_line, shown
 from flyweight.wire import U32
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
 ROW = re.compile(r"row has (\d+) items; max is (\d+)")
+# The library's drawing of a regex: the regex itself, marks below, and what is wrong.
+REGEX = re.compile(r"regex parse error:\n    (.*)\n(?:.*\n)*?error: ([^\n]*)")
 AMBIGUOUS = "{}; a grammar that is less ambiguous, or left-recursive, has fewer"
 REMEMBERED = 64  # answers
 # Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
@@ -330,5 +332,10 @@ def _told(error: str, reason: str = "") -> str:
         return AMBIGUOUS.format("too many ways to go on are open here")
     if reason == "LexerTooComplex":
         return "a regex of it has too many states; shorter repetitions have fewer"
+    if "NoExtensionBias" in error:
+        return "no text satisfies it: a rule of it only leads back to itself"
+    regex = REGEX.search(error)
+    if regex is not None:
+        return f"{shown(regex[1])} is no regex that is read here: {one_line(regex[2], LONGEST)}"
     plain = error.replace("<non-verbose/>", "").removeprefix("Parser Error: ")
     return one_line(plain.split("\n\n")[0].split("\n   ")[0].strip(), LONGEST)

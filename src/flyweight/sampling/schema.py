@@ -27,6 +27,7 @@ MAPS = {"properties", "patternProperties", "$defs", "definitions"}
 LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 SINGLE = {"items", "additionalProperties", "additionalItems"}
 ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 LACKING = {  # known to JSON Schema, not to us
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
     "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
@@ -44,10 +45,7 @@ def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[
     top = {} if isinstance(schema, bool) else schema
     reader = _Reader(closed)
     found = reader.read(top, "")
-    for place, target in reader.refs:
-        pointer = unquote(target)
-        if pointer.startswith("#/") and pointer[1:] not in reader.seen:
-            _refuse(place, f"$ref = {shown(target)} leads to no schema")
+    check_refs(reader)
     assert isinstance(found, dict)
     return found
 
@@ -59,6 +57,7 @@ class _Reader:
         self.closed = closed
         self.seen: set[str] = set()
         self.refs: list[tuple[str, str]] = []
+        self.named: set[str] = set()  # $id and $anchor
 
     def read(self, schema: object, place: str) -> dict[str, Any] | bool:
         self.seen.add(place)
@@ -94,11 +93,50 @@ class _Reader:
             return [self.read(one, f"{place}/{i}") for i, one in enumerate(value)]
         if name in SINGLE:
             return self.read(value, place)
-        if name == "$ref" and isinstance(value, str):
+        if name in (*NAMES, "pattern") and not isinstance(value, str):
+            _refuse(place, f"{shown(value)} is no text")
+        if name == "$ref":
             self.refs.append((place, value))
-        if name == "pattern" and isinstance(value, str):
+        elif name in NAMES:
+            self.named.add(value if name == "$id" else f"#{value}")
+        if name == "type":
+            _check_types(value, place)
+        if name == "pattern":
             return translated(value, place)
         return value
+
+
+def check_refs(reader: _Reader) -> None:
+    """Raises `RequestError` where a $ref leads to nothing, out of the schema, or back to itself
+    without a step into the value.
+    """
+    leads: dict[str, str] = {}
+    for place, target in reader.refs:
+        pointer = unquote(target)
+        inside = pointer == "#" or pointer.startswith("#/")
+        if inside and pointer[1:] not in reader.seen:
+            known = sorted(f"#{one}" for one in reader.seen)
+            _refuse(place, f"$ref = {shown(target)} leads to no schema{nearest(pointer, known)}")
+        if not inside and not reader.named:
+            what = "allowed: '#' or '#/...', a place within this schema; nothing is fetched"
+            _refuse(place, f"$ref = {shown(target)} leads out of it; {what}")
+        if inside:
+            leads[place.removesuffix("/$ref")] = pointer[1:]
+    for start in leads:
+        at, passed = start, set[str]()
+        while at in leads and at not in passed:
+            passed.add(at)
+            at = leads[at]
+        if at in passed:
+            _refuse(f"{at}/$ref", "it refers to itself, and no value would ever be described")
+
+
+def _check_types(given: Any, place: str) -> None:
+    """Raises `RequestError` unless these are types of JSON's values."""
+    for one in given if isinstance(given, list) else [given]:
+        if one not in TYPES:
+            hint = nearest(one[:40], TYPES) if isinstance(one, str) else ""
+            _refuse(place, f"type = {shown(one)}{hint}; allowed: {', '.join(TYPES)}")
 
 
 def _check_ends(schema: Mapping[str, Any], place: str) -> None:
