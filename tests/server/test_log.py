@@ -1,12 +1,18 @@
 """The log: what a line holds, and what it never does."""
 
+import asyncio
 import io
 import json
 import time
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from flyweight.server.app import _endpoint
+from flyweight.server.http.visits import Visit
 from flyweight.server.pipe import Gauges, Stepped
+from flyweight.server.routes import Entry
 from flyweight.server.watching.counts import FIELDS, Counts
 from flyweight.server.watching.log import QUEUE, Log, line
 from flyweight.server.watching.watch import INTERVAL, Watch
@@ -148,3 +154,21 @@ def test_what_a_full_disk_did_not_take_is_dropped_at_the_end() -> None:
         log.close()
         full.write("more")
         full.flush()
+
+
+def test_a_mistake_of_ours_is_noted_with_the_id_its_client_knows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def broken(front: Any, request: Any) -> Any:
+        raise KeyError(request.scope["secret"])
+
+    entry = Entry("GET", "/broken", broken, "")
+    visit = Visit(0.0, id="findme-1")
+    request = Request(
+        {"type": "http", "visit": visit, "headers": [], "path": "/broken", "secret": "xyzzy"}
+    )
+    front: Any = None
+    got = asyncio.run(_endpoint(front, entry)(request))  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert got.status_code == 500 and "/broken findme-1 failed: KeyError" in said
+    assert "xyzzy" not in said
