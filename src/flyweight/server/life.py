@@ -38,6 +38,7 @@ from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.variables import read_by
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
@@ -149,6 +150,8 @@ class Life:
             words = str(error).removeprefix(FAILS).removeprefix(" fails: ")
             line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
             raise ConfigError(f"--chat-template{line}: {words}") from None
+        for template in found.tokenizer.marks.templates.values():
+            read_by(given or template)  # remembered, and read while the engine loads
         return found
 
     def _front(self, found: Described) -> Front:
