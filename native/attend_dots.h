@@ -18,19 +18,20 @@ class DotMath {
     pack_q();
   }
 
-  void scores(const PairTile& tile, int64_t row, int64_t end) {
-    for (int64_t r = row / tile_rows_ * tile_rows_; r < end; r += tile_rows_)
+  void scores(const PairTile& tile, const Span& s) {
+    for (int64_t r = s.row / tile_rows_ * tile_rows_; r < s.end; r += tile_rows_)
       with_rows(rows_in(r), [&](auto n) { score<n.value>(w_.q + r * k_dim(), tile, w_.scores + r * kTile); });
   }
 
-  void mix(const PairTile& tile, int64_t row, int64_t end, float* records) {
+  // `starts`: the records hold no weighted V yet.
+  void mix(const PairTile& tile, int64_t row, int64_t end, bool starts, float* records) {
     for (int64_t r = row, n; r < end; r += n) {
       n = end - r < kRowTile ? end - r : kRowTile;
       with_rows(n, [&](auto count) {
         int64_t column = 0;
         const int64_t width = padded(w_.a.kv.v_dim);
-        for (; column + 16 * kWide <= width; column += 16 * kWide) sums<count.value, kWide>(tile, r, column, records);
-        for (; column < width; column += 16) sums<count.value, 1>(tile, r, column, records);
+        for (; column + 16 * kWide <= width; column += 16 * kWide) sums<count.value, kWide>(tile, r, column, starts, records);
+        for (; column < width; column += 16) sums<count.value, 1>(tile, r, column, starts, records);
       });
     }
   }
@@ -77,12 +78,13 @@ class DotMath {
   }
 
   template <int R, int W>
-  void sums(const PairTile& tile, int64_t row, int64_t column, float* records) const {
+  void sums(const PairTile& tile, int64_t row, int64_t column, bool starts, float* records) const {
     float* to = records + row * w_.stride + 32 + column;
     const float* p = w_.scores + row * kTile;
     F32x16 sum[R][W];
     for (int r = 0; r < R; ++r)
-      for (int w = 0; w < W; ++w) sum[r][w] = mul(load(to + r * w_.stride + w * 16), set1(w_.factor[row + r]));
+      for (int w = 0; w < W; ++w)
+        sum[r][w] = starts ? zero() : mul(load(to + r * w_.stride + w * 16), set1(w_.factor[row + r]));
     for (int part = 0; part < kParts; ++part, p += 8) {
       if (!tile.used[part]) {
         const B8x64 none = bset1(0);

@@ -16,6 +16,8 @@ namespace flyweight::FW_ISA {
 template <class T>
 class FloatTiles {
  public:
+  static constexpr bool kStarts = false;
+
   FloatTiles(const AttendArgs& args, const AttendItem& item, const Rows& rows, float* scratch)
       : a_(args), item_(item), rows_(rows), tiles_((rows.count() + kRowTile - 1) / kRowTile),
         tile_rows_((rows.count() + tiles_ - 1) / tiles_), v_padded_(padded(args.kv.v_dim)),

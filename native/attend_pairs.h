@@ -6,9 +6,11 @@
 // something there is not finite, each token's rows are done by themselves.  `Math` fixes the order within a tile.
 #pragma once
 
+#include <algorithm>
+
+#include "attend_pair_softmax.h"
 #include "attend_pair_source.h"
 #include "attend_rows.h"
-#include "attend_softmax.h"
 
 namespace flyweight::FW_ISA {
 
@@ -24,20 +26,24 @@ struct PairWork {
 template <class Math>
 class PairTiles {
  public:
+  static constexpr bool kStarts = true;
+
   PairTiles(const AttendArgs& args, const AttendItem& item, const Rows& rows, float* scratch)
-      : work_(work(args, rows, scratch)), source_(args, item, reinterpret_cast<uint16_t*>(scratch), Math::kWhole),
-        math_(work_) {}
+      : work_(work(args, rows, scratch)), item_(item),
+        source_(args, item, reinterpret_cast<uint16_t*>(scratch), Math::kWhole), math_(work_) {}
 
   // Brings the rows that see the tile one tile further; `next` is the tile after it.
   void run(const Span& s, const Next& next, float* records) {
     const PairTile stored = source_.stored(s, next);
-    math_.scores(stored, s.row, s.end);
-    softmax(s, records);
+    math_.scores(stored, s);
+    softmax(s, next, records);
     const PairTile tile = source_.settled(stored, s.from, s.to);
-    if (mixes(tile, s)) return math_.mix(tile, s.row, s.end, records);
+    const bool whole = mixes(tile, s), starts = s.starts && whole && plain(s);
+    if (s.starts && !starts) clear_mixed(s, records);
+    if (whole) return math_.mix(tile, s.row, s.end, starts, records);
     for (int64_t r = s.row, end; r < s.end; r = end) {
       for (end = r + 1; end < s.end && work_.rows.position(end) == work_.rows.position(r);) ++end;
-      math_.mix(source_.settled(stored, work_.rows.from(r, s.at), work_.rows.to(r, s.at)), r, end, records);
+      math_.mix(source_.settled(stored, work_.rows.from(r, s.at), work_.rows.to(r, s.at)), r, end, false, records);
     }
   }
 
@@ -56,24 +62,65 @@ class PairTiles {
     return source_.finite(tile, s.from, low) && source_.finite(tile, high, s.to);
   }
 
-  void softmax(const Span& s, float* records) {
-    float* factor = work_.factor;
+  // Whether nothing times each row's factor is nothing, as when its first scores are not infinite.
+  bool plain(const Span& s) const {
+    return std::all_of(work_.factor + s.row, work_.factor + s.end, [](float factor) { return factor == 0.0f; });
+  }
+
+  void clear_mixed(const Span& s, float* records) const {
     for (int64_t r = s.row; r < s.end; ++r)
-      factor[r] = softmax_pairs(work_.scores + r * kTile, work_.a, work_.rows.from(r, s.at), work_.rows.to(r, s.at),
-                                records + r * work_.stride);
-    for (int64_t r = s.row / 16 * 16; r < s.end; r += 16) store(factor + r, exp(load(factor + r)));
-    uint16_t ones[32];
-    for (uint16_t& one : ones) one = 0x3F80;
-    const B8x64 one = bload(ones);
-    for (int64_t r = s.row; r < s.end; ++r) {
-      const float* p = work_.scores + r * kTile;
-      const F32x16 sum = dot_bf16(dot_bf16(zero(), bload(p), one), bload(p + 16), one);
-      float* total = records + r * work_.stride + 16;
-      store(total, fma(load(total), set1(factor[r]), sum));
+      for (int64_t i = 32; i < work_.stride; i += 16) store(records + r * work_.stride + i, zero());
+  }
+
+  // 16 rows at a time, or as many as there are: what one waits for the others fill.
+  void softmax(const Span& s, const Next& next, float* records) {
+    const bool last = next.item != &item_;
+    for (int64_t r = s.row, end; r < s.end; r = end) {
+      end = r / 16 * 16 + 16 < s.end ? r / 16 * 16 + 16 : s.end;
+      raise(s.at, r, end, records);
+      weigh_rows(s.at, r, end, records);
+      for (int64_t i = r; last && i < end; ++i) work_.rows.ask_after(i, next.item);
+    }
+  }
+
+  Seen seen(int64_t r, int64_t at) const { return {work_.rows.from(r, at), work_.rows.to(r, at)}; }
+
+  // Brings the maxima of rows [begin, end) up to this tile; factor := e^(old - new).
+  void raise(int64_t at, int64_t begin, int64_t end, float* records) {
+    F32x16 tops[16];
+    float here[16];
+    for (int64_t r = begin; r < end; ++r)
+      tops[r - begin] = with_seen(seen(r, at), [&](auto n, auto part) FW_LAMBDA {
+        return top_of<n, part>(work_.scores + r * kTile, work_.a, seen(r, at));
+      });
+    if (end - begin == 16) {
+      hmax16(tops, here);
+    } else {
+      for (int64_t i = 0; i < end - begin; ++i) here[i] = hmax(tops[i]);
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      float& record = records[r * work_.stride];
+      const float before = record, now = here[r - begin] > before ? here[r - begin] : before;
+      work_.factor[r] = before - now;
+      record = now;
+    }
+    float* factor = work_.factor + begin / 16 * 16;
+    store(factor, exp(load(factor)));
+  }
+
+  void weigh_rows(int64_t at, int64_t begin, int64_t end, float* records) {
+    const float scale = work_.a.softcap > 0 ? 1.0f : work_.a.scale;
+    for (int64_t r = begin; r < end; ++r) {
+      float *record = records + r * work_.stride, *total = record + 16;
+      const F32x16 sum = with_seen(seen(r, at), [&](auto n, auto part) FW_LAMBDA {
+        return weigh<n, part>(work_.scores + r * kTile, scale, seen(r, at), record[0]);
+      });
+      store(total, fma(load(total), set1(work_.factor[r]), sum));
     }
   }
 
   PairWork work_;
+  const AttendItem& item_;
   PairSource source_;
   Math math_;
 };

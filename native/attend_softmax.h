@@ -36,47 +36,6 @@ inline float softmax_row(float* scores, const AttendArgs& a, int64_t from, int64
   return before - now;
 }
 
-// e^x within 3e-6 of itself, for weights that are rounded to 8 bits; x <= 0, and below -86 it is e^-86.
-FW_INLINE F32x16 exp_near(F32x16 x) {
-  const F32x16 log2e = set1(1.44269504f), magic = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to whole numbers
-  const F32x16 c = max(set1(-86.0f), x), whole = fma(c, log2e, magic);  // NaN passes: it is the second operand
-  const F32x16 f = fma(c, log2e, sub(magic, whole));
-  F32x16 p = set1(0.009570101276f);
-  p = fma(p, f, set1(0.05591785908f));
-  p = fma(p, f, set1(0.2402474433f));
-  p = fma(p, f, set1(0.6931217909f));
-  p = fma(p, f, set1(0.9999992847f));
-  return as_f32(add(as_i32(p), shl<23>(as_i32(whole))));
-}
-
-// As softmax_row, but the weights are bf16, in place of the scores: 64 of them in position order.
-inline float softmax_pairs(float* scores, const AttendArgs& a, int64_t from, int64_t to, float* record) {
-  const F32x16 low = set1(-INFINITY), scale = set1(a.scale);
-  F32x16 p[kVectors], position[kVectors];
-  for (int i = 0; i < kVectors; ++i) p[i] = mul(load(scores + 16 * i), scale);
-  if (a.softcap > 0) {
-    const F32x16 cap = set1(a.softcap);
-    for (int i = 0; i < kVectors; ++i) p[i] = mul(cap, tanh(div(p[i], cap)));
-  }
-  const bool part = from > 0 || to < kTile;
-  const F32x16 least = set1(static_cast<float>(from) - 0.5f), most = set1(static_cast<float>(to) - 0.5f);
-  const auto mask = [&](F32x16 other) {
-    for (int i = 0; i < kVectors; ++i) {
-      position[i] = add(load(kCount), set1(static_cast<float>(16 * i)));
-      p[i] = select_gt(position[i], least, select_gt(most, position[i], p[i], other), other);
-    }
-  };
-  if (part) mask(low);
-  F32x16 top = low;
-  for (int i = 0; i < kVectors; ++i) top = max(p[i], top);
-  const float before = record[0], here = hmax(top), now = here > before ? here : before;
-  for (int i = 0; i < kVectors; ++i) p[i] = exp_near(sub(p[i], set1(now)));
-  if (part) mask(zero());
-  for (int i = 0; i < kVectors; i += 2) bstore(scores + 8 * i, pack_bf16(p[i], p[i + 1]));
-  record[0] = now;
-  return before - now;
-}
-
 inline void clear(float* record, int64_t floats) {
   record[0] = -INFINITY;
   for (int64_t i = 16; i < floats; i += 16) store(record + i, zero());
@@ -90,15 +49,42 @@ inline void fold(float* into, const float* part, int64_t floats) {
   for (int64_t i = 16; i < floats; i += 16) store(into + i, fma(load(into + i), a, mul(load(part + i), b)));
 }
 
-// The sink, a score without a value, joins the softmax last; at -infinity it changes no bit.
+// Quotients by one divisor, the bits of `div`, for a third of its time: the reciprocal is divided once, and two
+// corrections of a product by it round as division does (Markstein, 1990) where nothing comes near the ends of the range.
+class Quotients {
+ public:
+  explicit Quotients(F32x16 divisor) : d_(divisor), y_(div(set1(1.0f), divisor)), least_(set1(0x1p-60f)), most_(set1(0x1p+60f)) {
+    good_ = mask_gt(set1(0x1p+30f), d_) & mask_gt(d_, set1(0x1p-10f));
+  }
+
+  F32x16 of(F32x16 x) {
+    good_ &= mask_gt(most_, abs(x)) & mask_gt(abs(x), least_);
+    const F32x16 minus = sub(zero(), x), near = mul(x, y_), nearer = fma(fma(near, d_, minus), sub(zero(), y_), near);
+    return fma(fma(nearer, d_, minus), sub(zero(), y_), nearer);
+  }
+
+  // Whether all quotients so far are exact.
+  bool good() const { return good_ == 0xFFFF; }
+
+ private:
+  F32x16 d_, y_, least_, most_;
+  uint32_t good_;
+};
+
+// The sink, a score without a value, joins the softmax last; at -infinity it changes no bit: times one, plus zero.
 inline void finish(float* out, const float* record, int64_t v_dim, float sink) {
   const float top = record[0], most = sink > top ? sink : top;
-  const F32x16 kept = exp(set1(top - most)), share = exp(set1(sink > top ? 0.0f : sink - top));
+  const bool none = sink == -INFINITY && std::abs(top) < INFINITY;
+  const F32x16 kept = none ? set1(1.0f) : exp(set1(top - most));
+  const F32x16 share = none ? zero() : exp(set1(sink > top ? 0.0f : sink - top));
   const F32x16 total = fma(set1(hsum(load(record + 16))), kept, share);
-  for (int64_t i = 0; i < v_dim; i += 16) {
-    const int n = static_cast<int>(v_dim - i < 16 ? v_dim - i : 16);
-    store_tail(out + i, div(mul(load(record + 32 + i), kept), total), n);
-  }
+  const auto weighted = [&](int64_t i) { return mul(load(record + 32 + i), kept); };
+  Quotients by(total);
+  int64_t i = 0;
+  for (; i + 16 <= v_dim; i += 16) store(out + i, by.of(weighted(i)));
+  if (i < v_dim) store_tail(out + i, div(weighted(i), total), static_cast<int>(v_dim - i));
+  if (by.good()) return;
+  for (i = 0; i + 16 <= v_dim; i += 16) store(out + i, div(weighted(i), total));
 }
 
 }  // namespace flyweight::FW_ISA

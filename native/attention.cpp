@@ -7,6 +7,7 @@
 // another item or computing splits apart repeats exactly these operations, so a row's bits depend on its q and the K/V
 // it sees, on nothing else.
 #include <atomic>
+#include <utility>
 
 #include "attend_dots.h"
 #include "attend_floats.h"
@@ -85,16 +86,32 @@ class Worker {
     int64_t row = 0;
     while (row < rows_.count() && rows_.position(row) < start) ++row;
     if (row == rows_.count()) return;
-    for (int64_t r = row; r < rows_.count() && rows_.first(r) < start + kSplit; ++r) begin_split(r, start);
     const int64_t seen = rows_.first(row) / kTile * kTile, least = start > item_.first ? start : item_.first;
     const int64_t end = start + kSplit < item_.last ? start + kSplit : item_.last;
     const int64_t last = rows_.position(rows_.count() - 1);
     Span now = rows_.span(seen > least ? seen : least, {});
+    now.starts = begin_rows(start, row, now);
     while (now.at < end && now.at <= last) {
       const Span next = rows_.span(now.at + kTile, now);
       if (now.seen()) tiles_.run(now, after(next, queue), running_);
       now = next;
     }
+  }
+
+  // Makes the records of rows from `row` on ready for a split, whose first tile is `first`.  Returns whether that tile
+  // is the first of each of them: then it starts their weighted V, and nothing is written here that it would only read.
+  bool begin_rows(int64_t start, int64_t row, const Span& first) {
+    const int64_t count = rows_.count();
+    const bool resumed = item_.resumes && start < item_.first;
+    const bool together = Tiles::kStarts && !resumed && first.row == row && first.end == count;
+    for (int64_t r = row; r < count && rows_.first(r) < start + kSplit; ++r) {
+      if (resumed && rows_.first(r) < item_.first) {
+        copy(running_ + r * stride_, record(r, 1), stride_);
+      } else {
+        clear(running_ + r * stride_, together ? 32 : stride_);
+      }
+    }
+    return together;
   }
 
   // What to ask for during the tile before `next`.
@@ -106,15 +123,10 @@ class Worker {
     return follower_ == nullptr ? Next{} : first_tile(a_, work_, *follower_);
   }
 
-  void begin_split(int64_t r, int64_t start) {
-    if (item_.resumes && start < item_.first && rows_.first(r) < item_.first) {
-      copy(running_ + r * stride_, record(r, 1), stride_);
-    } else {
-      clear(running_ + r * stride_, stride_);
-    }
-  }
-
   void fold_split(int64_t start) {
+    const int64_t end = rows_.count() - 1;
+    if (own_split(0) == start && own_split(end) == start && rows_.position(0) >= start)  // the first of every row
+      return std::swap(folded_, running_);
     for (int64_t r = 0; r < rows_.count(); ++r) {
       const int64_t own = own_split(r);
       if (start < own || rows_.position(r) < start) continue;
