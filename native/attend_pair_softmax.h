@@ -1,8 +1,8 @@
 // The softmax of up to 16 query rows over a tile, with weights in bf16: maxima first, of all rows, then the weights.
 // Included by attend_pairs.h.
 //
-// Invariant: a row's weights depend on its scores and its maximum so far only.  A maximum is the same in any order, and a
-// NaN never becomes one, so that 16 of them may be found together; what a row does not see weighs nothing.
+// Invariant: a row's weights depend on its scores and its maximum so far only.  A maximum is the same in any order and
+// never NaN, so that 16 of them may be found together; what a row does not see weighs nothing.
 #pragma once
 
 #include "attend_softmax.h"
@@ -27,7 +27,8 @@ FW_INLINE void hmax16(const F32x16* v, float* out) {
 #if defined(FW_ISA_AVX512)
   __m512 eight[8], four[4];
   for (int i = 0; i < 8; ++i)  // halves of the lanes of v[i] and of v[i + 8], side by side
-    eight[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[i].v, v[i + 8].v, 0x44), _mm512_shuffle_f32x4(v[i].v, v[i + 8].v, 0xEE));
+    eight[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[i].v, v[i + 8].v, 0x44),
+                             _mm512_shuffle_f32x4(v[i].v, v[i + 8].v, 0xEE));
   for (int i = 0; i < 4; ++i)  // quarters: rows i, i + 8, i + 4, i + 12
     four[i] = _mm512_max_ps(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88),
                             _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xDD));
@@ -57,7 +58,7 @@ FW_INLINE void hide(F32x16* p, Seen seen, F32x16 other) {
   });
 }
 
-// The maximum of each 16 N-th of the scaled scores.  Scores that are capped are left as they are to be weighed.
+// Lane i: the largest of the scaled scores i, i + 16, ... of the first 16 N.  Capped scores are written back, scaled.
 template <int N, bool Part>
 FW_INLINE F32x16 top_of(float* scores, const AttendArgs& a, Seen seen) {
   const F32x16 low = set1(-INFINITY), scale = set1(a.scale);

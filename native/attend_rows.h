@@ -78,7 +78,8 @@ class Rows {
   // that follows, if there is one.
   void ask_after(int64_t row, const AttendItem* follower) const {
     if (item_.record < 0) ask(out(row), a_.kv.v_dim);
-    if (follower != nullptr && row < follower->count * group_) ask(a_.q + place(*follower, row).index * a_.kv.k_dim, a_.kv.k_dim);
+    if (follower != nullptr && row < follower->count * group_)
+      ask(a_.q + place(*follower, row).index * a_.kv.k_dim, a_.kv.k_dim);
   }
 
  private:

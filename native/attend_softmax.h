@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels_attention.h"
+#include "quotients.h"
 #include "simd.h"
 
 namespace flyweight::FW_ISA {
@@ -48,28 +49,6 @@ inline void fold(float* into, const float* part, int64_t floats) {
   into[0] = now;
   for (int64_t i = 16; i < floats; i += 16) store(into + i, fma(load(into + i), a, mul(load(part + i), b)));
 }
-
-// Quotients by one divisor, the bits of `div`, for a third of its time: the reciprocal is divided once, and two
-// corrections of a product by it round as division does (Markstein, 1990) where nothing comes near the ends of the range.
-class Quotients {
- public:
-  explicit Quotients(F32x16 divisor) : d_(divisor), y_(div(set1(1.0f), divisor)), least_(set1(0x1p-60f)), most_(set1(0x1p+60f)) {
-    good_ = mask_gt(set1(0x1p+30f), d_) & mask_gt(d_, set1(0x1p-10f));
-  }
-
-  F32x16 of(F32x16 x) {
-    good_ &= mask_gt(most_, abs(x)) & mask_gt(abs(x), least_);
-    const F32x16 minus = sub(zero(), x), near = mul(x, y_), nearer = fma(fma(near, d_, minus), sub(zero(), y_), near);
-    return fma(fma(nearer, d_, minus), sub(zero(), y_), nearer);
-  }
-
-  // Whether all quotients so far are exact.
-  bool good() const { return good_ == 0xFFFF; }
-
- private:
-  F32x16 d_, y_, least_, most_;
-  uint32_t good_;
-};
 
 // The sink, a score without a value, joins the softmax last; at -infinity it changes no bit: times one, plus zero.
 inline void finish(float* out, const float* record, int64_t v_dim, float sink) {

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 
+#include "../quotients.h"
 #include "../simd.h"
 
 namespace flyweight::FW_ISA {
@@ -112,9 +113,16 @@ void run(const ProbeInput& in, ProbeOutput& out) {
 void exponential(const float* x, float* y) { store(y, exp(load(x))); }
 void hyperbolic_tangent(const float* x, float* y) { store(y, tanh(load(x))); }
 
+bool quotients(const float* x, float divisor, float* y, float* divided) {
+  Quotients by(set1(divisor));
+  store(y, by.of(load(x)));
+  store(divided, div(load(x), set1(divisor)));
+  return by.good();
+}
+
 }  // namespace
 
 extern const Probe probe;
-const Probe probe = {run, exponential, hyperbolic_tangent};
+const Probe probe = {run, exponential, hyperbolic_tangent, quotients};
 
 }  // namespace flyweight::FW_ISA

@@ -24,6 +24,8 @@ struct Probe {
   void (*run)(const ProbeInput&, ProbeOutput&);
   void (*exp)(const float* x, float* y);  // 16 each
   void (*tanh)(const float* x, float* y);
+  // Quotients of 16 by one number, and those of `div`; returns whether the first are said to be the second.
+  bool (*quotients)(const float* x, float divisor, float* y, float* divided);
 };
 
 }  // namespace flyweight

@@ -122,6 +122,39 @@ void tanh_is_near() {
   CHECK(std::isnan(out[6]) && out[7] == 1e-40f, "NaN and a subnormal number");
 }
 
+// A number of either sign with an exponent in [low, high), its mantissa now and then all ones or nearly none.
+float spread(std::mt19937& random, int low, int high) {
+  uint32_t mantissa = random() & 0x7FFFFF;
+  if (random() % 4 == 0) mantissa |= 0x7FFFF8;
+  if (random() % 4 == 0) mantissa &= 7;
+  const float size = std::ldexp(1.0f + std::ldexp(static_cast<float>(mantissa), -23),
+                                low + static_cast<int>(random() % static_cast<uint32_t>(high - low)));
+  return random() % 2 == 0 ? size : -size;
+}
+
+// Where they say so, quotients by way of a reciprocal are those of a division, and they say so of what is usual.
+void quotients_are_exact() {
+  std::mt19937 random(2);
+  const float unusual[] = {0.0f, -0.0f, INFINITY, NAN, 1e-40f, 1e-30f, 1e30f};
+  each_target([&](const Kernels& kernels) {
+    for (int round = 0; round < 20000; ++round) {
+      float x[16], y[16], divided[16];
+      for (float& number : x) number = spread(random, -59, 59);
+      const bool usual = round % 8 != 0;
+      if (!usual) x[round / 8 % 16] = unusual[random() % std::size(unusual)];
+      const float divisor = std::fabs(spread(random, -9, 29));
+      const bool good = probe_of(kernels).quotients(x, divisor, y, divided);
+      CHECK(good == usual, "%s, round %d", kernels.isa, round);
+      CHECK(!good || std::memcmp(y, divided, sizeof y) == 0, "%s, round %d, by %a", kernels.isa, round,
+            static_cast<double>(divisor));
+    }
+    float x[16], y[16], divided[16];
+    for (float& number : x) number = 1.0f;
+    for (const float divisor : {0.0f, -2.0f, 1e-6f, 1e12f, INFINITY, NAN})
+      CHECK(!probe_of(kernels).quotients(x, divisor, y, divided), "%s, by %g", kernels.isa, static_cast<double>(divisor));
+  });
+}
+
 }  // namespace
 }  // namespace flyweight
 
@@ -129,5 +162,6 @@ int main() {
   flyweight::twins();
   flyweight::exp_is_near();
   flyweight::tanh_is_near();
+  flyweight::quotients_are_exact();
   std::puts("simd: ok");
 }
