@@ -133,7 +133,7 @@ class Connection(HttpToolsProtocol):
         self._unblock()
         coded = [value for name, value in self.headers if name == b"transfer-encoding"]
         if any(value.strip().lower() != b"chunked" for value in coded):
-            self._refuse(HttpError(501, "Transfer-Encoding: only chunked is read here"))
+            self._refuse(HttpError(400, "Transfer-Encoding: only chunked is read here"))
             return
         self.crowd.idle.pop(self, None)
         super().on_headers_complete()
