@@ -170,7 +170,6 @@ class Worker:
         took = time.monotonic() - began
         self.busy += took
         if sum(self.shape):
-            self.pace.note(self.shape[0], took)
             self.steps[-1]["seconds"] = took
             self.step += 1
         self._tidy([event.id for event in events if event.finish])
@@ -184,6 +183,8 @@ class Worker:
         self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took), stays))
         for chore in self.chores:
             chore.step()
+        if sum(self.shape):  # streams wait for telling and chores as they do for the step
+            self.pace.note(self.shape[0], time.monotonic() - began)
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""
