@@ -7,8 +7,9 @@
 and 64 streams, drawn at temperature 1; `document8` is 24 questions on one document of 3,000 tokens,
 8 at once.  LLAMA_SERVER names llama.cpp's llama-server; without it FLYWEIGHT_PEER_PYTHON's
 `llama_cpp.server` is asked, which answers one request at a time.  A server is started for each load
-and ended after it; prompts are token ids, answers have their whole length.  Rounds go ours, theirs,
-ours, ...; figures are medians of the rounds, `better` the median of each round's ratio.
+and ended after it; when it is ready it has some seconds' rest.  Prompts are token ids, answers have
+their whole length.  Rounds go ours, theirs, ours, ...; figures are medians of the rounds, `better`
+the median of each round's ratio.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 READY = 180  # seconds for a server to load
+REST = 5  # seconds between ready and loaded: what a server does once it is ready is not its load
 STOP = 60  # seconds for one to end
 OURS, THEIRS = "flyweight", "llama.cpp"
 
@@ -108,6 +111,18 @@ def running(words: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
+def rested(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Waits until a server answers, and a while longer; the client tells of one that does not."""
+    late = time.monotonic() + READY
+    while server.poll() is None and time.monotonic() < late:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5):
+                break
+        except OSError:
+            time.sleep(0.2)
+    time.sleep(REST)
+
+
 def measured(engine: str, name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """One load on a server of its own."""
     load, port = LOADS[name], free_port()
@@ -119,6 +134,7 @@ def measured(engine: str, name: str, seed: int, args: argparse.Namespace) -> dic
     words += ["--prompt-form", "ids", "--ignore-eos", *load.options]
     with tempfile.TemporaryFile() as log:
         with running(start, log) as server:
+            rested(port, server)
             client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
             while client.poll() is None and server.poll() is None:
                 time.sleep(0.1)

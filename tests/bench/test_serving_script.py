@@ -26,6 +26,7 @@ os.execv(sys.executable, [sys.executable, "-m", "flyweight.cli.main", "serve", s
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = script("serving")
     tiny = ("--random-input-len", "10", "--random-output-len", "4", "--random-prefix-len", "40")
+    monkeypatch.setattr(module, "REST", 0.1)
     monkeypatch.setattr(module, "LOADS", {"tiny": module.Load(6, 2, 256, tiny)})
     return module
 
