@@ -11,7 +11,8 @@ namespace flyweight::FW_ISA {
 constexpr int kSumTiles = 8, kSumTokens = 32;
 constexpr int kRowTokensAmx = 8;  // with more, opening tiles for matrix registers pays
 
-// Whether a product takes kSumTiles tiles at a time and passes panels over them, rather than tiles over panels.
+// Whether a product takes a few tiles at a time, kSumTiles at most, and passes panels over them, rather than tiles over
+// panels.
 inline bool by_blocks(const LinearJob& job) {
 #if defined(FW_ISA_AMX)
   if (job.mode == Mode::i8) return job.tokens > kRowTokensAmx;

@@ -1,0 +1,30 @@
+"""What an engine does beside its steps counts in their pace."""
+
+import socket
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from flyweight.build import build
+from flyweight.config import Settings
+from flyweight.server import pipe
+from flyweight.server.worker.loop import Worker
+from flyweight.types import Request, SamplingParams
+
+ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_tokens=2)
+
+
+def test_streams_wait_for_chores_as_for_the_step() -> None:
+    loaded = build(Settings.of(max_num_seqs=1, threads=1, max_model_len=64))
+    ours, theirs = socket.socketpair()
+    worker: Any = Worker(theirs, loaded, pipe.Begin({}, 0.2))
+    noted: list[float] = []
+    worker.pace.note = lambda prompt, seconds: noted.append(seconds)
+    slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
+    worker.chores = slow, slow
+    worker.take(pipe.Submit.of(ASKED))
+    worker._step()
+    ours.close()
+    theirs.close()
+    (seconds,) = noted
+    assert seconds >= worker.steps[-1]["seconds"] + 0.2
