@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from flyweight.errors import RequestError
 from flyweight.server.http.errors import HttpError
@@ -77,6 +79,25 @@ def test_a_process_that_died_idle_is_replaced() -> None:
         assert [other.pid for other in judges.idle] != [process.pid]
 
     judged(work)
+
+
+def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced() -> None:
+    async def work() -> None:
+        judges = Judges(list, 60.0)
+        await judges.check(StructuredOutputs(regex="a"))
+        (process,) = judges.idle
+        os.kill(process.pid, signal.SIGSTOP)
+        assert process.stdin is not None
+        process.stdin.transport.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.returncode is None and judges.idle == [process]
+        await judges.check(StructuredOutputs(regex="b"))
+        assert [other.pid for other in judges.idle] != [process.pid]
+        await judges.close()
+
+    uvloop.run(work())  # the server's own: a write to what it has closed is a RuntimeError
 
 
 def test_a_question_nobody_waits_for_is_dropped() -> None:

@@ -211,9 +211,8 @@ class Judges:
             *(sys.executable, "-P", "-m", "flyweight.server.judging.judge"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(pack(Begin(self._special(), self._memory)))
         try:
+            _send(process, Begin(self._special(), self._memory))
             await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
         except (asyncio.IncompleteReadError, OSError):
             await process.wait()
@@ -242,9 +241,18 @@ def worded(error: RequestError, place: str) -> RequestError:
     return RequestError(str(error).replace(f"{NAME}.json", place, 1), place.split(".")[0])
 
 
+def _send(process: Process, message: object) -> None:
+    """Raises `OSError` where it has ended."""
+    assert process.stdin is not None
+    if process.stdin.is_closing():  # uvloop raises RuntimeError on a write to what it has closed
+        raise BrokenPipeError
+    process.stdin.write(pack(message))
+
+
 async def _answer(process: Process, outputs: StructuredOutputs) -> str:
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(pack(outputs.given))
+    """What a process says of it.  Raises `OSError` or `IncompleteReadError` where it has ended."""
+    assert process.stdout is not None
+    _send(process, outputs.given)
     head = await process.stdout.readexactly(LENGTH.size)
     body = await process.stdout.readexactly(LENGTH.unpack(head)[0])
     return msgspec.msgpack.decode(body, type=str)
