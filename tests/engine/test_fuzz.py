@@ -21,6 +21,7 @@ OFTEN = (
     "vector",
     "scored rows",
     "search",
+    "sat out",
 )
 
 

@@ -50,6 +50,55 @@ def test_decodes_come_before_prefill_chunks_and_older_before_younger():
     assert shape(s.schedule()) == [("a", 4, 1), ("b", 7, 2), ("c", 0, 5)]
 
 
+def test_where_a_crowd_waits_every_second_step_is_of_prompts_alone():
+    s = scheduler(max_num_seqs=8, blocks=32)
+    s.add(request("a", 3))
+    commit(s, s.schedule())
+    s.crowded = True
+    for id in "bc":
+        s.add(request(id, 12, 2))
+    expected = [
+        [("b", 0, 8)],
+        [("a", 3, 1), ("b", 8, 4), ("c", 0, 3)],
+        [("c", 3, 8)],
+        [("a", 4, 1), ("b", 12, 1), ("c", 11, 1)],
+        [("a", 5, 1), ("c", 12, 1)],  # no prompt is left: nobody sits out
+    ]
+    alone = []
+    for shapes in expected:
+        plan = s.schedule()
+        assert shape(plan) == shapes
+        alone.append(plan.alone)
+        commit(s, plan)
+    assert alone == [True, False, True, False, False]
+
+
+def test_nobody_sits_out_for_prompts_that_cannot_begin():
+    s = scheduler(max_num_seqs=1)
+    s.add(request("a", 3))
+    commit(s, s.schedule())
+    s.add(request("b", 9))
+    s.crowded = True
+    assert s.startable() == 0
+    assert shape(plan := s.schedule()) == [("a", 3, 1)] and not plan.alone
+
+
+def test_what_could_start_now_is_bound_by_seats_blocks_and_priority():
+    s = scheduler(max_num_seqs=3, blocks=4)
+    assert s.startable() == 0
+    s.add(request("a", 3, 4))
+    assert s.startable() == 3
+    commit(s, s.schedule())
+    s.add(request("b", 5))
+    assert s.startable() == 5
+    s.add(request("c", 6, priority=1))
+    assert s.startable() == 5, "no step of a's is given for one of worse priority"
+    s.add(request("d", 9))
+    assert s.startable() == 12, "three blocks are free"
+    s.add(request("e", 9))
+    assert s.startable() == 12, "and two seats"
+
+
 def test_lower_priority_numbers_go_first():
     s = scheduler(max_num_seqs=1)
     s.add(request("a", 2, priority=1))

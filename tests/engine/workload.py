@@ -42,6 +42,7 @@ class Workload:
     aborts: Mapping[int, list[tuple[str, int | None]]]
     guesses: str  # "none", "ngram", or the oracle's with some wrong
     seed: int
+    crowds: bool = False  # whether decodes may sit out some steps
 
     @property
     def requests(self) -> list[Request]:
@@ -81,9 +82,8 @@ def workload(seed: int, searches: float = 0.2) -> Workload:
         if rng.random() < 0.25:
             index = rng.choice((None, rng.randrange(r.params.n)))
             aborts.setdefault(at + rng.randint(1, 5), []).append((r.id, index))
-    return Workload(
-        limits, arrivals, aborts, rng.choice(("none", "ngram", "oracle", "oracle")), seed
-    )
+    guesses = rng.choice(("none", "ngram", "oracle", "oracle"))
+    return Workload(limits, arrivals, aborts, guesses, seed, crowds=rng.random() < 0.4)
 
 
 def _least(request: Request, size: int) -> int:
@@ -176,6 +176,8 @@ class Harness:
         runner = MockRunner(limits.blocks, limits.block_size)
         self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics(), ("x",))
         self.now = 0.0
+        self.crowds = random.Random(self.work.seed)
+        self.alone = False  # the newest plan was of prompts alone
         self.tenant: dict[int, tuple[str, str]] = {}
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
@@ -186,13 +188,16 @@ class Harness:
         self.watched, self.scheduler.schedule = self.scheduler.schedule, self._schedule  # type: ignore[method-assign]
 
     def run(self) -> None:
-        """Runs to the end.  The oldest sequence advances in every step: that bounds them."""
+        """Runs to the end.  The oldest sequence advances in every step, or every second one: that
+        bounds them.
+        """
         work = self.work
         last = max([*work.arrivals, *work.aborts])
         bound = (
             last
             + 1
             + sum((len(r.tokens) + r.max_tokens) * r.params.n * r.width for r in work.requests)
+            * (1 + work.crowds)
         )
         step = 0
         while step <= last or self.engine.busy:
@@ -216,7 +221,12 @@ class Harness:
         """The scheduler's plan, checked against the limits."""
         s, limits = self.scheduler, self.work.limits
         before = {id(seq) for seq in s.running}
+        s.crowded = self.work.crowds and self.crowds.random() < 0.5
         plan = self.watched()
+        require(not (plan.alone and self.alone), "decodes sat out two steps in turn")
+        require(not plan.alone or (s.crowded and not plan.preempted), "prompts had it for nothing")
+        self.alone = plan.alone
+        self.counts["sat out"] += plan.alone
         require(len(s.running) <= limits.max_num_seqs, "too many sequences")
         used = sum(c.count for c in plan.chunks)
         require(used <= limits.max_num_batched_tokens, "too many tokens")
@@ -229,7 +239,7 @@ class Harness:
         require(len(planned) == len(plan.chunks), "a sequence planned twice")
         for seq in s.running:
             decode = seq.computed + 1 == len(seq.tokens) and seq.request.pooling is None
-            require(not decode or id(seq) in planned, "a decode without its token")
+            require(not decode or plan.alone or id(seq) in planned, "a decode without its token")
         for c in plan.chunks:
             require(c.seq.state is State.RUNNING and c.count > 0, "a chunk of nothing")
             prefill = c.count - len(c.seq.draft) > 1

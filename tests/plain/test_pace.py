@@ -52,9 +52,9 @@ def drive(pace: Pace, machine: Machine, decodes: int, steps: int) -> list[tuple[
     """Steps full of prompt tokens beside `decodes` sequences: (prompt tokens, seconds)."""
     found = []
     for _ in range(steps):
-        prompt = pace.budget(decodes) - decodes
+        prompt = pace.budget(decodes, alone=not decodes) - decodes
         seconds = machine.step(prompt, decodes)
-        pace.note(prompt, seconds)
+        pace.note(prompt, decodes, seconds)
         found.append((prompt, seconds))
     return found
 
@@ -74,7 +74,7 @@ def test_steps_come_to_take_what_is_wanted(name: str, decodes: int) -> None:
     machine = MACHINES[name]
     pace = Pace(TARGET, MOST)
     for _ in range(8 if decodes else 0):  # they decoded before the prompt came
-        pace.note(0, machine.step(0, decodes))
+        pace.note(0, decodes, machine.step(0, decodes))
     found = drive(pace, machine, decodes, 60)
     assert all(near(machine, decodes, *one) for one in found[SETTLED:]), found[SETTLED:][:9]
     if machine.fits(decodes) > LEAST:
@@ -89,7 +89,7 @@ def test_a_machine_that_changes_is_learned_again_from_both_sides(factor: float) 
     drive(pace, Machine(0.002, 0.0008), 8, 40)
     other = Machine(0.002, 0.0008 * factor)
     for _ in range(4):
-        pace.note(0, other.step(0, 8))
+        pace.note(0, 8, other.step(0, 8))
     found = drive(pace, other, 8, 60)
     assert all(near(other, 8, *one) for one in found[SETTLED:]), found[SETTLED:][:9]
 
@@ -111,7 +111,7 @@ def test_mixed_traffic_on_a_noisy_machine_stays_near(seed: int) -> None:
         waiting -= prompt
         seconds = machine.step(prompt, running)
         if prompt or running:
-            pace.note(prompt, seconds)
+            pace.note(prompt, running, seconds)
         times.append(seconds)
     late = [t for t in times[SETTLED:] if t > 1.6 * TARGET]
     assert len(late) < 0.02 * len(times), sorted(late)
@@ -125,7 +125,7 @@ def test_every_sequence_has_a_token_whatever_was_learned(seconds: float, running
     pace = Pace(TARGET, MOST)
     for prompt in (0, 1, 16, 500, 0):
         for _ in range(20):
-            pace.note(prompt, seconds)
+            pace.note(prompt, 1, seconds)
     assert running < pace.budget(running) <= MOST
     assert pace.budget(running) >= min(MOST, running + LEAST)
 
@@ -133,7 +133,7 @@ def test_every_sequence_has_a_token_whatever_was_learned(seconds: float, running
 def test_the_memory_plan_is_never_exceeded() -> None:
     pace = Pace(TARGET, 100)
     for _ in range(50):
-        pace.note(64, 1e-6)
+        pace.note(64, 1, 1e-6)
     assert pace.budget(10) == 100 == pace.budget(100)
     assert Pace(TARGET, 20).budget(0) <= 20
 
@@ -142,9 +142,9 @@ def test_a_prompt_that_grows_dearer_with_depth_is_followed() -> None:
     pace = Pace(TARGET, MOST)
     at, times = 0, []
     while at < 30_000:
-        prompt = pace.budget(0)
+        prompt = pace.budget(0, alone=True)
         seconds = prompt * 0.0005 * (1 + at / 6000)
-        pace.note(prompt, seconds)
+        pace.note(prompt, 0, seconds)
         at += prompt
         times.append(seconds)
     assert all(0.5 * TARGET < t < 1.4 * TARGET for t in times[SETTLED:]), times
@@ -173,16 +173,48 @@ def test_decodes_never_wait_for_a_long_prefill_by_more_than_a_step(machine: Mach
         if step % 40 == 20:
             add(f"document{step}", 6_000, 5)
         decoding = {s.request.id for s in scheduler.running if s.decoding}
-        scheduler.budget = pace.budget(len(scheduler.running))
+        alone = scheduler.prompts_alone
+        scheduler.budget = pace.budget(len(scheduler.running), alone=alone)
         plan = scheduler.schedule()
         planned = {c.seq.request.id: c for c in plan.chunks}
         assert decoding <= planned.keys(), "somebody who decodes has no token in this step"
         prompt = sum(c.count for c in plan.chunks if not c.seq.decoding)
+        decodes = len(decoding)
         seconds = machine.step(prompt, len(plan.chunks))
         scheduler.commit(plan, [Produced([1] * min(1, c.rows)) for c in plan.chunks])
-        pace.note(prompt, seconds)
+        pace.note(prompt, decodes, seconds)
         times.append((prompt, seconds))
     assert any(prompt >= LEAST for prompt, _ in times[SETTLED:]), "no prompt was computed"
     roomy = machine.fits(16) > 2 * LEAST
     slow = [t for _, t in times[SETTLED:] if t > 1.5 * TARGET]
     assert not roomy or len(slow) <= 3, slow
+
+
+def test_prompts_alone_have_a_budget_of_their_own() -> None:
+    """Without decodes there is room for more, and neither kind disturbs what is known of the
+    other.
+    """
+    pace, machine = Pace(TARGET, MOST), Machine(0.015, 0.001, 0.004)
+    pace.note(0, 24, machine.step(0, 24))
+    for step in range(60):
+        for decodes in (24, 0):
+            prompt = pace.budget(24, alone=not decodes) - 24
+            seconds = machine.step(prompt, decodes)
+            pace.note(prompt, decodes, seconds)
+            assert step < SETTLED or 0.75 * TARGET < seconds < 1.15 * TARGET
+    assert pace.budget(24, alone=True) > 1.5 * pace.budget(24)
+
+
+def test_what_is_learned_of_one_kind_is_where_the_other_begins() -> None:
+    pace, machine = Pace(TARGET, MOST), Machine(0.015, 0.001, 0.004)
+    drive(pace, machine, 0, 40)
+    first = pace.budget(8) - 8
+    assert near(machine, 8, first, machine.step(first, 8))
+
+
+def test_a_crowd_is_what_would_take_longer_than_there_is_patience() -> None:
+    pace = Pace(TARGET, MOST, 4.0)
+    assert not pace.crowded(10**9), "nothing is known yet"
+    drive(pace, Machine(0.001, 0.001), 0, 40)
+    assert [pace.crowded(tokens) for tokens in (0, 3_500, 4_500)] == [False, False, True]
+    assert not Pace(TARGET, MOST).crowded(10**9)

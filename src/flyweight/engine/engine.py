@@ -322,6 +322,7 @@ class Engine:
         m.preempted += len(plan.preempted)
         m.cached += plan.cached
         m.shared += len(plan.chunks) > 1
+        m.alone += plan.alone
         for chunk in plan.chunks:
             begins = chunk.start == chunk.seq.cached
             m.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt

@@ -1,7 +1,8 @@
 """Answers one question per sequence: how many more of its known tokens are computed in this step?
 
-Invariant: a step exceeds no limit, and every running decode is part of every step.  The
-oldest running sequence always advances, so work always ends.  Standard library only: no arrays, no
+Invariant: a step exceeds no limit, and every running decode is part of every step, or where a crowd
+waits to begin, of every second one.  The oldest running sequence advances in these, so work always
+ends.  Standard library only: no arrays, no
 model, no text.
 """
 
@@ -14,6 +15,7 @@ from itertools import count
 from secrets import token_bytes
 
 from flyweight.config import Limits
+from flyweight.engine import seats
 from flyweight.engine.capacity import check
 from flyweight.engine.outcome import event_of, trim
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
@@ -50,6 +52,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}
         self.budget = limits.max_num_batched_tokens  # tokens of the next step, up to that many
+        self.crowded = False  # whether so many wait that decodes may sit out every second step
+        self._sat_out = False  # whether they did in the newest
         self._arrivals = count()
 
     @property
@@ -95,21 +99,34 @@ class Scheduler:
         ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
         decodes = [seq for seq in ready if seq.decoding]
         budget = min(max(self.budget, len(ready)), self.limits.max_num_batched_tokens)
-        spare = budget - len(ready)  # for drafts: what is left with one token for every sequence
-        for seq in decodes:
-            if seq.state is State.RUNNING:
-                used = self._decode(seq, spare, plan)
-                budget -= used
-                spare -= max(0, used - 1)
-        for seq in ready:
-            if budget and seq.state is State.RUNNING and not seq.in_flight:
-                budget -= self._prefill(seq, budget, plan, None)
-        if not plan.preempted:
-            self._admit(budget, plan)
+        alone, self._sat_out = self.prompts_alone, False
+        if alone:
+            self._prompts(ready, budget, plan)
+        if plan.chunks:
+            self._sat_out = plan.alone = bool(decodes)
+            return plan
+        budget -= self._decodes(decodes, budget - len(ready), plan)
+        self._prompts(ready, budget, plan)
         while not plan.chunks and self._stuck():
             self._preempt(self.running[-1], plan)
             self._admit(budget, plan)
         return plan
+
+    @property
+    def prompts_alone(self) -> bool:
+        """Whether the next plan is one of prompts alone, as far as there are any to compute."""
+        if self.crowded and not self._sat_out:
+            return True
+        return not any(seq.decoding for seq in self.running)
+
+    def startable(self) -> int:
+        """Tokens of those who wait and could begin now, as far as seats and blocks suffice and
+        nobody of better priority is decoding.
+        """
+        if not self.waiting:
+            return 0
+        tokens = seats.startable(self.running, self.waiting, self._free_seats())
+        return min(tokens, len(self.pool.free) * self.pool.block_size)
 
     def fork(self, seq: Sequence) -> Sequence:
         """A new choice of the same request that goes on from where `seq` is, on the same blocks:
@@ -203,6 +220,18 @@ class Scheduler:
 
     # --- one sequence's share of a step ---
 
+    def _decodes(self, decodes: list[Sequence], spare: int, plan: Plan) -> int:
+        """Plans the next token of each, and with `spare` tokens their drafts; returns the tokens
+        used.
+        """
+        total = 0
+        for seq in decodes:
+            if seq.state is State.RUNNING:
+                used = self._decode(seq, spare, plan)
+                total += used
+                spare -= max(0, used - 1)
+        return total
+
     def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
         """Plans the next token, and guesses after it as far as budget and blocks allow; returns the
         tokens used.
@@ -218,6 +247,14 @@ class Scheduler:
                 return 0
         copy = self.pool.grow(seq.table, start, start + count)
         return self._put(Chunk(seq, start, count, count, copy), plan)
+
+    def _prompts(self, ready: list[Sequence], budget: int, plan: Plan) -> None:
+        """Shares the budget among prompts that have begun, then among those that may."""
+        for seq in ready:
+            if budget and seq.state is State.RUNNING and not seq.decoding:
+                budget -= self._prefill(seq, budget, plan, None)
+        if not plan.preempted:
+            self._admit(budget, plan)
 
     def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
         """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
@@ -251,11 +288,11 @@ class Scheduler:
         """
         if not self.waiting:
             return
-        at, seats = 0, self._free_seats()
+        at, room = 0, self._free_seats()
         while budget and at < len(self.waiting):
             seq = self.waiting[at]
-            needs = self._seats(seq)
-            if needs > seats:
+            needs = seats.needed(seq, self.by_id[seq.request.id])
+            if needs > room:
                 break
             if not _ready(seq):
                 at += 1
@@ -266,23 +303,11 @@ class Scheduler:
             del self.waiting[at]
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
-            seats -= needs
+            room -= needs
             budget -= self._prefill(seq, budget, plan, copy)
 
-    def _seats(self, seq: Sequence) -> int:
-        """Of `max_num_seqs`, how many it takes to admit it: a search takes those of its whole width
-        with its first sequence, so that two can never wait for each other's.
-        """
-        width = seq.request.width
-        if width == 1:
-            return 1
-        group = self.by_id[seq.request.id]
-        return 0 if any(s.state is State.RUNNING for s in group) else width
-
     def _free_seats(self) -> int:
-        single = sum(1 for s in self.running if s.request.width == 1)
-        groups = {s.request.id: s.request.width for s in self.running if s.request.width > 1}
-        return self.limits.max_num_seqs - single - sum(groups.values())
+        return seats.free(self.running, self.limits.max_num_seqs)
 
     def _stuck(self) -> bool:
         """Whether all that run are held, and what they wait for waits for their blocks or seats:

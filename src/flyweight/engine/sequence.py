@@ -147,7 +147,7 @@ class Chunk:
 class Plan:
     """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
     found in the prefix cache; `hidden` of its rows are hidden states, `scored` for
-    log-probabilities of prompts.
+    log-probabilities of prompts.  `alone`: somebody decodes, and sits this step out.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -155,6 +155,7 @@ class Plan:
     cached: int = 0
     hidden: int = 0
     scored: int = 0
+    alone: bool = False
 
 
 class Produced(NamedTuple):

@@ -61,7 +61,9 @@ def live(order: Order, sock: socket.socket, engine: Engine) -> int:
     order.show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
     life = Life(order, path)
-    begin = pipe.Begin({**given, "model": str(path)}, server.step_seconds, fault_asked_for())
+    given["model"] = str(path)
+    pace = server.step_seconds, server.patience_seconds
+    begin = pipe.Begin(given, *pace, fault_asked_for())
     life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
     life.client.loading = order.show.told
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary

@@ -37,6 +37,7 @@ class Begin(msgspec.Struct, array_like=True, tag=0):
 
     settings: dict[str, Any]
     step_seconds: float
+    patience_seconds: float
     fault: str = ""
 
 

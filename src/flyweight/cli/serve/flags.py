@@ -102,6 +102,11 @@ ENGINE = (
     Flag("speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.'),
     Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
+    Flag(
+        "patience-seconds", "number",
+        "Of prompts that wait, from which every second step is theirs alone.",
+        "server.patience_seconds",
+    ),
 )  # fmt: skip
 
 HTTP = (

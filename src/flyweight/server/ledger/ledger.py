@@ -154,6 +154,11 @@ def _computed(
         "batching", wishes.of("max-num-seqs"), "always",
         f"up to {facts['max_num_seqs']} sequences share a step", "shared", "steps of several",
     )  # fmt: skip
+    yield Feature(
+        "prompts alone", wishes.of("patience-seconds"), "in crowds",
+        f"every second step, while prompts of more than {server.patience_seconds:g} s wait to "
+        "begin", "alone", "steps that those who decode sat out",
+    )  # fmt: skip
     guesses = settings.draft_tokens
     yield Feature(
         "speculation", wishes.of("speculative-config"), "ngram" if guesses else "off",

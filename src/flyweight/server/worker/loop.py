@@ -38,7 +38,8 @@ class Worker:
         self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
         self.chores = loaded.moving, loaded.ahead
         self.frames = pipe.Frames(pipe.ToEngine)
-        self.pace = Pace(begin.step_seconds, loaded.limits.max_num_batched_tokens)
+        most = loaded.limits.max_num_batched_tokens
+        self.pace = Pace(begin.step_seconds, most, begin.patience_seconds)
         self.fault = Fault.of(begin.fault)
         self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
         self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
@@ -158,7 +159,9 @@ class Worker:
 
     def _step(self) -> None:
         scheduler = self.engine.scheduler
-        scheduler.budget = self.pace.budget(len(scheduler.running))
+        scheduler.crowded = self.pace.crowded(scheduler.startable())
+        running, alone = len(scheduler.running), scheduler.prompts_alone
+        scheduler.budget = self.pace.budget(running, alone=alone)
         self.shape = 0, 0
         began = time.monotonic()
         try:
@@ -184,7 +187,7 @@ class Worker:
         for chore in self.chores:
             chore.step()
         if sum(self.shape):  # streams wait for telling and chores as they do for the step
-            self.pace.note(self.shape[0], time.monotonic() - began)
+            self.pace.note(*self.shape, time.monotonic() - began)
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""

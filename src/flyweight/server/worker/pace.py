@@ -6,6 +6,8 @@ the memory plan holds.  What is learned changes when tokens are computed, never 
 Standard library only.
 """
 
+from math import inf
+
 LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half empty
 FIRST = 32  # while nothing is known of the machine
 SOONER = 0.3  # weight of the newest step in what is remembered, at most
@@ -14,39 +16,66 @@ STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
 
 class Pace:
-    """`seconds` is what a step should take, `most` the most tokens it may have.
+    """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
+    seconds of prompts that may wait before they are a crowd.
 
     A step is taken to cost what one without prompts did lately, and a price for each prompt token;
     the price is paid in the same mix of depths and batch-mates, so what the first leaves out of
-    account, the second takes in.
+    account, the second takes in.  Prompts alone have a price of their own.
     """
 
-    def __init__(self, seconds: float, most: int) -> None:
-        self.seconds, self.most = seconds, most
-        self.prompt = min(FIRST, most)  # tokens of prompts a step may have now
+    def __init__(self, seconds: float, most: int, patience: float = inf) -> None:
+        self.seconds, self.most, self.patience = seconds, most, patience
+        self._beside, self._alone = Prompts(most), Prompts(most)
         self._decode = 0.0
-        self._price: float | None = None
 
-    def note(self, prompt: int, seconds: float) -> None:
-        """A step with so many prompt tokens took so long."""
+    def note(self, prompt: int, decodes: int, seconds: float) -> None:
+        """A step with so many tokens of prompts, and of answers, took so long."""
         if not prompt:
             self._decode = _mixed(self._decode or seconds, seconds, SOONER)
-        elif self._price is not None or prompt >= LEAST:
-            price = (seconds - min(self._decode, seconds / 2)) / prompt
-            weight = SOONER * prompt / (prompt + FEW)
-            self._price = price if self._price is None else _mixed(self._price, price, weight)
-        self._set()
+        elif decodes:
+            self._beside.note(prompt, seconds - min(self._decode, seconds / 2))
+            self._alone.learn(self._beside)
+        else:
+            self._alone.note(prompt, seconds)
+            self._beside.learn(self._alone)
+        self._beside.fit(self.seconds - self._decode)
+        self._alone.fit(self.seconds)
 
-    def budget(self, running: int) -> int:
-        """Tokens the next step may have with `running` sequences in it."""
-        return min(self.most, running + self.prompt)
+    def budget(self, running: int, *, alone: bool = False) -> int:
+        """Tokens the next step may have with `running` sequences, or prompts `alone` in it."""
+        prompts = self._alone if alone else self._beside
+        return min(self.most, running + prompts.tokens)
 
-    def _set(self) -> None:
-        if self._price is None:
+    def crowded(self, prompt: int) -> bool:
+        """Whether so many tokens that wait need more time than there is patience."""
+        return prompt * (self._alone.price or 0.0) > self.patience
+
+
+class Prompts:
+    """The tokens of prompts that steps of one kind may have, and what one costs."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.tokens = most, min(FIRST, most)
+        self.price: float | None = None
+
+    def note(self, tokens: int, seconds: float) -> None:
+        if self.price is None and tokens < LEAST:
+            return  # that was the weights' way
+        price, weight = seconds / tokens, SOONER * tokens / (tokens + FEW)
+        self.price = price if self.price is None else _mixed(self.price, price, weight)
+
+    def learn(self, other: "Prompts") -> None:
+        """Takes over what the other kind knows, where nothing is known of this one."""
+        if self.price is None:
+            self.price, self.tokens = other.price, other.tokens
+
+    def fit(self, seconds: float) -> None:
+        """As many as so much time has room for."""
+        if self.price is None:
             return
-        room = max(0.0, self.seconds - self._decode) / self._price
-        wanted = min(room, self.prompt * STEEPEST, self.most)
-        self.prompt = max(LEAST, int(wanted) // LEAST * LEAST)
+        wanted = min(max(0.0, seconds) / self.price, self.tokens * STEEPEST, self.most)
+        self.tokens = max(LEAST, int(wanted) // LEAST * LEAST)
 
 
 def _mixed(old: float, new: float, weight: float) -> float:
