@@ -56,6 +56,14 @@ def openai_key() -> str:
     return os.environ.get("OPENAI_API_KEY") or ""
 
 
+def served_key() -> tuple[str, str]:
+    """The key that clients of a server started without one are to send, after its variable's name:
+    FLYWEIGHT_API_KEY, else VLLM_API_KEY; empty where neither is set.
+    """
+    names = ("FLYWEIGHT_API_KEY", "VLLM_API_KEY")
+    return next(((name, key) for name in names if (key := os.environ.get(name))), ("", ""))
+
+
 def fault_asked_for() -> str:
     """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
     FLYWEIGHT_TESTING=1.

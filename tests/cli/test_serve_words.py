@@ -125,6 +125,18 @@ def test_several_words(tmp_path: Path) -> None:
     assert "first" not in json.dumps(dict(choice.wishes.given))
 
 
+@pytest.mark.parametrize("names", [["FLYWEIGHT_API_KEY"], ["VLLM_API_KEY"]])
+def test_a_key_of_the_environment(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in names:
+        monkeypatch.setenv(name, "hidden")
+    choice = chosen("--host", "0.0.0.0")
+    assert choice.server.keys == ("hidden",)
+    assert [wish.asked for wish in choice.wishes.noted if wish.feature in names] == ["set"]
+    assert "hidden" not in str(choice.wishes)
+    assert chosen("--api-key", "given").server.keys == ("given",)
+    assert chosen().settings == choice.settings
+
+
 def test_adapters() -> None:
     given = "--enable-lora", "--lora-modules", "a=/x/y", '{"name": "b", "path": "/z"}'
     assert chosen(*given).settings.adapters == {"a": "/x/y", "b": "/z"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyweight.cli.serve.flags import Flag
-from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, model
+from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, key_of_environment, model
 from flyweight.cli.serve.stance import Value, written
 from flyweight.cli.serve.stances import STANCES
 from flyweight.cli.serve.values import converted
@@ -38,6 +38,7 @@ def choose(asked: Asked) -> Choice:
     """Raises `ConfigError`."""
     draft = Draft(asked)
     refusals: list[str] = []
+    key_of_environment(draft)
     for step in _steps(draft, refusals):
         _tried(lambda step=step: step(draft), refusals)  # type: ignore[misc]
     server = _tried(lambda: ServerSettings(**draft.server), refusals)

@@ -15,6 +15,7 @@ from flyweight.cli.serve import speculation
 from flyweight.cli.serve.stance import written
 from flyweight.cli.serve.values import count, number
 from flyweight.cli.serve.words import Asked
+from flyweight.config import served_key
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.server.ledger.wishes import Wish
 from flyweight.untrusted import read_bytes, shown
@@ -255,6 +256,14 @@ def _hush(draft: Draft, quiet: bool) -> None:
     """No line a request, unless it is asked for by name."""
     if quiet and "enable-log-requests" not in draft.asked.options:
         draft.server["log_requests"] = False
+
+
+def key_of_environment(draft: Draft) -> None:
+    """Options take its place: a command line can be read by everybody on the machine, this not."""
+    name, key = served_key()
+    if name and not {"api-key", "api-key-file"} & draft.asked.options.keys():
+        draft.server["keys"] = (key,)
+        draft.wishes.append(Wish(name, "set", "on", "clients must send this key"))
 
 
 def _keys(draft: Draft) -> None:
