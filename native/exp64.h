@@ -24,10 +24,4 @@ FW_INLINE double exp64(double x) {
   return std::bit_cast<double>(std::bit_cast<int64_t>(p) + (std::bit_cast<int64_t>(t) << 52));
 }
 
-// out[i] = e^((x[i] - top) / temperature), the subtraction and division in double.
-inline void weigh(const float* x, int64_t size, float top, double temperature, double* out) {
-  const double from = top;
-  for (int64_t i = 0; i < size; ++i) out[i] = exp64((static_cast<double>(x[i]) - from) / temperature);
-}
-
 }  // namespace flyweight::FW_ISA

@@ -14,6 +14,7 @@ namespace flyweight::FW_ISA {
 namespace {
 
 constexpr int64_t kSegment = 16384;  // 64 KiB of logits: some 4 us a pass, and a row of 152k still feeds 10 threads
+constexpr float kSharpest = 1e30f;   // so that the best logit's distance, 0, stays 0
 constexpr int64_t kWave = 16;        // rows worked on together; bounds the scratch
 
 // What one pass over one segment found.
@@ -195,7 +196,8 @@ double total_weight(const float* x, int64_t size, float top) {
   double lane[8] = {};
   for (int64_t i = 0; i < size; i += 64) {
     double p[64] = {};
-    weigh(x + i, size - i < 64 ? size - i : 64, top, 1.0, p);
+    const int64_t n = size - i < 64 ? size - i : 64;
+    for (int64_t j = 0; j < n; ++j) p[j] = exp64(static_cast<double>(x[i + j]) - static_cast<double>(top));
     for (int j = 0; j < 64; j += 8)
       for (int l = 0; l < 8; ++l) lane[l] += p[j + l];
   }
@@ -227,14 +229,14 @@ Row open_row(const SampleJob& job, int64_t r, float* adjusted) {
   row.odds = {.x = row.raw,
               .vocab = job.vocab,
               .top = 0,
-              .temperature = job.temperature[r],
+              .sharpness = std::min(1.0f / job.temperature[r], kSharpest),
               .top_p = job.top_p[r],
               .min_p = job.min_p[r],
               .top_k = job.top_k[r],
               .u = uniform(job.seed[r], job.choice[r], job.position[r])};
   if (adjusts(job, r)) row.odds.x = adjusted;
   const bool listed = row.odds.top_k > 0 && row.odds.top_k <= kBest;
-  const bool greedy = job.given[r] >= 0 || !(row.odds.temperature > 0);
+  const bool greedy = job.given[r] >= 0 || !(job.temperature[r] > 0);
   row.draw = greedy ? Draw::greedy : listed ? Draw::listed : Draw::laddered;
   return row;
 }

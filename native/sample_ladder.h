@@ -1,10 +1,11 @@
 // Any position of a row's descending order without sorting the row.  Included by sample.cpp only.
 //
 // Candidates fall into buckets by their distance from the best logit; each knows how many it holds and their weight.  A
-// question about the order ("which is the n-th", "where does the running weight pass w") sorts one bucket only.
+// question about the order ("which is the n-th", "where does the running weight pass w") sorts one bucket only.  A draw
+// from all candidates asks for weights alone, so its buckets count nothing.
 #pragma once
 
-#include "exp64.h"
+#include "exp32.h"
 #include "sample_lists.h"
 
 namespace flyweight::FW_ISA {
@@ -24,15 +25,17 @@ struct Odds {
   const float* x;
   int64_t vocab;
   float top;  // the largest of x
-  double temperature, top_p, min_p;
+  float sharpness;  // 1 / temperature
+  double top_p, min_p;
   int64_t top_k;  // 0 = all
   double u;       // the row's random number, in [0, 1)
 
+  bool cuts() const { return top_k > 0 || top_p < 1.0 || !(min_p <= 0); }
   float scale() const {
-    const double wide = (kBuckets - 1) / (40.0 * temperature);
-    return wide < 1e30 ? static_cast<float>(wide) : 1e30f;
+    const float wide = (kBuckets - 1) / 40.0f * sharpness;
+    return wide < 1e30f ? wide : 1e30f;
   }
-  double weight(float logit) const { return exp64((static_cast<double>(logit) - top) / temperature); }
+  double weight(float logit) const { return FW_ISA::weight(logit, top, sharpness); }
 };
 
 // Bucket numbers, as floats: every step is monotonic, so a larger logit never lands in a later bucket.
@@ -40,13 +43,16 @@ FW_INLINE F32x16 bucket_of(F32x16 x, float top, float scale) {
   return rint(min(mul(sub(set1(top), x), set1(scale)), set1(kBuckets - 1)));
 }
 
-// Adds up to 64 logits.  Where none is banned or NaN, as in nearly every block, they are not looked at one by one.
-inline void fill_block(Histogram& h, const Odds& odds, const float* x, int64_t n) {
-  double p[64];
-  uint16_t bucket[64];
+constexpr int64_t kBlock = 256;  // weights that are under way at once, before they are added up one by one
+
+// Adds up to kBlock logits.  Where none is banned or NaN, as in nearly every block, they are not looked at one by one.
+template <bool kCounted>
+void fill_block(Histogram& h, const Odds& odds, const float* x, int64_t n) {
+  float p[kBlock];
+  uint16_t bucket[kBlock];
   const float scale = odds.scale();
   bool candidates = true;  // all of them
-  weigh(x, n, odds.top, odds.temperature, p);
+  for (int64_t j = 0; j < n; ++j) p[j] = weight(x[j], odds.top, odds.sharpness);
   for (int64_t j = 0; j < n; j += 16) {
     const int left = n - j < 16 ? static_cast<int>(n - j) : 16;
     const F32x16 v = left == 16 ? load(x + j) : load_tail(x + j, left);
@@ -56,14 +62,17 @@ inline void fill_block(Histogram& h, const Odds& odds, const float* x, int64_t n
   for (int64_t j = 0; j < n; ++j) {
     if (!candidates && !(x[j] > -INFINITY)) continue;
     h.mass[bucket[j]] += p[j];
-    ++h.count[bucket[j]];
+    if constexpr (kCounted) ++h.count[bucket[j]];
   }
-  for (int64_t j = 0; j < n; ++j) h.likely += p[j] >= odds.min_p && x[j] > -INFINITY;
+  if constexpr (kCounted)
+    for (int64_t j = 0; j < n; ++j) h.likely += p[j] >= odds.min_p && x[j] > -INFINITY;
 }
 
 inline void fill_histogram(Histogram& h, const Odds& odds, int64_t first, int64_t size) {
   std::memset(&h, 0, sizeof h);
-  for (int64_t i = 0; i < size; i += 64) fill_block(h, odds, odds.x + first + i, size - i < 64 ? size - i : 64);
+  const auto fill = odds.cuts() ? fill_block<true> : fill_block<false>;
+  for (int64_t i = 0; i < size; i += kBlock)
+    fill(h, odds, odds.x + first + i, size - i < kBlock ? size - i : kBlock);
 }
 
 class Ladder {
@@ -91,6 +100,19 @@ class Ladder {
     double sum = mass_[b];
     for (int64_t i = 0; i < n - counts_[b]; ++i) sum += odds_.weight(list_[i].x);
     return sum;
+  }
+
+  // The first candidate at which the running weight is more than `share` of all, which nothing is cut from.
+  int32_t id_past(double share) {
+    const double target = share * mass_[kBuckets];
+    int b = 0;
+    while (b < kBuckets - 1 && !(mass_[b + 1] > target)) ++b;
+    for (; b > 0 && open(b) == 0;) --b;  // rounding took the target to the whole: the last bucket that holds any
+    const int64_t held = open(b);
+    double sum = mass_[b];
+    for (int64_t i = 0; i < held; ++i)
+      if ((sum += odds_.weight(list_[i].x)) > target) return list_[i].id;
+    return held > 0 ? list_[held - 1].id : -1;
   }
 
   // The first place at which the running weight is at least (`beyond`: more than) `target`.
@@ -122,14 +144,15 @@ class Ladder {
     return b;
   }
 
-  // Puts bucket b into list_, sorted.
-  void open(int b) {
-    if (opened_ == b) return;
+  // Puts bucket b into list_, sorted; returns how many it holds.
+  int64_t open(int b) {
+    if (opened_ == b) return held_;
     opened_ = b;
-    int64_t held = 0;
+    held_ = 0;
     for (int64_t first = 0, s = 0; first < odds_.vocab; first += each_, ++s)
-      if (parts_[s].count[b] > 0) held = collect(b, first, held);
-    sort_entries<descending_key>(list_, other_, held);
+      if (parts_[s].mass[b] > 0) held_ = collect(b, first, held_);
+    sort_entries<descending_key>(list_, other_, held_);
+    return held_;
   }
 
   int64_t collect(int b, int64_t first, int64_t held) {
@@ -156,10 +179,12 @@ class Ladder {
   int64_t counts_[kBuckets + 1] = {};  // candidates before bucket b
   double mass_[kBuckets + 1] = {};
   int opened_ = -1;
+  int64_t held_ = 0;  // by the opened bucket
 };
 
 // The draw over a whole vocabulary.  Returns -1 when there is no candidate.
 inline int32_t draw_from(Ladder& ladder, const Odds& odds, int64_t likely) {
+  if (!odds.cuts()) return ladder.id_past(odds.u);
   const int64_t all = ladder.size();
   if (all == 0) return -1;
   int64_t keep = odds.top_k > 0 && odds.top_k < all ? odds.top_k : all;

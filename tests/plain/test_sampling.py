@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.ops.reference_sample import sample, uniform
+from flyweight.ops.reference_sample import exp32, sample, uniform, weights
 from flyweight.sampling.arrays import Columns, Row, columns
 from flyweight.sampling.options import Options
 from flyweight.sampling.verify import accept, accept_residual
@@ -315,3 +315,19 @@ def test_columns_step_after_step_are_those_laid_out_anew() -> None:
         for field in fields(wanted):
             ours, theirs = getattr(got, field.name), getattr(wanted, field.name)
             assert ours is None if theirs is None else np.array_equal(ours, theirs), field.name
+
+
+def test_weights_are_exponentials() -> None:
+    """Within 3 ulp from 0 to -87, and nothing beside 1 below."""
+    x = np.concatenate([-np.geomspace(1e-8, 87, 20_001), [0.0]]).astype(np.float32)
+    near = np.exp(x.astype(np.float64))
+    assert (np.abs(exp32(x) - near) <= 3 * np.spacing(near.astype(np.float32))).all()
+    assert exp32(np.float32([0.0])) == 1
+    assert (exp32(np.float32([-87.5, -1e30, -np.inf])) < 1e-37).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 0.7, 1e6, 1e-38])
+def test_weights_of_any_temperature_are_numbers(temperature: float) -> None:
+    logits = np.float32([30.0, 30.0, 29.999, -1e30])
+    p = weights(logits, np.float32(temperature))
+    assert p[0] == p[1] == 1 and (np.diff(p) <= 0).all() and (p >= 0).all()

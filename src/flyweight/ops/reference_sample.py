@@ -4,6 +4,8 @@ Invariant: a row's token and log-probabilities depend on that row alone; the ran
 (seed, choice, position), so batching, preemption and speculation never change a draw.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from flyweight.ops.truncate import OFF, Cut
 from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
 
 WORD = 2**64 - 1
+SHARPEST = np.float32(1e30)  # of one over a temperature: the best logit's distance, 0, stays 0
 XTC = 0x9FB21C651E98DF25  # its chance is a number of its own
 
 
@@ -129,8 +132,7 @@ def kept(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[I64, F64]:
     ids = ids[descending(logits[ids])]
     if s.top_k[r] > 0:
         ids = ids[: s.top_k[r]]
-    temperature = float(s.temperature[r])
-    p = np.exp((logits[ids].astype(np.float64) - logits[ids[0]]) / temperature)  # p[0] = 1
+    p = weights(logits[ids], s.temperature[r])
     if cut.typical_p < 1:
         near = truncate.typical(p, cut.typical_p)
         ids, p = ids[near], p[near]
@@ -147,6 +149,29 @@ def kept(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[I64, F64]:
         keep = truncate.mirostat(p, cut.mirostat, cut.mu, len(logits))
         ids, p = ids[:keep], p[:keep]
     return ids, p
+
+
+def weights(logits: F32, temperature: np.float32) -> F64:
+    """Of candidates, best first: e^((l - l[0]) / temperature) in float32, the first 1."""
+    with np.errstate(over="ignore"):
+        sharpness = min(np.float32(1) / temperature, SHARPEST)
+        return exp32((logits - logits[0]) * sharpness).astype(np.float64)
+
+
+def exp32(x: F32) -> F32:
+    """e^x for x <= 0, e^-87 at least, by the kernel's very operations (native/exp32.h), so that
+    its draws are equal whatever the logits.
+    """
+    shift, ln2, rest = np.float32(1.5 * 2**23), np.float32(0.693359375), np.float32(-2.12194440e-4)
+    c = np.maximum(x, np.float32(-87))
+    t = c * np.float32(1.44269504) + shift
+    n = t - shift
+    r = (c - n * ln2) - n * rest
+    p = np.full_like(r, np.float32(1) / np.float32(math.factorial(7)))
+    for i in range(6, -1, -1):
+        p = p * r + np.float32(1) / np.float32(math.factorial(i))
+    made: F32 = (p.view(np.int32) + (t.view(np.int32) << 23)).view(np.float32)
+    return made
 
 
 def uniform(seed: int, choice: int, position: int, stream: int = 0) -> float:
