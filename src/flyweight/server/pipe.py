@@ -8,6 +8,7 @@ import struct
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from math import inf
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ class Begin(msgspec.Struct, array_like=True, tag=0):
 
     settings: dict[str, Any]
     step_seconds: float
-    patience_seconds: float
+    patience_seconds: float = inf
     fault: str = ""
 
 
