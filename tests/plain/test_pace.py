@@ -215,6 +215,12 @@ def test_what_is_learned_of_one_kind_is_where_the_other_begins() -> None:
 def test_a_crowd_is_what_would_take_longer_than_there_is_patience() -> None:
     pace = Pace(TARGET, MOST, 4.0)
     assert not pace.crowded(10**9), "nothing is known yet"
-    drive(pace, Machine(0.001, 0.001), 0, 40)
+    machine = Machine(0.001, 0.001, 0.005)
+    drive(pace, machine, 0, 40)
     assert [pace.crowded(tokens) for tokens in (0, 3_500, 4_500)] == [False, False, True]
+    pace.note(0, 16, machine.step(0, 16))
+    drive(pace, machine, 16, 40)
+    each = TARGET / (pace.budget(16) - 16)  # decodes have their part of a step, prompts the rest
+    assert each > 1.5 * machine.token
+    assert [pace.crowded(int(wait / each)) for wait in (3.0, 5.0)] == [False, True]
     assert not Pace(TARGET, MOST).crowded(10**9)

@@ -104,7 +104,7 @@ ENGINE = (
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
     Flag(
         "patience-seconds", "number",
-        "Of prompts that wait, from which every second step is theirs alone.",
+        "That prompts may wait; from there every second step is theirs alone.",
         "server.patience_seconds",
     ),
 )  # fmt: skip

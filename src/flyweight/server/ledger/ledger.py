@@ -156,7 +156,7 @@ def _computed(
     )  # fmt: skip
     yield Feature(
         "prompts alone", wishes.of("patience-seconds"), "in crowds",
-        f"every second step, while prompts of more than {server.patience_seconds:g} s wait to "
+        f"every second step, while prompts would wait more than {server.patience_seconds:g} s to "
         "begin", "alone", "steps that those who decode sat out",
     )  # fmt: skip
     guesses = settings.draft_tokens

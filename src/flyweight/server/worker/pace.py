@@ -17,7 +17,7 @@ STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
 class Pace:
     """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
-    seconds of prompts that may wait before they are a crowd.
+    seconds prompts may have to wait before they are a crowd.
 
     A step is taken to cost what one without prompts did lately, and a price for each prompt token;
     the price is paid in the same mix of depths and batch-mates, so what the first leaves out of
@@ -48,8 +48,11 @@ class Pace:
         return min(self.most, running + prompts.tokens)
 
     def crowded(self, prompt: int) -> bool:
-        """Whether so many tokens that wait need more time than there is patience."""
-        return prompt * (self._alone.price or 0.0) > self.patience
+        """Whether so many tokens that wait would, beside decodes, wait for longer than there is
+        patience.
+        """
+        each = (self._beside.price or 0.0) + self._decode / self._beside.tokens
+        return prompt * each > self.patience
 
 
 class Prompts:
