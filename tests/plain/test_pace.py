@@ -224,3 +224,19 @@ def test_a_crowd_is_what_would_take_longer_than_there_is_patience() -> None:
     assert each > 1.5 * machine.token
     assert [pace.crowded(int(wait / each)) for wait in (3.0, 5.0)] == [False, True]
     assert not Pace(TARGET, MOST).crowded(10**9)
+
+
+def test_decodes_that_leave_prompts_hardly_anything_are_a_crowd() -> None:
+    """A newcomer beside them would otherwise come in sixteen tokens a step."""
+    pace, endless = Pace(TARGET, MOST, 4.0), Pace(TARGET, MOST)
+    machine = Machine(0.001, 0.001, 0.0038)
+    for one in (pace, endless):
+        drive(one, machine, 0, 40)
+        for _ in range(20):
+            one.note(0, 16, machine.step(0, 16))
+        drive(one, machine, 16, 20)
+        assert not one.crowded(0), "they leave more than half"
+        for _ in range(20):
+            one.note(0, 50, machine.step(0, 50))
+        drive(one, machine, 50, 20)
+    assert pace.crowded(0) and not endless.crowded(10**9)

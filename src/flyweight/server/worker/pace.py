@@ -12,6 +12,7 @@ LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half
 FIRST = 32  # while nothing is known of the machine
 SOONER = 0.3  # weight of the newest step in what is remembered, at most
 FEW = 32  # a step of so many prompt tokens counts half: what it costs is mostly the weights' way
+STARVED = 4  # prompts beside decodes have less than that part of what they would have alone
 STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
 
@@ -49,8 +50,10 @@ class Pace:
 
     def crowded(self, prompt: int) -> bool:
         """Whether so many tokens that wait would, beside decodes, wait for longer than there is
-        patience.
+        patience, or decodes leave hardly anything of a step to any prompt.
         """
+        if self._beside.tokens * STARVED < self._alone.tokens:
+            return self.patience < inf
         each = (self._beside.price or 0.0) + self._decode / self._beside.tokens
         return prompt * each > self.patience
 
