@@ -20,19 +20,21 @@ SETTLED = 25  # steps after which it should know the machine
 @dataclass
 class Machine:
     """A step streams the weights once (`weights` seconds), computes each token (`token`), and reads
-    the K/V of each sequence that decodes (`depth`).
+    the K/V of each sequence that decodes (`depth`); weights are opened for prompts (`opening`).
     """
 
     weights: float
     token: float
     depth: float = 0.0
     noise: float = 0.0
+    opening: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(3)
 
     def step(self, prompt: int, decodes: int) -> float:
         computed = max(self.weights, self.token * (prompt + decodes)) + self.depth * decodes
+        computed += self.opening if prompt else 0.0
         return computed * (1 + self.noise * self.rng.uniform(-1, 1))
 
     def fits(self, decodes: int) -> float:
@@ -81,6 +83,13 @@ def test_steps_come_to_take_what_is_wanted(name: str, decodes: int) -> None:
         assert found[0][1] < 2 * TARGET  # while it knows nothing
     for (before, _), (after, _) in pairwise(found):  # not by a leap
         assert after <= max(LEAST, STEEPEST * before)
+
+
+def test_what_a_step_costs_at_all_is_learned_within_a_few() -> None:
+    """Larger steps are cheaper by the token, and that is foreseen from the first ones."""
+    machine = Machine(0.013, 0.00085, opening=0.035, noise=0.05)
+    found = drive(Pace(TARGET, MOST), machine, 0, 40)
+    assert all(0.8 * TARGET < seconds < 1.15 * TARGET for _, seconds in found[4:]), found[:9]
 
 
 @pytest.mark.parametrize("factor", [8.0, 3.0, 1 / 3, 1 / 8])

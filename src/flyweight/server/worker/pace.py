@@ -12,6 +12,7 @@ LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half
 FIRST = 32  # while nothing is known of the machine
 SOONER = 0.3  # weight of the newest step in what is remembered, at most
 FEW = 32  # a step of so many prompt tokens counts half: what it costs is mostly the weights' way
+ALIKE = 10.0**2  # a variance of sizes below which little is learned of what a step costs at all
 STARVED = 4  # prompts beside decodes have less than that part of what they would have alone
 STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
@@ -20,8 +21,8 @@ class Pace:
     """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
     seconds prompts may have to wait before they are a crowd.
 
-    A step is taken to cost what one without prompts did lately, and a price for each prompt token;
-    the price is paid in the same mix of depths and batch-mates, so what the first leaves out of
+    A step is taken to cost what one without prompts did lately, and what prompts cost besides; that
+    is paid in the same mix of depths and batch-mates, so what the first leaves out of
     account, the second takes in.  Prompts alone have a price of their own.
     """
 
@@ -54,34 +55,54 @@ class Pace:
         """
         if self._beside.tokens * STARVED < self._alone.tokens:
             return self.patience < inf
-        each = (self._beside.price or 0.0) + self._decode / self._beside.tokens
+        each = self._beside.price() + self._decode / self._beside.tokens
         return prompt * each > self.patience
 
 
 class Prompts:
-    """The tokens of prompts that steps of one kind may have, and what one costs."""
+    """The tokens of prompts that steps of one kind may have, and what they cost: something at all,
+    as the weights' way through memory does, and something each, a line through the newest steps.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
-        self.price: float | None = None
+        self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
 
     def note(self, tokens: int, seconds: float) -> None:
-        if self.price is None and tokens < LEAST:
+        if self._seen is None and tokens < LEAST:
             return  # that was the weights' way
-        price, weight = seconds / tokens, SOONER * tokens / (tokens + FEW)
-        self.price = price if self.price is None else _mixed(self.price, price, weight)
+        new, weight = (tokens, seconds, tokens**2, tokens * seconds), tokens / (tokens + FEW)
+        old = self._seen or new
+        t, s, tt, ts = (_mixed(a, b, SOONER * weight) for a, b in zip(old, new, strict=True))
+        self._seen = t, s, tt, ts
 
     def learn(self, other: "Prompts") -> None:
         """Takes over what the other kind knows, where nothing is known of this one."""
-        if self.price is None:
-            self.price, self.tokens = other.price, other.tokens
+        if self._seen is None:
+            self._seen, self.tokens = other._seen, other.tokens
+
+    def price(self) -> float:
+        """Seconds for one, in a step of as many as there may be; 0 while nothing is known."""
+        at_all, each = self._line()
+        return at_all / self.tokens + each
 
     def fit(self, seconds: float) -> None:
         """As many as so much time has room for."""
-        if self.price is None:
+        if self._seen is None:
             return
-        wanted = min(max(0.0, seconds) / self.price, self.tokens * STEEPEST, self.most)
+        at_all, each = self._line()
+        wanted = min(max(0.0, seconds - at_all) / each, self.tokens * STEEPEST, self.most)
         self.tokens = max(LEAST, int(wanted) // LEAST * LEAST)
+
+    def _line(self) -> tuple[float, float]:
+        """Seconds at all, and for each token: by least squares, as far as sizes differ."""
+        if self._seen is None:
+            return 0.0, 0.0
+        t, s, tt, ts = self._seen
+        whole = s / t
+        each = (ts - t * s + ALIKE * whole) / (tt - t * t + ALIKE)
+        each = min(max(each, whole / 2), whole)
+        return s - each * t, each
 
 
 def _mixed(old: float, new: float, weight: float) -> float:
