@@ -61,7 +61,8 @@ def served_key() -> tuple[str, str]:
     FLYWEIGHT_API_KEY, else VLLM_API_KEY; empty where neither is set.
     """
     names = ("FLYWEIGHT_API_KEY", "VLLM_API_KEY")
-    return next(((name, key) for name in names if (key := os.environ.get(name))), ("", ""))
+    given = [(name, os.environ.get(name, "").strip()) for name in names]
+    return next((pair for pair in given if pair[1]), ("", ""))
 
 
 def fault_asked_for() -> str:

@@ -127,8 +127,10 @@ def test_several_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["FLYWEIGHT_API_KEY"], ["VLLM_API_KEY"]])
 def test_a_key_of_the_environment(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "other")
+    monkeypatch.setenv("FLYWEIGHT_API_KEY", "  ")  # as good as none
     for name in names:
-        monkeypatch.setenv(name, "hidden")
+        monkeypatch.setenv(name, " hidden\n")
     choice = chosen("--host", "0.0.0.0")
     assert choice.server.keys == ("hidden",)
     assert [wish.asked for wish in choice.wishes.noted if wish.feature in names] == ["set"]

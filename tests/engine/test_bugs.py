@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -115,8 +116,8 @@ class PreemptsTheOldest(Scheduler):
 
 
 class ExceedsBudget(Scheduler):
-    def _admit(self, budget: int, plan: Plan) -> None:
-        super()._admit(budget + 1, plan)
+    def _admit(self, budget: int, plan: Plan, worst: float = inf) -> None:
+        super()._admit(budget + 1, plan, worst)
 
 
 class NeverReleasesAborted(Scheduler):

@@ -54,14 +54,14 @@ def test_where_a_crowd_waits_every_second_step_is_of_prompts_alone():
     s = scheduler(max_num_seqs=8, blocks=32)
     s.add(request("a", 3))
     commit(s, s.schedule())
-    s.crowded = True
+    s.crowded, s.alone = True, 7
     for id in "bc":
         s.add(request(id, 12, 2))
     expected = [
-        [("b", 0, 8)],
-        [("a", 3, 1), ("b", 8, 4), ("c", 0, 3)],
-        [("c", 3, 8)],
-        [("a", 4, 1), ("b", 12, 1), ("c", 11, 1)],
+        [("b", 0, 7)],  # as many as prompts alone may be
+        [("a", 3, 1), ("b", 7, 5), ("c", 0, 2)],
+        [("c", 2, 7)],
+        [("a", 4, 1), ("b", 12, 1), ("c", 9, 3)],
         [("a", 5, 1), ("c", 12, 1)],  # no prompt is left: nobody sits out
     ]
     alone = []
@@ -71,6 +71,18 @@ def test_where_a_crowd_waits_every_second_step_is_of_prompts_alone():
         alone.append(plan.alone)
         commit(s, plan)
     assert alone == [True, False, True, False, False]
+
+
+def test_nobody_sits_out_for_prompts_of_worse_priority():
+    s = scheduler(max_num_seqs=8, blocks=32)
+    s.add(request("a", 3))
+    commit(s, s.schedule())
+    s.crowded = True
+    s.add(request("b", 20, priority=1))
+    for expected in ([("a", 3, 1), ("b", 0, 7)], [("a", 4, 1), ("b", 7, 7)]):
+        plan = s.schedule()
+        assert shape(plan) == expected and not plan.alone
+        commit(s, plan)
 
 
 def test_nobody_sits_out_for_prompts_that_cannot_begin():

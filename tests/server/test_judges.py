@@ -81,7 +81,8 @@ def test_a_process_that_died_idle_is_replaced() -> None:
     judged(work)
 
 
-def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced() -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, 0])
+def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced(end: int) -> None:
     async def work() -> None:
         judges = Judges(list, 60.0)
         await judges.check(StructuredOutputs(regex="a"))
@@ -91,13 +92,23 @@ def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced() -> Non
         process.stdin.transport.abort()
         for _ in range(3):
             await asyncio.sleep(0)
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(process.pid, end)  # 0: it goes on standing still
         assert process.returncode is None and judges.idle == [process]
         await judges.check(StructuredOutputs(regex="b"))
         assert [other.pid for other in judges.idle] != [process.pid]
         await judges.close()
 
     uvloop.run(work())  # the server's own: a write to what it has closed is a RuntimeError
+
+
+def test_a_process_that_does_not_start_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.server.judging.judges.STARTING", 0.001)
+
+    async def work(judges: Judges) -> None:
+        with pytest.raises(HttpError, match="memory"):
+            await asyncio.wait_for(judges.check(StructuredOutputs(regex="a")), 20)
+
+    judged(work)
 
 
 def test_a_question_nobody_waits_for_is_dropped() -> None:

@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
+from math import inf
 from secrets import token_bytes
 
 from flyweight.config import Limits
@@ -52,7 +53,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}
         self.budget = limits.max_num_batched_tokens  # tokens of the next step, up to that many
-        self.crowded = False  # whether so many wait that decodes may sit out every second step
+        self.alone = self.budget  # of the next step, if decodes sit it out
+        self.crowded = False  # whether so many wait that they may, every second step
         self._sat_out = False  # whether they did in the newest
         self._arrivals = count()
 
@@ -99,11 +101,12 @@ class Scheduler:
         ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
         decodes = [seq for seq in ready if seq.decoding]
         budget = min(max(self.budget, len(ready)), self.limits.max_num_batched_tokens)
-        alone, self._sat_out = self.prompts_alone, False
-        if alone:
-            self._prompts(ready, budget, plan)
-        if plan.chunks:
-            self._sat_out = plan.alone = bool(decodes)
+        self._sat_out = bool(decodes) and self.crowded and not self._sat_out
+        if self._sat_out:
+            worst = min(seq.request.priority for seq in decodes)
+            self._prompts(ready, min(self.alone, self.limits.max_num_batched_tokens), plan, worst)
+            plan.alone = self._sat_out = bool(plan.chunks)
+        if plan.alone:
             return plan
         budget -= self._decodes(decodes, budget - len(ready), plan)
         self._prompts(ready, budget, plan)
@@ -111,13 +114,6 @@ class Scheduler:
             self._preempt(self.running[-1], plan)
             self._admit(budget, plan)
         return plan
-
-    @property
-    def prompts_alone(self) -> bool:
-        """Whether the next plan is one of prompts alone, as far as there are any to compute."""
-        if self.crowded and not self._sat_out:
-            return True
-        return not any(seq.decoding for seq in self.running)
 
     def startable(self) -> int:
         """Tokens of those who wait and could begin now, as far as seats and blocks suffice and
@@ -248,13 +244,16 @@ class Scheduler:
         copy = self.pool.grow(seq.table, start, start + count)
         return self._put(Chunk(seq, start, count, count, copy), plan)
 
-    def _prompts(self, ready: list[Sequence], budget: int, plan: Plan) -> None:
-        """Shares the budget among prompts that have begun, then among those that may."""
+    def _prompts(self, ready: list[Sequence], budget: int, plan: Plan, worst: float = inf) -> None:
+        """Shares the budget among prompts that have begun, then among those that may; none of a
+        priority below `worst`.
+        """
         for seq in ready:
-            if budget and seq.state is State.RUNNING and not seq.decoding:
+            able = seq.state is State.RUNNING and not seq.decoding
+            if budget and able and seq.request.priority <= worst:
                 budget -= self._prefill(seq, budget, plan, None)
         if not plan.preempted:
-            self._admit(budget, plan)
+            self._admit(budget, plan, worst)
 
     def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
         """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
@@ -282,17 +281,17 @@ class Scheduler:
 
     # --- between waiting and running ---
 
-    def _admit(self, budget: int, plan: Plan) -> None:
-        """Admits in rank order until one does not fit; a choice whose leader is still at the prompt
-        is passed over.
+    def _admit(self, budget: int, plan: Plan, worst: float = inf) -> None:
+        """Admits in rank order until one does not fit, or is of a priority below `worst`; a choice
+        whose leader is still at the prompt is passed over.
         """
         if not self.waiting:
             return
         at, room = 0, self._free_seats()
         while budget and at < len(self.waiting):
             seq = self.waiting[at]
-            needs = seats.needed(seq, self.by_id[seq.request.id])
-            if needs > room:
+            needs = self._seats(seq)
+            if needs > room or seq.request.priority > worst:
                 break
             if not _ready(seq):
                 at += 1
@@ -305,6 +304,9 @@ class Scheduler:
             copy = self._start(seq, shared, valid)
             room -= needs
             budget -= self._prefill(seq, budget, plan, copy)
+
+    def _seats(self, seq: Sequence) -> int:
+        return seats.needed(seq, self.by_id[seq.request.id])
 
     def _free_seats(self) -> int:
         return seats.free(self.running, self.limits.max_num_seqs)

@@ -33,3 +33,8 @@ def startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int
     best = min((s.request.priority for s in running if s.decoding), default=None)
     able = (s for s in waiting[: max(0, seats)] if best is None or s.request.priority <= best)
     return sum(len(s.tokens) for s in able)
+
+
+def begun(running: Seq[Sequence]) -> int:
+    """Tokens that are left of prompts which have a seat."""
+    return sum(len(s.tokens) - s.computed for s in running if not s.decoding)

@@ -185,6 +185,9 @@ class Judges:
             answer = await asyncio.wait_for(trial.task, seconds)
         except TimeoutError:
             answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
+        except Killed:
+            await trial.end()
+            raise
         except (asyncio.IncompleteReadError, OSError):
             if await trial.process.wait() == -signal.SIGKILL:  # says nothing of the question
                 raise Killed from None
@@ -214,8 +217,8 @@ class Judges:
         try:
             _send(process, Begin(self._special(), self._memory))
             await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
-        except (asyncio.IncompleteReadError, OSError):
-            await process.wait()
+        except (asyncio.IncompleteReadError, OSError, Killed):
+            await _end(process)
             raise Killed from None
         except BaseException:
             await _end(process)
@@ -242,15 +245,17 @@ def worded(error: RequestError, place: str) -> RequestError:
 
 
 def _send(process: Process, message: object) -> None:
-    """Raises `OSError` where it has ended."""
+    """Raises `Killed` where it has ended."""
     assert process.stdin is not None
     if process.stdin.is_closing():  # uvloop raises RuntimeError on a write to what it has closed
-        raise BrokenPipeError
+        raise Killed
     process.stdin.write(pack(message))
 
 
 async def _answer(process: Process, outputs: StructuredOutputs) -> str:
-    """What a process says of it.  Raises `OSError` or `IncompleteReadError` where it has ended."""
+    """What a process says of it.  Raises `Killed`, or where it ended since, `OSError` or
+    `IncompleteReadError`.
+    """
     assert process.stdout is not None
     _send(process, outputs.given)
     head = await process.stdout.readexactly(LENGTH.size)

@@ -17,6 +17,7 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from flyweight.build import Loaded
+from flyweight.engine.seats import begun
 from flyweight.engine.sequence import Plan
 from flyweight.errors import RequestError
 from flyweight.server import pipe
@@ -134,7 +135,7 @@ class Worker:
     def planned(self, plan: Plan) -> None:
         """Called by the engine with each step's plan, before it is computed."""
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
-        prompts = sum(c.count for c in plan.chunks if not c.seq.decoding)
+        prompts = sum(c.count for c in plan.chunks if plan.alone or not c.seq.decoding)
         self.shape = prompts, sum(c[3] for c in now) - prompts
         self.steps.append(
             {
@@ -159,9 +160,10 @@ class Worker:
 
     def _step(self) -> None:
         scheduler = self.engine.scheduler
-        scheduler.crowded = self.pace.crowded(scheduler.startable())
-        running, alone = len(scheduler.running), scheduler.prompts_alone
-        scheduler.budget = self.pace.budget(running, alone=alone)
+        decoding = any(seq.decoding for seq in scheduler.running)
+        scheduler.budget = self.pace.budget(len(scheduler.running), decoding=decoding)
+        scheduler.alone = self.pace.alone
+        scheduler.crowded = self.pace.crowded(scheduler.startable(), begun(scheduler.running))
         self.shape = 0, 0
         began = time.monotonic()
         try:

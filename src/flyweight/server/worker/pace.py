@@ -44,19 +44,24 @@ class Pace:
         self._beside.fit(self.seconds - self._decode)
         self._alone.fit(self.seconds)
 
-    def budget(self, running: int, *, alone: bool = False) -> int:
-        """Tokens the next step may have with `running` sequences, or prompts `alone` in it."""
-        prompts = self._alone if alone else self._beside
+    @property
+    def alone(self) -> int:
+        """Tokens of prompts the next step may have, if there is nothing else in it."""
+        return self._alone.tokens
+
+    def budget(self, running: int, *, decoding: bool = True) -> int:
+        """Tokens the next step may have with `running` sequences, some of them `decoding`."""
+        prompts = self._beside if decoding else self._alone
         return min(self.most, running + prompts.tokens)
 
-    def crowded(self, prompt: int) -> bool:
-        """Whether so many tokens that wait would, beside decodes, wait for longer than there is
-        patience, or decodes leave hardly anything of a step to any prompt.
+    def crowded(self, waiting: int, begun: int) -> bool:
+        """Whether so many tokens that wait to begin would, beside decodes, be under way for longer
+        than there is patience; where decodes leave hardly anything of a step, with those of prompts
+        that have begun.
         """
-        if self._beside.tokens * STARVED < self._alone.tokens:
-            return self.patience < inf
+        starved = self._beside.own and self._beside.tokens * STARVED < self._alone.tokens
         each = self._beside.price() + self._decode / self._beside.tokens
-        return prompt * each > self.patience
+        return (waiting + begun * starved) * each > self.patience
 
 
 class Prompts:
@@ -66,6 +71,7 @@ class Prompts:
 
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
+        self.own = False  # whether a step of this kind was seen
         self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
 
     def note(self, tokens: int, seconds: float) -> None:
@@ -74,11 +80,11 @@ class Prompts:
         new, weight = (tokens, seconds, tokens**2, tokens * seconds), tokens / (tokens + FEW)
         old = self._seen or new
         t, s, tt, ts = (_mixed(a, b, SOONER * weight) for a, b in zip(old, new, strict=True))
-        self._seen = t, s, tt, ts
+        self._seen, self.own = (t, s, tt, ts), True
 
     def learn(self, other: "Prompts") -> None:
-        """Takes over what the other kind knows, where nothing is known of this one."""
-        if self._seen is None:
+        """Takes over what the other kind knows, as long as none of this one was seen."""
+        if not self.own:
             self._seen, self.tokens = other._seen, other.tokens
 
     def price(self) -> float:
