@@ -7,7 +7,7 @@
 
 namespace flyweight::FW_ISA {
 
-// For x <= 0, within 3 ulp (NaN stays NaN; below -87 it gives e^-87, which is nothing beside a sum that holds e^0).
+// For x <= 0, within 3 ulp (of NaN anything; below -87 e^-87, which is nothing beside a sum that holds e^0).
 // Plain multiplications and additions, each rounded, so that compilers vectorise it and every target, and NumPy
 // (ops/reference_sample.py), gives the same bits: n ln2 is exact in ln2's first 10 bits, adding 1.5 * 2^23 rounds to an
 // integer whose low bits then go to the exponent.
@@ -21,7 +21,7 @@ FW_INLINE float exp32(float x) {
   const float r = (c - n * 0.693359375f) - n * -2.12194440e-4f;  // |r| <= ln2 / 2
   float p = inverse_factorial[7];  // the next term is below 6e-9
   for (int i = 6; i >= 0; --i) p = p * r + inverse_factorial[i];
-  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + (std::bit_cast<int32_t>(t) << 23));
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(t) << 23));
 }
 
 // A candidate's weight beside the best one's, `top`: e^((x - top) / temperature), with `sharpness` for 1 / temperature.
