@@ -13,6 +13,11 @@ from difflib import get_close_matches
 class FlyweightError(Exception):
     """Root of every error a user can cause; its text is one line, fit to show as it is."""
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its text, a line for each thing that is wrong."""
+        return (str(self),)
+
 
 class RequestError(FlyweightError):
     """A request that cannot be served; raised before it reaches the scheduler.  `field` names the
@@ -26,6 +31,18 @@ class RequestError(FlyweightError):
 
 class ConfigError(FlyweightError):
     """A setting that is out of range, contradictory, or cannot fit this machine."""
+
+
+class Refusals(ConfigError):
+    """Several settings that cannot be; its text joins what is wrong with each."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.all = tuple(dict.fromkeys(lines))
+        super().__init__("; ".join(self.all))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.all
 
 
 class CheckpointError(FlyweightError):

@@ -20,6 +20,11 @@ API_SERVER = "--host 0.0.0.0 --port 8000 --model facebook/opt-6.7b --seed 42 -tp
 DRAFT_MODEL = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
 
 
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
 def chosen(*words: object) -> Choice:
     return choose(read([str(word) for word in words]))
 
@@ -228,6 +233,37 @@ def test_all_refusals_are_told_at_once() -> None:
         assert name in said
 
 
+def test_all_that_cannot_be_is_told_a_line_each(command, tmp_path: Path) -> None:
+    file = written(tmp_path / "bad.yaml", "prot: 1\nseed: 3\nlenient: 1\n")
+    got = command(
+        "serve", "--foo", "3", "--max-modl-len", "5", "stories", "-tp", "2", "--port",
+        "--lenient=true", "--api-key", "-hidden", "--max-prompts", "0", "--max-choices=900",
+        "--block-size", "0", "--threads", "-3", "--config", file, "--served_model_name",
+    )  # fmt: skip
+    lines = got.err.splitlines()
+    assert got.code == 2 and all(line.startswith("error: ") for line in lines)
+    for says in (
+        "unknown option '--foo';", "'--max-modl-len' (did you mean '--max-model-len'?)",
+        "--tensor-parallel-size = 2", "--port: expected one argument",
+        "'--lenient=true': --lenient takes no value; allowed: --lenient, --no-lenient",
+        "--api-key: expected at least one argument; one that begins with - is written --api-key=-",
+        "--served-model-name: expected at least one", "--max-prompts = 0", "--max-choices = 900",
+        "--block-size = 0", "--threads = -3 is out of range", "'prot' (did you mean 'port'?)",
+        "lenient = 1 is not valid",
+    ):  # fmt: skip
+        assert len([line for line in lines if says in line]) == 1, says
+    assert len(lines) == 13 and "hidden" not in got.err
+
+
+def test_values_that_look_like_options() -> None:
+    assert chosen("--api-key=-k").server.keys == ("-k",)
+    assert "--patience-seconds = -1.5 is out of range" in refusal("--patience-seconds", "-1.5")
+    assert "--patience-seconds = -0.5 is out of range" in refusal("--patience-seconds", "-.5")
+    assert chosen("--chat-template", "-{{ messages }} x").server.chat_template
+    assert chosen("--", "--model").settings.model == "--model"
+    assert chosen("-qgguf", "-q=gguf").format == "gguf"
+
+
 @pytest.mark.parametrize("stance", STANCES, ids=[stance.name for stance in STANCES])
 def test_no_option_is_ignored(stance) -> None:
     """What asks for what is so anyway is in the ledger; everything else is refused by name."""
@@ -246,11 +282,6 @@ def test_no_option_is_ignored(stance) -> None:
 
 
 # --- a file of options ---
-
-
-def written(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
 
 
 def test_a_file_and_a_command_line_that_wins(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """`flyweight`: the command and its error policy.
 
-Invariant: a user's mistake, and an output that cannot be written, is one line on stderr and exit
-code 2, Ctrl-C is exit code 130, and none shows a traceback.  Any other exception is a bug of ours
-and stays visible.  What computes is imported by the commands when they run, so that help is
-immediate.
+Invariant: a user's mistake, and an output that cannot be written, is one line on stderr (options of
+a server that cannot be are a line each) and exit code 2, Ctrl-C is exit code 130, and none shows a
+traceback.  Any other exception is a bug of ours and stays visible.  What computes is imported by
+the commands when they run, so that help is immediate.
 """
 
 import os
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # what is still held back may not fit the disk
         return result if isinstance(result, int) else 0
     except FlyweightError as error:
-        return fail(str(error))
+        return fail(*error.lines)
     except (KeyboardInterrupt, typer.Abort):
         return STOPPED
     except SystemExit as leaving:  # a reader that closed its pipe
@@ -211,9 +211,10 @@ def last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     return found
 
 
-def fail(message: str) -> int:
-    """Says what is wrong, in one line."""
-    print(f"error: {one_line(message, len(message))}", file=sys.stderr)
+def fail(*messages: str) -> int:
+    """Says what is wrong, each thing in one line."""
+    for message in messages:
+        print(f"error: {one_line(message, len(message))}", file=sys.stderr)
     return WRONG
 
 

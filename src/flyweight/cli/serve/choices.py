@@ -15,7 +15,7 @@ from flyweight.cli.serve.stances import STANCES
 from flyweight.cli.serve.values import converted
 from flyweight.cli.serve.words import Asked, flags
 from flyweight.config import Settings
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, Refusals
 from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.settings import ServerSettings
 
@@ -37,16 +37,16 @@ class Choice:
 def choose(asked: Asked) -> Choice:
     """Raises `ConfigError`."""
     draft = Draft(asked)
-    refusals: list[str] = []
+    refusals = list(asked.refusals)
     key_of_environment(draft)
     for step in _steps(draft, refusals):
         _tried(lambda step=step: step(draft), refusals)  # type: ignore[misc]
-    server = _tried(lambda: ServerSettings(**draft.server), refusals)
+    server = _made(lambda given: ServerSettings(**given), draft.server, refusals)
     if server is not None:  # the memory plan counts them
         draft.engine["max_logprobs"] = server.logprobs
-    engine = _tried(lambda: Settings.of(**draft.engine), refusals)
+    engine = _made(lambda given: Settings.of(**given), draft.engine, refusals)
     if engine is None or server is None or refusals:
-        raise ConfigError("; ".join(dict.fromkeys(refusals)))
+        raise Refusals(refusals)
     on = asked.options
     detach, as_json = on.get("detach") is True, on.get("json") is True
     given = {name: written(name, value) for name, value in on.items() if name not in SECRET}
@@ -89,6 +89,20 @@ def _tried(work: Callable[[], Any], refusals: list[str]) -> Any:
     except ConfigError as error:
         refusals.append(spoken(str(error)))
         return None
+
+
+def _made(make: Callable[[dict[str, Any]], Any], given: dict[str, Any], refusals: list[str]) -> Any:
+    """Settings out of what was given.  What is refused is left out, so that the next that cannot be
+    is seen too.
+    """
+    left = dict(given)
+    while True:
+        try:
+            return make(left)
+        except ConfigError as error:
+            refusals.append(spoken(str(error)))
+            if left.pop(str(error).partition(" = ")[0], None) is None:
+                return None
 
 
 def spoken(message: str) -> str:

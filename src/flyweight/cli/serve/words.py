@@ -1,11 +1,13 @@
 """From the words of a command line and the lines of a YAML file to what was asked for.
 
-Invariant: what is returned holds options that exist, each with the kind of value it takes; the
-command line wins.  What an option means is not known here.
+Invariant: what is returned holds options that exist, each with the kind of value it takes, and a
+refusal for every word that is none of them; the command line wins.  What an option means is not
+known here.
 """
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,24 +16,27 @@ from typing import Any, NoReturn
 from flyweight.cli.serve.flags import GROUPS, Flag
 from flyweight.cli.serve.stance import Value
 from flyweight.cli.serve.stances import STANCES
-from flyweight.errors import ConfigError, nearest
+from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown
 
 PROGRAM = "flyweight serve"
 CONFIG_BYTES = 1 << 20
 KIB = 1 << 10
+HELP = ("-h", "--help")
+NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")  # a value, though it begins as an option does
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, by the options' names; `model` holds the positional words.  `source` is
-    where the file's options come from.
+    """What was asked for, by the options' names; `models` holds the positional words.  `of_file`
+    are the names that come from a file, `refusals` what could not be read.
     """
 
     options: dict[str, Value]
     models: list[str]
     of_file: frozenset[str] = field(default_factory=frozenset)
+    refusals: tuple[str, ...] = ()
 
 
 def flags() -> dict[str, Flag]:
@@ -41,31 +46,98 @@ def flags() -> dict[str, Flag]:
 
 
 def read(words: Sequence[str]) -> Asked:
-    """Raises `ConfigError`; `--help` prints and leaves."""
+    """`--help` prints and leaves.  Raises `ConfigError` where words make no sense together."""
     parser = _parser()
-    found, extra = parser.parse_known_args([_dashed(word) for word in words])
-    models = list(found.models)
-    for word in extra:
-        if word.startswith("-") and word != "-":
-            name = word.partition("=")[0]
-            known = [s for flag in flags().values() for s in flag.spellings]
-            hint = nearest(name, known)
-            raise ConfigError(f"unknown option {shown(name)}{hint}; see {PROGRAM} --help")
-        models.append(word)
+    refusals: list[str] = []
+    found = parser.parse_args(_understood([_dashed(word) for word in words], refusals))
     given = {name: value for name, value in vars(found).items() if value is not None}
-    del given["models"]
+    models = given.pop("models")
     options: dict[str, Value] = {name.replace("_", "-"): v for name, v in given.items()}
+    refusals += parser.missing
     file = options.pop("config", None)
     if not isinstance(file, str):
-        return Asked(options, models)
-    theirs = read_file(Path(file).expanduser())
+        return Asked(options, models, refusals=tuple(refusals))
+    try:
+        theirs = read_file(Path(file).expanduser(), refusals)
+    except (ConfigError, CheckpointError) as error:
+        refusals.append(str(error))
+        theirs = {}
     if models or "model" in options:
         theirs.pop("model", None)
-    return Asked({**theirs, **options}, models, frozenset(theirs) - frozenset(options))
+    of_file = frozenset(theirs) - frozenset(options)
+    return Asked({**theirs, **options}, models, of_file, tuple(refusals))
+
+
+def _understood(words: Sequence[str], refusals: list[str]) -> list[str]:
+    """The words of options that exist; the others are refused, with whatever stands after them."""
+    known = {spelling: flag for flag in flags().values() for spelling in flag.spellings}
+    known |= {f"--no-{flag.name}": flag for flag in known.values() if flag.kind == "switch"}
+    done: list[str] = []
+    skips = False  # whether this word may be the value of one that is unknown
+    for i, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            return [*done, *words[i:]]
+        if not word.startswith("-") or word == "-" or " " in name or NEGATIVE.fullmatch(word):
+            done += [] if skips else [word]
+            continue
+        flag = known.get(name) or (None if word.startswith("--") else known.get(word[:2]))
+        skips = flag is None and name not in HELP
+        if skips and not word.startswith("--") and _waits(words[i - 1 : i], known):
+            continue  # a value, which may be a secret; its option is told how to write it
+        if skips:
+            hint = nearest(name, known)
+            refusals.append(f"unknown option {shown(name)}{hint}; see {PROGRAM} --help")
+        elif flag is not None and flag.kind == "switch" and equals:
+            refusals.append(
+                f"{shown(word)}: {name} takes no value; allowed: {name}, {_other(name)}"
+            )
+        else:
+            done.append(word)
+    return done
+
+
+def _waits(before: Sequence[str], known: dict[str, Flag]) -> bool:
+    """Whether the word before is an option whose value is to come."""
+    flag = known.get(before[0]) if before else None
+    return flag is not None and flag.kind != "switch"
+
+
+def _other(switch: str) -> str:
+    """What says the opposite."""
+    no = switch.startswith("--no-")
+    return "--" + switch.removeprefix("--no-") if no else f"--no-{switch.lstrip('-')}"
+
+
+class Given(argparse.Action):
+    """Puts an option's value where it belongs; one without any is noted."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        goal: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        if not values and values != "":
+            assert isinstance(parser, Parser)
+            one = "one argument" if self.nargs == "?" else "at least one argument"
+            parser.missing.append(
+                f"{option}: expected {one}; one that begins with - is written {option}=-...; "
+                f"see {PROGRAM} --help"
+            )
+        elif self.nargs == "?":
+            setattr(goal, self.dest, values)
+        else:
+            setattr(goal, self.dest, [*(getattr(goal, self.dest) or []), *values])
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose complaints are ours."""
+    """One whose complaints are ours; `missing` are those of options without a value."""
+
+    def __init__(self, **shape: Any) -> None:
+        super().__init__(**shape)
+        self.missing: list[str] = []
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("argument ")
@@ -83,7 +155,7 @@ def _parser() -> Parser:
         add_help=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )
-    parser.add_argument("-h", "--help", action="help", help="Show this and leave.")
+    parser.add_argument(*HELP, action="help", help="Show this and leave.")
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help="A .gguf file, a folder, or a name on the Hub."
     )
@@ -119,10 +191,12 @@ def _add(group: Any, flag: Flag, text: str) -> None:
             help=argparse.SUPPRESS,
         )  # fmt: skip
         return
-    shape: dict[str, Any] = {"metavar": flag.metavar.split(" ")[0] or "VALUE"}
-    if flag.kind == "words":
-        shape |= {"nargs": "+", "action": "extend"}
-    group.add_argument(*flag.spellings, dest=goal, default=None, help=text, **shape)
+    several = flag.kind == "words"
+    word = flag.metavar.split(" ")[0] or "VALUE"
+    group.add_argument(
+        *flag.spellings, dest=goal, default=None, help=text, action=Given,
+        nargs="*" if several else "?", metavar=word,
+    )  # fmt: skip
 
 
 def _dashed(word: str) -> str:
@@ -133,9 +207,9 @@ def _dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def read_file(path: Path) -> dict[str, Value]:
-    """The options a YAML file names.  Raises `ConfigError`, or `CheckpointError` where it cannot be
-    read.
+def read_file(path: Path, refusals: list[str]) -> dict[str, Value]:
+    """The options a YAML file names; those that cannot be are refused.  Raises `ConfigError`, or
+    `CheckpointError` where it cannot be read.
     """
     import yaml
 
@@ -150,7 +224,6 @@ def read_file(path: Path) -> dict[str, Value]:
         raise ConfigError(f"--config {path}: options and their values were expected")
     known = flags()
     options: dict[str, Value] = {}
-    refusals: list[str] = []
     for key, value in found.items():
         name = _name(str(key), known)
         try:
@@ -162,8 +235,6 @@ def read_file(path: Path) -> dict[str, Value]:
             options[name] = _value(f"--config {path}: {key}", known[name], value)
         except ConfigError as error:
             refusals.append(str(error))
-    if refusals:
-        raise ConfigError("; ".join(refusals))
     return options
 
 
