@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from flyweight.server import openapi
 from flyweight.server.api import docs
 from flyweight.server.routes import ROUTES
 from http_server import Running, started
@@ -27,6 +28,37 @@ def test_unpacking_is_done_once_and_keeps_no_reader(monkeypatch: pytest.MonkeyPa
     assert len(made) == 1 and {one.body for one in got} == {unpack(made[0])}
     request.headers = {"accept-encoding": "gzip"}
     assert asyncio.run(docs.static(nobody, request)).body == made[0]
+
+
+def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a long while of everybody's time, and is the same for all."""
+    made: list[dict[str, Any]] = []
+
+    def document(vocab: int, width: int, settings: Any) -> dict[str, Any]:
+        made.append({"openapi": f"{vocab} {width} {settings}"})
+        return made[-1]
+
+    monkeypatch.setattr(openapi, "document", document)
+    request: Any = None
+
+    async def aside(work: Any, *args: Any) -> Any:
+        return await asyncio.to_thread(work, *args)
+
+    async def asked() -> list[bytes]:
+        client = SimpleNamespace(facts={"vocab": 5, "width": 3})
+        front: Any = SimpleNamespace(client=client, settings="s", aside=aside, document=None)
+        found = await asyncio.gather(*(docs.openapi(front, request) for _ in range(3)))
+        return [bytes(one.body) for one in (*found, await docs.openapi(front, request))]
+
+    got = asyncio.run(asked())
+    assert len(made) == 1 and set(got) == {b'{"openapi":"5 3 s"}'}
+
+
+def test_the_page_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    request: Any = None
+    first = asyncio.run(docs.page(request, request)).body
+    monkeypatch.setattr(docs, "FOLDER", None)
+    assert asyncio.run(docs.page(request, request)).body == first
 
 
 def test_every_route_is_in_the_document(server: Running) -> None:

@@ -23,6 +23,7 @@ from http_server import WAIT, Running, served, started
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
 LASTING = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}
 WAITS = ("--drain-seconds", "100")
+JSON = {"content-type": "application/json"}
 Command = Callable[..., SimpleNamespace]
 
 
@@ -31,7 +32,7 @@ def stream(server: Running, **more: object) -> Iterator[HTTPResponse]:
     """A stream that has begun."""
     line = server.connection()
     body = json.dumps({**LASTING, **more})
-    line.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+    line.request("POST", "/v1/completions", body, JSON)
     answer = line.getresponse()
     assert answer.status == 200 and answer.readline().startswith(b"data: ")
     yield answer
@@ -80,6 +81,28 @@ def test_a_signal_to_the_whole_group_drains_too(number: signal.Signals) -> None:
             assert answer.read().endswith(b"data: [DONE]\n\n")
             assert server.process.wait(WAIT) == 0
             assert not any(one.alive for one in members)
+
+
+def test_an_answer_that_is_being_read_is_sent() -> None:
+    """Whole, and much larger than what the system keeps of a connection."""
+    body = {"prompt": [300] * 400, "n": 60, "max_tokens": 1, "echo": True, "logprobs": 20}
+    with started(*WAITS) as server:
+        line = server.connection()
+        line.request("POST", "/v1/completions", json.dumps(body), JSON)
+        answer = line.getresponse()  # its head alone is read
+        server.process.terminate()
+        eventually(lambda: draining(server))
+        time.sleep(0.5)
+        assert server.process.poll() is None
+        assert len(json.loads(answer.read())["choices"]) == 60
+        line.close()
+        assert server.process.wait(WAIT) == 0
+
+
+def test_what_nobody_reads_is_waited_for_no_longer_than_anything() -> None:
+    with started("--drain-seconds", "0.5", **SLOW) as server, stream(server, echo=True):
+        server.process.terminate()
+        assert server.process.wait(WAIT) == 0
 
 
 def test_a_second_signal_does_not_wait() -> None:

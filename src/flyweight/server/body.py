@@ -5,6 +5,7 @@ decoded, its values before they are checked.  A field that is null is as good as
 dialect.
 """
 
+import json
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
 BOTH = "x-either-way"  # and those whose limit counts from 0 either way
 ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
+Step = tuple["Step | None", int | str]  # a key, and the one before: paths share their beginnings
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
 
@@ -138,7 +140,15 @@ def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
 
 
 def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
-    """Why a body cannot be read: a number that no float can hold is named by its field."""
+    """Why a body cannot be read: a number that JSON or a float does not have is named by its
+    field.
+    """
+    place = _no_number(raw)
+    if place is not None:
+        value = place.pop()
+        name = ".".join(place)[:200] or "body"
+        words = f"{name} = {value} is not valid; allowed: finite numbers"
+        return HttpError(400, words, name, "bad_value")
     with suppress(msgspec.DecodeError, RecursionError):
         for name, part in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
             try:
@@ -148,3 +158,35 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
                 words = f"{name[:200]} = {value} is not valid; allowed: numbers that a float holds"
                 return HttpError(400, words, name[:200], "bad_value")
     return HttpError(400, f"the body is not valid JSON: {error}")
+
+
+class _NoNumber(str):
+    """What Python's json writes for a float that is none: NaN, Infinity or -Infinity."""
+
+
+def _no_number(raw: bytes) -> list[str] | None:
+    """The keys that lead to the first of them, and itself; none where all else is wrong too."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    try:
+        whole = json.loads(raw, parse_constant=_NoNumber)
+    except (ValueError, RecursionError):
+        return None
+    left: list[tuple[Step | None, Any]] = [(None, whole)]
+    while left:
+        step, value = left.pop()
+        if isinstance(value, _NoNumber):
+            return [*_keys(step), str(value)]
+        inside: list[tuple[int | str, Any]] = []
+        if isinstance(value, dict | list):
+            inside += value.items() if isinstance(value, dict) else enumerate(value)
+        left.extend(((step, key), one) for key, one in reversed(inside))
+    return None
+
+
+def _keys(step: Step | None) -> list[str]:
+    found: list[str] = []
+    while step is not None:
+        step, key = step
+        found.append(str(key))
+    return found[::-1]

@@ -35,7 +35,6 @@ class Bundle:
         seconds = front.settings.request_seconds
         left = max(0.0, seconds - (time.monotonic() - came))
         self._late = asyncio.get_running_loop().call_later(left, self._too_late)
-        front.active += 1
         try:
             for one in asked:
                 self._submit(one)
@@ -58,7 +57,6 @@ class Bundle:
             self.front.client.leave(stream)
             self.front.watch.ended(stream)
         self.front.door.leave(self.place, self.place.requests, self.place.tokens)
-        self.front.active -= 1
 
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
         """What is new, with the number of the prompt it belongs to, until all has come.  Raises

@@ -71,7 +71,7 @@ class Front:
         self.metrics = Metrics(self.counts, client, self.names[0], self.door.refused)
         self.ledger = ledger
         self.created = int(time.time())
-        self.active = 0  # HTTP requests that have begun and not ended
+        self.document: asyncio.Future[bytes] | None = None  # of its routes, once it was asked for
         self.judges = Judges(
             lambda: spelled(asking.tokenizer),
             settings.compile_seconds,

@@ -99,6 +99,7 @@ class Life:
         self.show, self.wishes, self.path = order.show, order.wishes, path
         self.front: Front | None = None
         self.http: Server | None = None
+        self.crowd: Crowd | None = None
         self.code = 0
         self._loading: asyncio.Task[Front] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -178,9 +179,10 @@ class Life:
 
     async def _serve(self, front: Front, sock: socket.socket) -> None:
         server = self.server
+        self.crowd = crowd = Crowd(server, room(server.connections))
         config = uvicorn.Config(
             make_app(front),
-            http=Crowd(server, room(server.connections)).protocol(),  # type: ignore[arg-type]
+            http=crowd.protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -234,11 +236,11 @@ class Life:
         self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
 
     async def _drain(self, front: Front) -> None:
-        """Takes nothing new, and waits for what is running."""
+        """Takes nothing new, and waits until all answers are sent."""
         front.door.draining = True
+        assert self.http is not None and self.crowd is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + self.server.drain_seconds
-        while front.active and loop.time() < until:
+        while self.crowd.answering and loop.time() < until:
             await asyncio.sleep(POLL)
-        assert self.http is not None
         self.http.stop()

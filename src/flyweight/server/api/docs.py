@@ -4,6 +4,7 @@ Invariant: the page loads nothing but this server's own files and may ask nobody
 nothing, so they need no key, and the document, which does, is asked for with the reader's.
 """
 
+import asyncio
 import gzip
 from functools import cache
 from importlib.resources import files
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.front import Front
-from flyweight.server.http.sse import reply
+from flyweight.server.http.sse import encode
 
 FOLDER = files("flyweight.server") / "swagger"
 KINDS = {"js": "text/javascript", "css": "text/css"}
@@ -24,14 +25,21 @@ HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff
 
 
 async def openapi(front: Front, request: Request) -> Response:
+    """Made for who asks first; others that ask meanwhile wait for the same."""
+    if front.document is None:
+        front.document = asyncio.ensure_future(front.aside(_document, front))
+    return Response(await asyncio.shield(front.document), 200, media_type="application/json")
+
+
+def _document(front: Front) -> bytes:
     from flyweight.server.openapi import document  # it is made of the routes, this one too
 
     facts = front.client.facts
-    return reply(await front.aside(document, facts["vocab"], facts["width"], front.settings))
+    return encode(document(facts["vocab"], facts["width"], front.settings))
 
 
 async def page(front: Front, request: Request) -> Response:
-    return Response((FOLDER / "page.html").read_bytes(), 200, HEADERS, "text/html")
+    return Response(plain("page.html"), 200, HEADERS, "text/html")
 
 
 async def static(front: Front, request: Request) -> Response:
@@ -41,10 +49,16 @@ async def static(front: Front, request: Request) -> Response:
     media = KINDS[name.rsplit(".", 1)[1]]
     kept = held(name)
     if kept is None:
-        return Response((FOLDER / name).read_bytes(), 200, head, media)
+        return Response(plain(name), 200, head, media)
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(kept, 200, {**head, "content-encoding": "gzip"}, media)
     return Response(unpacked(name), 200, head, media)
+
+
+@cache
+def plain(name: str) -> bytes:
+    """A file that is small enough to be kept as it is."""
+    return (FOLDER / name).read_bytes()
 
 
 @cache

@@ -57,7 +57,13 @@ class Crowd:
 
     def __init__(self, limits: ServerSettings, most: int) -> None:
         self.limits, self.most = limits, most
+        self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
+
+    @property
+    def answering(self) -> bool:
+        """Whether somebody still waits for an answer, or for the rest of one."""
+        return any(one.answering for one in self.open)
 
     def protocol(self) -> Callable[..., asyncio.Protocol]:
         """What uvicorn makes connections with."""
@@ -79,6 +85,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.crowd.open.add(self)
         self.crowd.idle[self] = None
         self._await_head()
         if len(self.connections) > self.crowd.most:
@@ -87,11 +94,18 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_clock()
         self._unblock()
+        self.crowd.open.discard(self)
         self.crowd.idle.pop(self, None)
         super().connection_lost(error)
         for cycle in self.running:  # uvicorn tells the newest only
             cycle.disconnected = True
             cycle.message_event.set()
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request that has come whole is not answered, or its answer is not sent."""
+        come = any(not cycle.more_body for cycle in self.running)
+        return come or self.transport.get_write_buffer_size() > 0
 
     def give_way(self) -> None:
         """Closed, because there are too many."""

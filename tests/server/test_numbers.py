@@ -1,0 +1,39 @@
+"""Numbers that JSON does not have, as Python's json writes them: refused by the field's name."""
+
+from typing import Any
+
+import pytest
+
+from flyweight.server.api.completions import CompletionBody
+from flyweight.server.body import read
+from flyweight.server.http.errors import HttpError
+from flyweight.server.settings import ServerSettings
+
+
+def refusal(raw: str) -> HttpError:
+    request: Any = None
+    with pytest.raises(HttpError) as caught:
+        read(ServerSettings(), request, raw.encode(), CompletionBody)
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "n", "prompt"])
+def test_a_number_that_is_none_names_its_field(name: str, number: str) -> None:
+    error = refusal(f'{{"model": "m", "prompt": "NaN", "{name}": {number}, "user": "x"}}')
+    assert error.param == name and error.code == "bad_value"
+    assert error.message == f"{name} = {number} is not valid; allowed: finite numbers"
+
+
+def test_a_place_within_a_field_is_told() -> None:
+    assert refusal('{"logit_bias": {"5": 1, "7": NaN}, "n": NaN}').param == "logit_bias.7"
+    assert refusal('{"prompt": [1, 2, Infinity]}').param == "prompt.2"
+
+
+@pytest.mark.parametrize(
+    "raw", ["NaN", "[NaN]", '{"prompt": NaN', '{"n": nan}', '{"a": NaN, "b": }', '{"a": "NaN",}',
+            "[" * 100_000 + "NaN", '{"n": %s, "top_p": NaN}' % ("9" * 10**4)],
+)  # fmt: skip
+def test_what_is_no_json_either_way_is_refused(raw: str) -> None:
+    assert len(refusal(raw).message) < 300
