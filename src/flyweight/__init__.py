@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flyweight.errors import CheckpointError, ConfigError, FlyweightError, RequestError
     from flyweight.llm import LLM
     from flyweight.lowlevel import KVCacheModel
+    from flyweight.repetition import RepetitionDetectionParams
     from flyweight.results import (
         CompletionOutput,
         EmbeddingOutput,
@@ -42,6 +43,7 @@ __all__ = [
     "KVCacheModel",
     "Logprob",
     "PoolingParams",
+    "RepetitionDetectionParams",
     "RequestError",
     "RequestMetrics",
     "RequestOutput",
@@ -59,6 +61,7 @@ _ROOMS = {
     **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "tasks"),
     "SamplingParams": "types",
     "StructuredOutputs": "structured",
+    "RepetitionDetectionParams": "repetition",
     "Settings": "config",
     **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "results"),
     **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "results"),

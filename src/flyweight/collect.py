@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from flyweight.repetition import FOUND
 from flyweight.results import (
     CompletionOutput,
     EmbeddingOutput,
@@ -259,6 +260,8 @@ class Collector:
             choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
         elif event.error:
             choice.reason = event.error
+        elif finish is Finish.REPETITION:
+            choice.reason = FOUND
         elif event.stop_token in self.request.params.stop_token_ids:
             choice.reason = event.stop_token
 

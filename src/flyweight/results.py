@@ -129,9 +129,10 @@ class PromptLogprobs(Sequence[dict[int, Logprob] | None]):
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One choice.  `delta` is the text that is new since the last output of a stream.
-    `finish_reason` is "stop", "length", "abort", "error" or None while running; `stop_reason` the
-    stop string or the id of `stop_token_ids` that ended it, None where it was the model's own end,
-    or what a function of the caller's raised; `score` what ranked an answer of a beam search.
+    `finish_reason` is "stop", "length", "abort", "error", "repetition" or None while running;
+    `stop_reason` the stop string or the id of `stop_token_ids` that ended it, None where it was the
+    model's own end, or what a function of the caller's raised; `score` what ranked an answer of a
+    beam search.
     """
 
     index: int

@@ -13,6 +13,7 @@ from typing import Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, number, require, strings, whole, within
+from flyweight.repetition import RepetitionDetectionParams
 from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 
@@ -64,6 +65,7 @@ class SamplingParams:
     generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
     `structured_outputs` says what the text must look like; where it is complete, it ends.
     `logprob_token_ids` asks for these ids' log-probabilities in place of the best ones.
+    `repetition_detection` ends an answer that goes round in circles.
     """
 
     n: int = 1
@@ -105,6 +107,7 @@ class SamplingParams:
     logits_processors: tuple[Processor, ...] = ()
     structured_outputs: StructuredOutputs | None = None
     logprob_token_ids: tuple[int, ...] = ()
+    repetition_detection: RepetitionDetectionParams | None = None
 
     @property
     def scored(self) -> int | None:
@@ -205,6 +208,10 @@ class SamplingParams:
         outputs = self.structured_outputs
         known = outputs is None or isinstance(outputs, StructuredOutputs)
         require(known, "structured_outputs", type(outputs).__name__, "a StructuredOutputs, or none")
+        circles = self.repetition_detection
+        known = circles is None or isinstance(circles, RepetitionDetectionParams)
+        allowed = "a RepetitionDetectionParams, or none"
+        require(known, "repetition_detection", type(circles).__name__, allowed)
         if self.logprob_token_ids and self.max_tokens == 0:
             raise RequestError(
                 "logprob_token_ids, and max_tokens = 0 leaves no token to tell of them with; leave "
@@ -221,12 +228,14 @@ class SamplingParams:
 
 
 class Finish(Enum):
-    """Why a sequence ended; the values are OpenAI's words where it has one."""
+    """Why a sequence ended; the values are OpenAI's words where it has one,
+    else vLLM's."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from flyweight.engine.runner import Ticket
+from flyweight.repetition import RepetitionDetectionParams
 from flyweight.sampling.beam import Hypothesis, State, advance, rules
 from flyweight.types import Request
 from flyweight.wire import I32, Batch, Sampled
@@ -142,8 +143,9 @@ def search(request: Request) -> tuple[Hypothesis, ...]:
 
 @cache
 def _answer(
-    prompt: tuple[int, ...], seed: int, choice: int, room: int, least: int, stop: frozenset[int]
-) -> tuple[int, ...]:
+    prompt: tuple[int, ...], seed: int, choice: int, room: int, least: int, stop: frozenset[int],
+    circles: RepetitionDetectionParams | None,
+) -> tuple[int, ...]:  # fmt: skip
     seen: list[int] = []
     for position, token in enumerate(prompt):
         seen.append(content(token, position, seen[-1] if seen else 0))
@@ -152,18 +154,26 @@ def _answer(
         banned = stop if len(out) < least else frozenset()
         token = draw(tuple(seen), seed, choice, len(seen), banned)
         out.append(token)
-        if token in stop:
+        if token in stop or (circles and len(out) >= least and goes_round(out, circles)):
             break
         seen.append(content(token, len(seen), seen[-1]))
     return tuple(out)
 
 
+def goes_round(text: Sequence[int], circles: RepetitionDetectionParams) -> bool:
+    """Whether a text ends with a pattern so often: tried as it is defined."""
+    text, count = list(text), circles.min_count
+    sizes = range(max(1, circles.min_pattern_size), circles.max_pattern_size + 1)
+    return any(text[-size * count :] == text[-size:] * count for size in sizes)
+
+
 def answer(request: Request, choice: int) -> tuple[int, ...]:
     """The oracle: one sequence, one token after the other."""
-    least = request.params.min_tokens
+    params = request.params
     return _answer(
-        request.tokens, request.seed, choice, request.max_tokens, least, request.stop_ids
-    )
+        request.tokens, request.seed, choice, request.max_tokens, params.min_tokens,
+        request.stop_ids, params.repetition_detection,
+    )  # fmt: skip
 
 
 def scores(request: Request) -> list[float]:

@@ -22,6 +22,7 @@ OFTEN = (
     "scored rows",
     "search",
     "sat out",
+    "repetition",
 )
 
 

@@ -20,8 +20,11 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, State
 from flyweight.kv.blocks import BlockPool, Table
+from flyweight.repetition import RepetitionDetectionParams
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Finish, Request, SamplingParams
+
+CIRCLES = RepetitionDetectionParams(max_pattern_size=3, min_pattern_size=1, min_count=2)
 
 
 class Wrong(AssertionError):
@@ -103,6 +106,7 @@ def _request(rng: random.Random, i: int, stems: list[list[int]], searches: float
         max_tokens=most,
         min_tokens=rng.choice((0, 0, rng.randint(0, most))),
         prompt_logprobs=rng.choice((None, None, None, 0)),
+        repetition_detection=rng.choice((None, None, None, CIRCLES)),
     )
     pooling = None
     if rng.random() < 0.15:
@@ -323,7 +327,9 @@ class Harness:
             require(text == right[: len(text)], f"{request.id}/{index}: {text}, not {right}")
             return
         require(text == right, f"{request.id}/{index}: {text}, not {right}")
-        due = Finish.STOP if right[-1] in request.stop_ids else Finish.LENGTH
+        due = Finish.LENGTH if len(right) == request.max_tokens else Finish.REPETITION
+        due = Finish.STOP if right[-1] in request.stop_ids else due
+        self.counts["repetition"] += due is Finish.REPETITION
         require(finish is due, f"{request.id}/{index} ended by {finish}, not {due}")
 
     def _check_vector(self, request: Request, finish: Finish) -> None:

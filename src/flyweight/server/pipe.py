@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from flyweight.repetition import RepetitionDetectionParams
 from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import (
@@ -29,7 +30,7 @@ from flyweight.types import (
 LENGTH = struct.Struct("<I")
 LONGEST = 1 << 30  # bytes of a frame
 PLAIN = SamplingParams()
-FORM = "structured_outputs"
+FORM, CIRCLES = "structured_outputs", "repetition_detection"
 LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 
@@ -67,6 +68,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
         params = {n: v for n, v in given.items() if n not in LOCAL and v != getattr(PLAIN, n)}
         if request.params.structured_outputs is not None:
             params[FORM] = request.params.structured_outputs.given
+        if CIRCLES in params:
+            params[CIRCLES] = asdict(params[CIRCLES])
         return cls(
             id=request.id,
             tokens=array("i", request.tokens).tobytes(),
@@ -90,6 +93,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
         params = dict(self.params)
         if FORM in params:
             params[FORM] = StructuredOutputs(**params[FORM])
+        if CIRCLES in params:
+            params[CIRCLES] = RepetitionDetectionParams(**params[CIRCLES])
         return Request(
             id=self.id,
             tokens=tuple(memoryview(self.tokens).cast("i")),

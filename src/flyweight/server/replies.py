@@ -26,7 +26,7 @@ class ChatChoice(TypedDict):
     index: int
     message: Object
     logprobs: Object | None
-    finish_reason: Literal["stop", "length", "tool_calls", "abort"]
+    finish_reason: Literal["stop", "length", "tool_calls", "abort", "repetition"]
     stop_reason: str | int | None
     token_ids: NotRequired[list[int]]
 
@@ -47,7 +47,7 @@ class CompletionChoice(TypedDict):
     index: int
     text: str
     logprobs: Object | None
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: Literal["stop", "length", "abort", "repetition"]
     stop_reason: str | int | None
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from flyweight.errors import RequestError
+from flyweight.repetition import LARGEST, LONGEST, RepetitionDetectionParams
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
 from flyweight.server.body import limited
 from flyweight.server.settings import MOST_PRIORITY
@@ -91,6 +92,16 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
+
+
+class Circles(BaseModel):
+    """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    max_pattern_size: int = Field(0, ge=0, le=LARGEST)
+    min_pattern_size: int = Field(0, ge=0, le=LARGEST)
+    min_count: int = Field(0, ge=0, le=LONGEST)
 
 
 class Options(BaseModel):
@@ -178,6 +189,9 @@ class Sampling(Options):
     media_io_kwargs: Nothing = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    repetition_detection: Circles | None = Field(
+        None, description="Ends an answer whose last tokens repeat a pattern so often."
+    )
 
     @property
     def form_place(self) -> str:
@@ -194,6 +208,9 @@ class Sampling(Options):
         found = self.drawn(defaults)
         if self.logit_bias:
             found["logit_bias"] = biases(self.logit_bias)
+        if self.repetition_detection is not None:
+            circles = RepetitionDetectionParams(**self.repetition_detection.model_dump())
+            found["repetition_detection"] = circles
         form = constraint(self.response_format, self.structured_outputs)
         if form is not None:
             found["structured_outputs"] = form

@@ -35,7 +35,7 @@ RESIDENCY = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 1200.0, 1800.0,
 )  # fmt: skip
-REASONS = ("stop", "length", "abort", "error")
+REASONS = ("stop", "length", "abort", "error", "repetition")
 FIELDS = [one.name for one in fields(Totals)]
 
 

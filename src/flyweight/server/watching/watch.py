@@ -11,7 +11,7 @@ from typing import Protocol
 from flyweight.collect import Collector, VectorCollector
 from flyweight.server.pipe import News, Stepped
 from flyweight.server.remote.client import Stream
-from flyweight.server.watching.counts import Counts
+from flyweight.server.watching.counts import REASONS, Counts
 
 INTERVAL = 10.0  # seconds between two lines about the same
 
@@ -119,6 +119,6 @@ class Watch:
 
 
 def _reason(stream: Stream, finish: str | None) -> str:
-    if finish in ("stop", "length", "abort", "error"):
+    if finish in REASONS:
         return finish
     return "error" if stream.error is not None else "abort"
