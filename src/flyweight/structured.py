@@ -28,9 +28,10 @@ BOUNDED = re.compile(rf"(?:{_BLANK}(?:\?|\{{\d{{1,2}}(?:,\d{{1,2}})?\}})?){{0,8}
 @dataclass(frozen=True, slots=True)
 class StructuredOutputs:
     """vLLM's options; exactly one of the first five.  `json` is a schema, an object or its text
-    (kept as text); `grammar` is Lark as llguidance reads it.  JSON is written with at most one
-    space after a comma or colon; `disable_any_whitespace` leaves that out too, and
-    `whitespace_pattern`, a regex of bounded length, puts other white space there.
+    (kept as text); `grammar` is GBNF as llama.cpp reads it (its rules are `name ::= …`), or Lark as
+    llguidance does.  JSON is written with at most one space after a comma or colon;
+    `disable_any_whitespace` leaves that out too, and `whitespace_pattern`, a regex of bounded
+    length, puts other white space there.
     `disable_additional_properties` closes objects that name properties.  Raises `RequestError`.
     """
 

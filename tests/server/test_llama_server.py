@@ -1,6 +1,7 @@
 """llama-server's /completion."""
 
 import json
+import re
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_a_schema_is_kept_to(server: Running) -> None:
     assert json.loads(got["content"]) in ("a", 5)
     got = server.post("/completion", {"prompt": "x", "json_schema": {"uniqueItems": True}})
     assert got.status == 400 and "json_schema: at '#'" in got.json["error"]["message"]
+
+
+def test_a_grammar_is_kept_to(server: Running) -> None:
+    """GBNF, as llama-server's clients send it; elsewhere too, and Lark here."""
+    text = 'root ::= "<" x-y ">"\nx-y ::= [a-f]{3} | "no"  # one of them\n'
+    asked = {"prompt": "x", "grammar": text, "seed": 1, "temperature": 1}
+    got = server.post("/completion", asked)
+    assert re.fullmatch("<([a-f]{3}|no)>", got.json["content"]), got.body
+    assert server.post("/completion", {**asked, "grammar": 'start: "yes"'}).json["content"] == "yes"
+    assert server.post("/completion", {**asked, "grammar": "", "n_predict": 2}).status == 200
+    body = {"prompt": "x", "structured_outputs": {"grammar": text}}
+    (choice,) = server.post("/v1/completions", body).json["choices"]
+    assert re.fullmatch("<([a-f]{3}|no)>", choice["text"])
+    got = server.post("/completion", {**asked, "grammar": text + "x-y ::= [z]"})
+    assert got.status == 400 and got.json["error"]["param"] == "grammar"
+    assert got.json["error"]["message"] == "grammar: line 3: the rule 'x-y' is defined twice"
+    got = server.post("/completion", {**asked, "json_schema": {}})
+    assert got.status == 400 and "allowed: one of them" in got.json["error"]["message"]
 
 
 def test_a_draw_can_be_repeated(server: Running) -> None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flyweight.errors import RequestError
+from flyweight.sampling.gbnf import is_gbnf
+from flyweight.sampling.gbnf_lark import lark
 from flyweight.sampling.schema import prepared
 from flyweight.structured import NAME, StructuredOutputs
 from flyweight.untrusted import one_line, shown
@@ -79,7 +81,8 @@ def source(outputs: StructuredOutputs) -> str:
 
     kind = outputs.kind
     if kind == "grammar":
-        return str(LLMatcher.grammar_from_lark(str(outputs.grammar)))
+        text = str(outputs.grammar)
+        return str(LLMatcher.grammar_from_lark(lark(text) if is_gbnf(text) else text))
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(str(outputs.regex)))
     if kind == "choice":

@@ -79,7 +79,7 @@ class Structured(BaseModel):
     json_object: bool | None = None
     regex: Source | None = None
     choice: list[str] | None = Field(None, min_length=1, max_length=MOST_CHOICES)
-    grammar: Source | None = Field(None, description="Lark, as llguidance reads it.")
+    grammar: Source | None = Field(None, description="GBNF, or Lark as llguidance reads it.")
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     whitespace_pattern: Annotated[str, Field(max_length=256)] | None = None
@@ -111,6 +111,14 @@ def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
     """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
     try:
         return StructuredOutputs(json=schema)
+    except RequestError as error:
+        raise worded(error, place) from None
+
+
+def grammar_in(place: str, grammar: str) -> StructuredOutputs:
+    """The same of a grammar."""
+    try:
+        return StructuredOutputs(grammar=grammar)
     except RequestError as error:
         raise worded(error, place) from None
 

@@ -16,7 +16,7 @@ from flyweight.collect import Collector, Piece
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane, encoded, too_long
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.formats import schema_in
+from flyweight.server.api.formats import Source, grammar_in, schema_in
 from flyweight.server.api.sampling import TOKEN, Bias, Explain, Id, No, Options, params_of
 from flyweight.server.api.scores import Spelling, token_scores
 from flyweight.server.api.usage import explained, llama_timings
@@ -85,6 +85,7 @@ class LlamaBody(Options):
     n_cache_reuse: Off | None = None
     min_keep: Off | None = None
     json_schema: dict[str, Any] | None = None
+    grammar: Source = Field("", description="GBNF, or Lark; empty: none.")
     id_slot: Literal[-1] | None = None
     post_sampling_probs: No | None = None
     return_progress: No | None = None
@@ -100,6 +101,10 @@ class LlamaBody(Options):
             found["repetition_penalty"] = self.repeat_penalty
         if self.json_schema is not None:
             found["structured_outputs"] = schema_in("json_schema", self.json_schema)
+        if self.grammar:
+            if self.json_schema is not None:
+                raise RequestError("json_schema and grammar: allowed: one of them", "grammar")
+            found["structured_outputs"] = grammar_in("grammar", self.grammar)
         if self.n_probs:
             found["logprobs"] = self.n_probs
         if self.logit_bias:
@@ -122,7 +127,7 @@ async def completion(front: Front, request: Request) -> Response:
     prompts = body.prompts(front)
     salt = "" if body.cache_prompt else uuid4().hex
     lane = Lane(salt, explain=bool(body.return_cache_explanation))
-    asked = await front.ask(prompts, params, lane, "json_schema")
+    asked = await front.ask(prompts, params, lane, "grammar" if body.grammar else "json_schema")
     return await answer(
         front,
         request,

@@ -241,7 +241,8 @@ def worded(error: RequestError, place: str) -> RequestError:
     """A refusal that names the client's own field."""
     if not place or (error.field != NAME and not error.field.startswith(f"{NAME}.")):
         return error
-    return RequestError(str(error).replace(f"{NAME}.json", place, 1), place.split(".")[0])
+    kind = "grammar" if str(error).startswith(f"{NAME}.grammar") else "json"
+    return RequestError(str(error).replace(f"{NAME}.{kind}", place, 1), place.split(".")[0])
 
 
 def _send(process: Process, message: object) -> None:

@@ -1,0 +1,336 @@
+"""A reader of GBNF, the grammars of llama.cpp and of those that learned from it.
+
+Invariant: what comes out is a grammar whose every name is defined and whose size and depth are
+bounded; anything else is a `RequestError` with the line, the piece and what is allowed there.  The
+text is read once.  Does not know how a grammar is matched: that is for `sampling.gbnf_lark`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from flyweight.errors import RequestError, nearest
+from flyweight.structured import NAME
+from flyweight.untrusted import shown
+
+DEEPEST = 48  # parentheses within each other
+MOST_MARKS = 3  # of repetition, one after the other
+MOST_RULES = 4096
+MOST_REPEATS = 10_000
+HIGHEST = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)  # halves of pairs, which no text has
+
+MARK = re.compile(r"^[ \t]*+[A-Za-z0-9_-]++[ \t]*+::=", re.M)
+PIECE = re.compile(
+    r"(?P<blank>(?:[ \t]|\#[^\r\n]*+)++)|(?P<line>\r\n|\r|\n)|(?P<name>[A-Za-z0-9_-]++)"
+    r"|(?P<is>::=)|(?P<text>\"(?:[^\"\\]|\\.)*+\")|(?P<class>\[(?:[^\]\\]|\\.)*+\])"
+    r"|(?P<token>!?<[^<>\s]*+>)|(?P<mark>[|()*+?{},.])|(?P<other>.)",
+    re.S,
+)
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]-]))")
+PLAIN = {"n": "\n", "r": "\r", "t": "\t"}
+SPECIAL = re.compile(r"<[A-Za-z0-9_|/.:@-]+>")
+ELEMENTS = '"text", [a-z], ., a rule\'s name, <token>, ( )'
+ESCAPES = r"\n \r \t \\ \" \[ \] \- \xHH \uHHHH \UHHHHHHHH"
+REPEATS = f"{{m}}, {{m,}} or {{m,n}} of 0 to {MOST_REPEATS}, the least first"
+ONE_LINE = "a rule ends with its line, unless that ends with | or is within ( )"
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character out of ranges, which are in order and apart."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A special token by its spelling."""
+
+    spelling: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A rule."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """So many of a thing; a `most` of None is without end."""
+
+    item: "Node"
+    least: int
+    most: int | None
+
+
+Node = Chars | Token | Name | Sequence | Choice | Repeat
+
+
+def is_gbnf(text: str) -> bool:
+    """Whether a line of it defines a rule as GBNF does; in Lark that is `name:`."""
+    return MARK.search(text.replace("\r", "\n")) is not None
+
+
+def read(text: str) -> dict[str, Node]:
+    """The rules by name, `root` among them.  Raises `RequestError`."""
+    rules = _Reader(text).rules()
+    if "root" not in rules:
+        raise refused(1, f"no rule is named 'root'{nearest('root', rules)}; a text begins with it")
+    for node in rules.values():
+        _defined(node, rules)
+    return rules
+
+
+def refused(line: int, what: str) -> RequestError:
+    return RequestError(f"{NAME}.grammar: line {line}: {what}", NAME)
+
+
+def merged(ranges: list[tuple[int, int]]) -> Ranges:
+    """The same characters, in order and apart, without halves of pairs."""
+    found: list[tuple[int, int]] = []
+    low, high = SURROGATES
+    parts = [(a, min(b, low - 1)) for a, b in ranges] + [(max(a, high + 1), b) for a, b in ranges]
+    for first, last in sorted(part for part in parts if part[0] <= part[1]):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def _defined(node: Node, rules: dict[str, Node]) -> None:
+    if isinstance(node, Name):
+        if node.name not in rules:
+            hint = nearest(node.name, rules)
+            raise refused(node.line, f"the rule {shown(node.name)} is nowhere defined{hint}")
+    elif isinstance(node, Repeat):
+        _defined(node.item, rules)
+    elif isinstance(node, Sequence | Choice):
+        for part in node.items if isinstance(node, Sequence) else node.options:
+            _defined(part, rules)
+
+
+class _Reader:
+    """Goes through the pieces once; `_at` is the next one."""
+
+    def __init__(self, text: str) -> None:
+        self._pieces: list[tuple[str, str]] = []
+        for one in PIECE.finditer(text):
+            if one.lastgroup != "blank":
+                self._pieces.append((str(one.lastgroup), one.group()))
+            if one.lastgroup == "other":  # refused when it is met; behind it, quotes might not pair
+                break
+        self._pieces.append(("end", ""))
+        self._at, self._line = 0, 1
+
+    def rules(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        while self._skip() != "end":
+            line, name = self._line, self._piece
+            if self._kind != "name":
+                raise self._wrong(f"no rule begins so; allowed: name ::= …; {ONE_LINE}")
+            self._next()
+            if self._kind != "is":
+                raise self._wrong(f"::= is missing after {shown(name)}; {ONE_LINE}")
+            if name in found:
+                raise refused(line, f"the rule {shown(name)} is defined twice")
+            if len(found) == MOST_RULES:
+                raise refused(line, f"more rules than {MOST_RULES}")
+            self._next()
+            self._skip()
+            found[name] = self._choice(0)
+            if self._kind not in ("line", "end"):
+                raise self._wrong(f"not here; allowed: {ELEMENTS}, * + ? {{m,n}}, |, a new line")
+        return found
+
+    @property
+    def _kind(self) -> str:
+        return self._pieces[self._at][0]
+
+    @property
+    def _piece(self) -> str:
+        return self._pieces[self._at][1]
+
+    def _next(self) -> None:
+        kind, piece = self._pieces[self._at]
+        if kind in ("line", "text", "class"):
+            self._line += piece.count("\n") + (piece == "\r")
+        self._at += 1
+
+    def _skip(self) -> str:
+        """Past ends of lines, to a piece of the kind it returns."""
+        while self._kind == "line":
+            self._next()
+        return self._kind
+
+    def _wrong(self, what: str) -> RequestError:
+        piece = shown(self._piece, 40) if self._kind not in ("line", "end") else "the end"
+        return refused(self._line, f"{piece}: {what}")
+
+    def _choice(self, depth: int) -> Node:
+        options = [self._sequence(depth)]
+        while self._piece == "|":
+            self._next()
+            self._skip()
+            options.append(self._sequence(depth))
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _sequence(self, depth: int) -> Node:
+        items: list[Node] = []
+        while True:
+            if depth:
+                self._skip()
+            item = self._element(depth)
+            if item is None:
+                return items[0] if len(items) == 1 else Sequence(tuple(items))
+            items.append(self._repeated(item, depth))
+
+    def _element(self, depth: int) -> Node | None:
+        kind, piece, line = self._kind, self._piece, self._line
+        if piece == "(":
+            return self._group(depth)
+        found: Node
+        if kind == "text":
+            chars = tuple(Chars(((code, code),)) for code, _ in self._codes(piece[1:-1]))
+            found = chars[0] if len(chars) == 1 else Sequence(chars)
+        elif kind == "class":
+            found = self._class(piece)
+        elif kind == "token":
+            found = self._token(piece)
+        elif kind == "name":
+            if self._pieces[self._at + 1][0] == "is":
+                if depth:
+                    return None
+                raise self._wrong('a rule begins on a line of its own; an empty one is name ::= ""')
+            found = Name(piece, line)
+        elif piece == ".":
+            found = Chars(merged([(0, HIGHEST)]))
+        else:
+            if kind == "other":
+                raise self._other(piece)
+            if piece and piece in "*+?{":
+                raise self._wrong("nothing stands before it that could be repeated")
+            return None
+        self._next()
+        return found
+
+    def _other(self, piece: str) -> RequestError:
+        if piece in ('"', "["):
+            return self._wrong("no end of it was found")
+        return self._wrong(f"not known here; allowed: {ELEMENTS}")
+
+    def _group(self, depth: int) -> Node:
+        line = self._line
+        if depth == DEEPEST:
+            raise self._wrong(f"more than {DEEPEST} parentheses within each other")
+        self._next()
+        found = self._choice(depth + 1)
+        if self._piece != ")":
+            raise self._wrong(f"')' is missing, for the '(' of line {line}")
+        self._next()
+        return found
+
+    def _token(self, piece: str) -> Token:
+        if piece.startswith("!"):
+            raise self._wrong("'any token but this' is not supported; allowed: <token>")
+        if piece.startswith("<["):
+            raise self._wrong("a token by its id is not supported; allowed: its spelling, <token>")
+        if SPECIAL.fullmatch(piece) is None:
+            raise self._wrong("no special token; allowed: letters, digits and _ | / . : @ - in < >")
+        return Token(piece)
+
+    def _class(self, piece: str) -> Chars:
+        negated = piece.startswith("[^")
+        inside = piece[1 + negated : -1]
+        if not inside:
+            raise self._wrong("a class without characters; ']' as one is written \\]")
+        ranges: list[tuple[int, int]] = []
+        codes = self._codes(inside)
+        at = 0
+        while at < len(codes):
+            # A '-' that is the last, or comes after a backslash, stands for itself.
+            last = at + 2 if codes[at + 1 : at + 2] == [(ord("-"), False)] else at
+            last = last if last < len(codes) else at
+            low, high = codes[at][0], codes[last][0]
+            if high < low:
+                pair = shown(f"{chr(low)}-{chr(high)}")
+                raise self._wrong(f"the range {pair} ends before it begins")
+            ranges.append((low, high))
+            at = last + 1
+        found = merged(ranges)
+        if negated:
+            edges = [-1, *(edge for pair in found for edge in pair), HIGHEST + 1]
+            found = merged([(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)])
+        if not found:
+            raise self._wrong("no character fits this class")
+        return Chars(found)
+
+    def _codes(self, text: str) -> list[tuple[int, bool]]:
+        """The characters of a string or class, and whether each was written as an escape."""
+        found: list[tuple[int, bool]] = []
+        at = 0
+        while at < len(text):
+            if text[at] != "\\":
+                found.append((ord(text[at]), False))
+                at += 1
+                continue
+            one = ESCAPE.match(text, at)
+            if one is None:
+                raise self._wrong(f"{text[at : at + 2]!r} is no escape; allowed: {ESCAPES}")
+            digits = one[1] or one[2] or one[3]
+            code = int(digits, 16) if digits else ord(PLAIN.get(one[4], one[4]))
+            if code > HIGHEST or (self._kind == "text" and 0xD800 <= code <= 0xDFFF):
+                raise self._wrong(f"{one[0]} is no character; allowed: to 10FFFF, no D800 to DFFF")
+            found.append((code, True))
+            at = one.end()
+        return found
+
+    def _repeated(self, item: Node, depth: int) -> Node:
+        for _ in range(MOST_MARKS + 1):
+            if depth:
+                self._skip()
+            piece = self._piece
+            if self._kind != "mark" or piece not in "*+?{":
+                return item
+            if piece == "{":
+                least, most = self._bounds(depth)
+            else:
+                least, most = piece == "+", 1 if piece == "?" else None
+                self._next()
+            item = Repeat(item, int(least), most)
+        raise self._wrong(f"more than {MOST_MARKS} marks of repetition; parentheses are clearer")
+
+    def _bounds(self, depth: int) -> tuple[int, int | None]:
+        line, parts = self._line, [""]
+        while parts[-1] != "}" and len(parts) < 6:
+            self._next()
+            if depth:
+                self._skip()
+            if self._kind not in ("name", "mark"):
+                break
+            parts.append(self._piece)
+        piece = shown("{" + "".join(parts), 40)
+        written = re.fullmatch(r" ([0-9]{1,9})(?: (,)(?: ([0-9]{1,9}))?)? \}", " ".join(parts))
+        if written is None:
+            raise refused(line, f"{piece} is no repetition; allowed: {REPEATS}")
+        least = int(written[1])
+        most = least if written[2] is None else int(written[3]) if written[3] else None
+        if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
+            raise refused(line, f"{piece} is out of range; allowed: {REPEATS}")
+        self._next()
+        return least, most

@@ -1,0 +1,130 @@
+"""GBNF's rules without nesting: each is so many of some rows of symbols.
+
+Invariant: the texts are those of the grammar that was read, and each rule that is left is reached
+from rule 0 and makes some text.  Does not know how anything is matched.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from flyweight.sampling.gbnf import (
+    Chars,
+    Choice,
+    Name,
+    Node,
+    Repeat,
+    Sequence,
+    Token,
+    merged,
+    refused,
+)
+
+Symbol = int | Chars | Token  # a number is a rule's
+
+
+@dataclass(slots=True)
+class Rule:
+    """From `least` to `most` (None: any number) times one of the rows."""
+
+    rows: list[list[Symbol]]
+    least: int = 1
+    most: int | None = 1
+
+
+def flattened(read: dict[str, Node]) -> dict[int, Rule]:
+    """Rules by number; `root` is 0.  Raises `RequestError` where there is no text at all."""
+    rules = _Flat(read).rules
+    makes = _productive(rules)
+    if 0 not in makes:
+        raise refused(1, "no text satisfies it: what begins at 'root' never ends")
+    for rule in rules:
+        rule.rows = [row for row in rule.rows if all(not _lacking(one, makes) for one in row)]
+        if not rule.rows:  # none of them, which is allowed as often as that
+            rule.rows, rule.least, rule.most = [[]], 1, 1
+    return {number: rules[number] for number in _reached(rules)}
+
+
+class _Flat:
+    """Names' rules come first, what is nested in them after."""
+
+    def __init__(self, read: dict[str, Node]) -> None:
+        names = ["root", *(name for name in read if name != "root")]
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self.rules = [Rule([]) for _ in names]
+        for name, rule in zip(names, list(self.rules), strict=True):
+            node = read[name]
+            if isinstance(node, Repeat):
+                rule.rows, rule.least, rule.most = self._rows(node.item), node.least, node.most
+                _settle(rule)
+            else:
+                rule.rows = self._rows(node)
+
+    def _rows(self, node: Node) -> list[list[Symbol]]:
+        if not isinstance(node, Choice):
+            return [self._row(node)]
+        # Characters that are alternatives of each other are one class.
+        ranges = [pair for one in node.options if isinstance(one, Chars) for pair in one.ranges]
+        rows = [self._row(one) for one in node.options if not isinstance(one, Chars)]
+        return [[Chars(merged(ranges))], *rows] if ranges else rows
+
+    def _row(self, node: Node) -> list[Symbol]:
+        if isinstance(node, Sequence):
+            return [self._symbol(one) for one in node.items]
+        return [self._symbol(node)]
+
+    def _symbol(self, node: Node) -> Symbol:
+        if isinstance(node, Chars | Token):
+            return node
+        if isinstance(node, Name):
+            return self._numbers[node.name]
+        repeat = node if isinstance(node, Repeat) else Repeat(node, 1, 1)
+        rule = Rule(self._rows(repeat.item), repeat.least, repeat.most)
+        _settle(rule)
+        self.rules.append(rule)
+        return len(self.rules) - 1
+
+
+def _settle(rule: Rule) -> None:
+    """Nothing, however often, is nothing once."""
+    if rule.most == 0 or not any(rule.rows):
+        rule.rows, rule.least, rule.most = [[]], 1, 1
+
+
+def _lacking(symbol: Symbol, makes: set[int]) -> bool:
+    return isinstance(symbol, int) and symbol not in makes
+
+
+def _productive(rules: list[Rule]) -> set[int]:
+    """The rules that make a text, in time that grows with their length: each row waits for the
+    rules in it, and a rule that makes one tells those who wait.
+    """
+    waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    missing: dict[tuple[int, int], int] = {}
+    ready: list[int] = []
+    for number, rule in enumerate(rules):
+        for i, row in enumerate(rule.rows):
+            named = [one for one in row if isinstance(one, int)]
+            missing[number, i] = len(named)
+            for one in named:
+                waiting[one].append((number, i))
+        if rule.least == 0 or any(not missing[number, i] for i in range(len(rule.rows))):
+            ready.append(number)
+    makes = set(ready)
+    while ready:
+        for place in waiting[ready.pop()]:
+            missing[place] -= 1
+            if not missing[place] and place[0] not in makes:
+                makes.add(place[0])
+                ready.append(place[0])
+    return makes
+
+
+def _reached(rules: list[Rule]) -> list[int]:
+    found, open_ = {0: None}, [0]
+    while open_:
+        for row in rules[open_.pop()].rows:
+            for one in row:
+                if isinstance(one, int) and one not in found:
+                    found[one] = None
+                    open_.append(one)
+    return list(found)
