@@ -154,7 +154,7 @@ class Collector:
         self._time(choice, event)
         for known in event.prompt_logprobs:
             self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
-        if self.request.params.max_tokens == 0:  # the one drawn is not wanted
+        if self.request.params.max_tokens == 0 and not event.error:  # the one drawn is not wanted
             choice.finish = Finish.LENGTH.value if event.finish else None
             return False
         for i, token in enumerate(event.tokens):

@@ -115,3 +115,10 @@ def test_pieces_wait_for_an_interval_from_the_second_on() -> None:
         gathered.feed(Event("r", 0, (token,), finish=finish))
         sizes.append([len(piece.tokens) for piece in gathered.pieces()])
     assert sizes == [[1], [], [], [3], [], [], [3], [], [2]]
+
+
+def test_a_prompt_that_could_not_be_scored_is_no_answer() -> None:
+    failed = collector(max_tokens=0, echo=True, prompt_logprobs=0)
+    failed.feed(event([], Finish.ERROR, error="it broke"))
+    (choice,) = failed.output().outputs
+    assert (choice.finish_reason, choice.stop_reason) == ("error", "it broke")
