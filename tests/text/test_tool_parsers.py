@@ -95,6 +95,13 @@ def test_arguments_written_as_text_are_read() -> None:
     assert read(reading("json"), text).calls == [Call("now", '{"zone": "a\\"b"}')]
 
 
+def test_half_a_character_stays_an_escape() -> None:
+    """Text holds none, so what was made of one could not be sent."""
+    text = '{"name": "now", "arguments": "{\\"zone\\": \\"\\ud83d\\"}"}'
+    (call,) = read(reading("json"), text).calls
+    assert call.arguments == '{"zone": "\\ud83d"}'
+
+
 NEAR = [
     ("hermes", "<tool_call>"),
     ("hermes", "<tool_call"),

@@ -229,3 +229,15 @@ def test_templates_show_which_it_is() -> None:
     assert format_of("auto", "<tool_call>\\n<function=example>") is TAGGED
     assert format_of("auto", "[func_name1(params_name1=value)]") is PYTHONIC
     assert format_of("qwen3_coder", "") is TAGGED and format_of("pythonic", "") is PYTHONIC
+
+
+def test_half_a_character_in_a_value_stays_an_escape() -> None:
+    """Text holds none, so what was made of one could not be sent."""
+    (call,) = read(TAGS, tagged("types", {"a": '["\\ud83d", "\\ud83d\\ude00"]'})).calls
+    assert call.arguments == '{"a": ["\\ud83d", "😀"]}'
+
+
+@pytest.mark.parametrize("name", ["2nd.step", "/path", "-x", ":x", ".x", "now"])
+def test_any_name_a_tool_may_have_begins_a_call(name: str) -> None:
+    how = Reading(PYTHONIC, frozenset({name}))
+    assert calls(read(how, f"[{name}(a=1), {name}()]")) == [(name, {"a": 1}), (name, {})]

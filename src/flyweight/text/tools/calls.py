@@ -11,7 +11,7 @@ from flyweight.text.tools.deltas import Delta, Kind
 from flyweight.text.tools.envelope import CallReader, Envelope, Header
 from flyweight.text.tools.formats import Format
 from flyweight.text.tools.jsontext import BLANKS, Malformed, skipped
-from flyweight.text.tools.pythoncall import PythonCall
+from flyweight.text.tools.pythoncall import PythonCall, begins
 from flyweight.text.tools.xmlcall import Types, XmlCall
 
 
@@ -117,7 +117,7 @@ class CallSplitter:
             self._reader = Header(self.names)
         elif self.form.tagged and text[at] == "<":
             self._reader = XmlCall(self.names, self.typed)
-        elif self.form.pythonic and self._in_list and text[at].isidentifier():
+        elif self.form.pythonic and self._in_list and begins(text, at):
             self._reader = PythonCall(self.names)
         else:
             return self._fail(at)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from flyweight.text.tools.jsontext import BLANKS, JsonScanner, Malformed, skipped
+from flyweight.text.tools.jsontext import BLANKS, JsonScanner, Malformed, sendable, skipped
 
 ARGUMENTS = ("arguments", "parameters")
 KEYS = {"name", "id", "type", *ARGUMENTS}
@@ -133,7 +133,7 @@ class Envelope:
             if not _is_object(value):
                 raise Malformed(end)
             self._given = True
-            self._news.append(value)
+            self._news.append(sendable(value))
 
     def _after(self, text: str, at: int) -> int:
         if text[at] in BLANKS:

@@ -31,6 +31,11 @@ def skipped(text: str, at: int) -> int:
     return found.end()
 
 
+def sendable(text: str) -> str:
+    """JSON text with its halves of characters as escapes: no encoding has bytes for them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class JsonScanner:
     """`done` once the value is whole.  A number is whole when something follows it."""
 

@@ -22,6 +22,12 @@ _LETTERS = re.compile(r"[A-Za-z]*")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]*")
 
 
+def begins(text: str, at: int) -> bool:
+    """Whether a tool's name may begin there."""
+    found = _NAME.match(text, at)
+    return found is not None and found.end() > at
+
+
 class PythonCall:
     """Reads one call."""
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyweight.text.tools.jsontext import BLANKS, Malformed, skipped
+from flyweight.text.tools.jsontext import BLANKS, Malformed, sendable, skipped
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END, CLOSE = "</function>", "</parameter>"
@@ -137,7 +137,7 @@ def valued(text: str, types: frozenset[str]) -> str:
     plain = text.strip()
     try:
         value = json.loads(LITERALS.get(plain, plain))
-        made = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        made = sendable(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
     return made if _is_one(value, types) else json.dumps(text, ensure_ascii=False)
