@@ -41,7 +41,8 @@ def refusal(*words: str, module: str = "flyweight.cli.main serve", **variables: 
         capture_output=True, text=True, timeout=WAIT, env={**os.environ, **variables},
     )  # fmt: skip
     assert done.returncode == 2, done
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines and all(line.startswith("error: ") for line in lines), done.stderr
     return done.stderr
 
 

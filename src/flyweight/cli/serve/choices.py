@@ -1,25 +1,31 @@
 """What was asked for, as `Settings`, `ServerSettings` and entries of the ledger.
 
-Invariant: every option that was given is in one of them, or is refused; all refusals are told at
-once.
+Invariant: every option that was given is in one of them, with a row in the ledger, or is refused;
+all refusals are told at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flyweight.cli.serve.flags import Flag
 from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, key_of_environment, model
-from flyweight.cli.serve.stance import Value, written
+from flyweight.cli.serve.stance import Value, said, written
 from flyweight.cli.serve.stances import STANCES
 from flyweight.cli.serve.values import converted
 from flyweight.cli.serve.words import Asked, flags
 from flyweight.config import Settings
 from flyweight.errors import ConfigError, Refusals
-from flyweight.server.ledger.wishes import Wishes
+from flyweight.server.ledger.wishes import Wish, Wishes
 from flyweight.server.settings import ServerSettings
 
 SECRET = ("api-key",)
+ELSEWHERE = {  # options that have no row of their own in the ledger, and why
+    "model": "`model` of the ledger, and /v1/models, tell what is served",
+    "config": "its options have their rows",
+    "detach": "the command prints what became of it",
+    "json": "what it prints is its effect",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,8 @@ def choose(asked: Asked) -> Choice:
         raise Refusals(refusals)
     on = asked.options
     detach, as_json = on.get("detach") is True, on.get("json") is True
-    given = {name: written(name, value) for name, value in on.items() if name not in SECRET}
-    wishes = Wishes(given, tuple(draft.wishes))
+    given = {name: _given(name, value) for name, value in on.items()}
+    wishes = Wishes(given, tuple(draft.wishes), tuple(_plain(given, on, engine, server)))
     return Choice(engine, server, wishes, draft.format, detach, as_json)
 
 
@@ -72,6 +78,35 @@ def _steps(draft: Draft, refusals: list[str]) -> list[Meaning]:
         elif name in MEANINGS:
             steps.append(MEANINGS[name])
     return steps
+
+
+def _given(name: str, value: Value) -> str:
+    """An option as the ledger may show it."""
+    return f"--{name}" if name in SECRET else written(name, value)
+
+
+def _plain(
+    given: Mapping[str, str], asked: Mapping[str, Value], engine: Settings, server: ServerSettings
+) -> Iterator[Wish]:
+    """What became of options that set a value as it is."""
+    for name, flag in flags().items():
+        room, _, field = flag.sets.partition(".")
+        if name not in asked or not field:
+            continue
+        value = getattr(engine if room == "engine" else server, field)
+        what = flag.help[:1].lower() + flag.help[1:].rstrip(".")
+        why = "as asked" if value is False else f"as asked: {what}"
+        yield Wish(f"--{name}", given[name], _active(field, value), why)
+
+
+def _active(field: str, value: Any) -> str:
+    if field == "port" and value == 0:
+        return "any that is free"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return said(value if isinstance(value, bool) else str(value))
 
 
 def _setter(flag: Flag, value: Value) -> Meaning:

@@ -228,7 +228,10 @@ def _policy(draft: Draft) -> None:
 
 def _quiet(draft: Draft) -> None:
     draft.conflict("disable-log-requests", "enable-log-requests")
-    draft.server["log_requests"] = draft.asked.options["disable-log-requests"] is not True
+    quiet = draft.asked.options["disable-log-requests"] is True
+    draft.server["log_requests"] = not quiet
+    draft.wish("disable-log-requests", "no line a request" if quiet else "a line a request",
+               "what enable-log-requests says, the other way about")  # fmt: skip
 
 
 def _access(draft: Draft) -> None:

@@ -56,13 +56,22 @@ class Ledger:
         self.noted = tuple(
             feature for feature in noted if (feature.asked, feature.active) not in told
         )
-        self.features: tuple[Feature, ...] = (*known, *self.noted)
+        self.features: tuple[Feature, ...] = ()
+        self._know(*known, *self.noted)
         self.warned: set[str] = set()
         self._due = PATIENCE
 
     def speaks(self, speech: Speech) -> None:
         """Adds how tool calls and reasoning are told from text."""
-        self.features = (*self.features, *_spoken(speech, self.server, self.wishes))
+        self._know(*self._known, *_spoken(speech, self.server, self.wishes))
+
+    def _know(self, *known: Feature) -> None:
+        """All features, and a row for each option that none of them tells of."""
+        self._known = known
+        told = [f", {feature.asked}, " for feature in known]
+        plain = [wish for wish in self.wishes.plain
+                 if not any(f", {wish.asked}, " in one for one in told)]  # fmt: skip
+        self.features = (*known, *(Feature(w.feature, w.asked, w.active, w.why) for w in plain))
 
     def note(self, counts: Counts) -> list[str]:
         """Warnings that are new with a step.  Costs a comparison where there are none due."""
@@ -176,7 +185,8 @@ def _computed(
     )  # fmt: skip
     adapters = len(settings.adapters)
     yield Feature(
-        "LoRA", wishes.of("lora-modules"), f"{adapters} loaded" if adapters else "off",
+        "LoRA", wishes.of("lora-modules", "enable-lora"),
+        f"{adapters} loaded" if adapters else "off",
         "adapters are models of their own names, and share steps" if adapters else "not asked for",
         "adapted", "requests for an adapter", expected=adapters > 0,
     )  # fmt: skip
@@ -231,7 +241,9 @@ def _built(
     )  # fmt: skip
     yield Feature(
         "K/V cache",
-        wishes.of("kv-cache-dtype", "num-gpu-blocks-override", "kv-cache-memory-bytes"),
+        wishes.of(
+            "kv-cache-dtype", "block-size", "num-gpu-blocks-override", "kv-cache-memory-bytes"
+        ),
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
         "as asked" if settings.blocks or settings.kv_cache_memory_bytes
         else "as many as are useful and fit",

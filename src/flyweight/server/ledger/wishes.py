@@ -21,10 +21,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a user asked for: options as they were written by name, and what became of some."""
+    """What a user asked for: options as they were written by name, and what became of some.
+    `plain` are told where no feature tells of them.
+    """
 
     given: Mapping[str, str] = field(default_factory=dict)
     noted: tuple[Wish, ...] = ()
+    plain: tuple[Wish, ...] = ()
 
     def of(self, *names: str) -> str:
         """How a feature was asked for."""

@@ -1,0 +1,98 @@
+"""Every option of `flyweight serve` that was given has a row in the ledger."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight.cli.serve.choices import ELSEWHERE, Choice, choose
+from flyweight.cli.serve.flags import Flag
+from flyweight.cli.serve.stances import STANCES
+from flyweight.cli.serve.words import flags, read
+from flyweight.errors import ConfigError
+from flyweight.server.ledger.ledger import Ledger
+from flyweight.server.ledger.portrait import Portrait
+from flyweight.server.speech import Speech
+from flyweight.server.watching.counts import Counts
+
+FACTS = {
+    "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
+    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
+    "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
+}  # fmt: skip
+PORTRAIT = Portrait("llama", 1_500_000_000, ("Q4_K",), 1024, "gguf")
+KINDS = {"whole": ["64"], "count": ["2k"], "size": ["2KiB"], "number": ["0.5"], "switch": []}
+VALUES = {  # of options that a number is no value of
+    "dtype": ["auto"], "quantization": ["gguf"], "load-format": ["gguf"],
+    "chat-template": ["{{ messages }}"], "tool-call-parser": ["hermes"],
+    "reasoning-parser": ["qwen3"], "generation-config": ["vllm"], "enable-lora": [],
+    "max-model-len": ["256"], "memory-limit": ["1GiB"], "kv-cache-dtype": ["f16"],
+    "activations": ["bf16"], "scheduling-policy": ["fcfs"], "uvicorn-log-level": ["warning"],
+    "speculative-config": ['{"method": "ngram", "num_speculative_tokens": 2}'],
+    "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
+    "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stops": ["8"],
+    "enable-prefix-caching": [], "share-prefix-cache": [],
+}  # fmt: skip
+ALSO = {"enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"]}
+
+
+def rows(choice: Choice) -> dict[str, dict[str, Any]]:
+    ledger = Ledger(choice.settings, choice.server, choice.wishes, FACTS, PORTRAIT)
+    ledger.speaks(Speech(None, None, {}))
+    told = ledger.document(Counts(512))["features"]
+    assert len({row["feature"] for row in told}) == len(told)
+    return {row["feature"]: row for row in told}
+
+
+def values(flag: Flag, tmp_path: Path) -> list[str]:
+    if flag.name == "api-key-file":
+        file = tmp_path / "keys"
+        file.write_text("secret-of-a-file\n")
+        return [str(file)]
+    stance = next((s for s in STANCES if s.name == flag.name), None)
+    if stance is not None and flag.kind == "text":
+        return [("3" if " " in stance.so[0] else stance.so[0]) if stance.so else "x"]
+    return VALUES.get(flag.name, KINDS.get(flag.kind, ["some-words"]))
+
+
+@pytest.mark.parametrize("name", sorted(flags()))
+def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
+    """Or is refused by name, or is among those that are told elsewhere, with the place."""
+    flag = flags()[name]
+    if name in ELSEWHERE:
+        return
+    stance = next((s for s in STANCES if s.name == name), None)
+    off = stance is not None and flag.kind == "switch" and "on" not in stance.so
+    words = [f"--{'no-' if off else ''}{name}", *values(flag, tmp_path)]
+    try:
+        choice = choose(read([*words, *ALSO.get(name, [])]))
+    except ConfigError as error:
+        assert stance is not None and not stance.so
+        assert f"--{name}" in str(error) and "cannot be honoured" in str(error)
+        return
+    asked = f", {choice.wishes.given[name]}, "
+    told = [row for row in rows(choice).values() if asked in f", {row['asked']}, "]
+    assert told and "secret" not in str(told)
+    assert all(row["active"] and row["why"] for row in told)
+
+
+def test_a_row_has_what_is_active_and_why() -> None:
+    found = rows(choose(read(["--max-body-bytes=2KiB", "--no-lenient", "--port=0", "--seed=7"])))
+    row = found["--max-body-bytes"]
+    assert (row["asked"], row["active"]) == ("--max-body-bytes 2KiB", "2048")
+    assert row["why"] == "as asked: of a request's body"
+    assert (found["--lenient"]["asked"], found["--lenient"]["active"]) == ("--no-lenient", "off")
+    assert found["--port"]["active"] == "any that is free" and found["--seed"]["active"] == "7"
+
+
+def test_a_key_is_told_of_and_not_told() -> None:
+    row = rows(choose(read(["--api-key", "hidden"])))["API key"]
+    assert row["asked"] == "--api-key" and row["active"] == "needed"
+
+
+def test_nothing_given_has_no_rows_of_options() -> None:
+    assert not [name for name in rows(choose(read([]))) if name.startswith("--")]
+
+
+def test_what_is_told_elsewhere_exists() -> None:
+    assert ELSEWHERE.keys() <= flags().keys() and all(ELSEWHERE.values())
