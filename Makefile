@@ -1,5 +1,5 @@
 # make demo         set up .venv, install, and stream a story from the model in the package
-# make test         set up .venv with the development extras and run the whole suite
+# make test         set up .venv with the development extras and run the whole suite, WORKERS (2) test files at a time
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
@@ -13,6 +13,9 @@ PYTHON ?= python3
 PACKAGE ?= .
 BUILD ?= build/native
 SANITIZE ?= address,undefined
+# How many files of tests run at a time, each in a process of its own.  Servers and kernels under test have two threads or
+# more themselves: beyond half the cores, more workers wait for each other.  0 runs all in one process.
+WORKERS ?= 2
 
 VENV := .venv
 # Everything the wheel is made from: .venv is reinstalled when any of it changes.
@@ -27,7 +30,7 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/flyweight run "Once upon a time" --temperature 0.6 </dev/null
 
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

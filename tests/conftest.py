@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,13 @@ os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
 # Machines that run tests are busy, so none fails for the time it takes.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A cache folder of this process: with `-n` each worker finds and ends its own servers."""
+    cache = tempfile.TemporaryDirectory(prefix="flyweight-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(cache.cleanup)
+    os.environ["FLYWEIGHT_CACHE"] = cache.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

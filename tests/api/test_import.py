@@ -32,8 +32,12 @@ def test_import_is_quick_and_light() -> None:
         "print(time.process_time() - t); import sys; "
         "print(sorted({'numpy', 'typer', 'tokenizers', 'jinja2', 'rich'} & set(sys.modules)))"
     )
-    seconds, loaded = run(code).splitlines()
-    assert float(seconds) < 0.03 and loaded == "[]"
+    seconds = []
+    for _ in range(5):  # the least: a core that is shared takes longer for the same
+        took, loaded = run(code).splitlines()
+        assert loaded == "[]"
+        seconds.append(float(took))
+    assert min(seconds) < 0.03, seconds
 
 
 def test_help_does_not_load_what_computes() -> None:

