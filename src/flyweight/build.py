@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings, parse_bytes
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
-from flyweight.engine.grammars import KEPT_BYTES, Grammars
+from flyweight.engine.grammars import LIVE_BYTES, Grammars
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
@@ -185,7 +185,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = needs(found.checkpoint, found.spec, found.plan, ops)
     asked = asked.beside(_adapter_kinds(adapters, found), ops)
-    room = KEPT_BYTES + compiler_nbytes(found.spec.vocab) if grammars else 0
+    room = LIVE_BYTES + compiler_nbytes(found.spec.vocab) if grammars else 0
     memory = memory_plan(settings, asked, here, room)
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)

@@ -85,6 +85,11 @@ class StructuredOutputs:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in found.items() if value not in (None, False)}
 
+    @property
+    def size(self) -> int:
+        """About how many characters say it."""
+        return sum(len(str(value)) for value in self.given.values())
+
     def _check_whitespace(self) -> None:
         pattern = self.whitespace_pattern
         if pattern is None:

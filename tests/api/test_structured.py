@@ -170,6 +170,7 @@ def test_drafts_memory_and_company_change_nothing(folder: Path, llm: LLM) -> Non
     together = tight.generate(prompts, params)
     assert tight.loaded.engine.metrics.preempted > 0
     assert tight.loaded.engine.metrics.accepted > 0
+    assert tight.loaded.engine.grammars.live_bytes == 0
     for one, other in zip(alone, together, strict=True):
         assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
 

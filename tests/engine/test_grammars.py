@@ -1,6 +1,7 @@
 """Grammars beside the loop: compiling, keeping, aborting, and what goes wrong with one."""
 
 import itertools
+import random
 import threading
 from array import array
 from collections.abc import Sequence as Seq
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyweight.engine.grammars import Grammars
+from flyweight.engine.grammars import LEAST_BYTES, Grammars
 from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
-from flyweight.structured import StructuredOutputs
+from flyweight.sampling import grammar as compiled
+from flyweight.sampling.grammar import Compiler, byte_vocabulary
+from flyweight.structured import OUTGROWN, StructuredOutputs
 from flyweight.types import Finish, Request, SamplingParams
 from flyweight.wire import U32
 
@@ -69,9 +72,6 @@ class Spells:
             raise RequestError("structured_outputs.regex: no")
         return Spelling(int(outputs.regex) if str(outputs.regex).isdigit() else None)
 
-    def nbytes(self, outputs: StructuredOutputs) -> int:
-        return 100
-
 
 def asked(id: str, regex: str = "x", **params: Any) -> Request:
     form = StructuredOutputs(regex=regex)
@@ -126,14 +126,69 @@ def test_one_that_is_aborted_while_it_compiles_is_forgotten() -> None:
     assert all_ready(grammars) == []
 
 
-def test_the_newest_grammars_are_kept_within_their_bytes() -> None:
+def test_grammars_of_unfinished_requests_keep_within_their_bytes() -> None:
+    """Who finds no room waits for it, and who came later behind him."""
     spells = Spells()
-    grammars = Grammars(lambda: spells, most=250)
-    for i, regex in enumerate(("x", "y", "x", "z", "x", "y")):
-        grammars.begin(asked(f"{i}", regex))
-        assert all_ready(grammars) == [(f"{i}", "")]
-        assert grammars.kept_bytes <= 250
-    assert spells.count == 4  # x, y, z, and y again
+    grammars = Grammars(lambda: spells, most=3 * LEAST_BYTES)
+    for id, regex in (("a", "x"), ("b", "bad"), ("c", "x"), ("d", "x" * 2000), ("e", "x")):
+        grammars.begin(asked(id, regex))
+    found = []
+    while len(found) < 3:
+        found += grammars.ready()
+    assert [request.id for request, _ in found] == ["a", "b", "c"]
+    assert grammars.ready() == [] and spells.count == 3
+    assert grammars.compiles("d") and grammars.compiles("e") and grammars.busy
+    assert 2 * LEAST_BYTES < grammars.live_bytes <= 3 * LEAST_BYTES
+    for gone, next in (("a", "d"), ("c", "e")):
+        grammars.forget(gone, 0, ended=True)
+        while not (found := grammars.ready()):
+            grammars.wait()
+        assert [request.id for request, _ in found] == [next]
+    for id in "de":
+        grammars.forget(id, 0, ended=True)
+    assert grammars.live_bytes == 0 and not grammars.busy
+
+
+def test_one_grammar_is_let_in_whatever_its_bytes() -> None:
+    grammars = Grammars(Spells, most=1)
+    for id in "ab":
+        grammars.begin(asked(id))
+    while not grammars.ready():
+        grammars.wait()
+    assert grammars.compiles("b")
+    assert len(grammars.abort("b", None)) == 1 and not grammars.busy
+    grammars.forget("a", 0, ended=True)
+    assert grammars.live_bytes == 0
+
+
+def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What `a` writes has its lexer grow beyond all limits; `b` and `c` want the same grammar, one
+    at the same time and one after.
+    """
+    monkeypatch.setattr(compiled, "STATES", 600)
+    grammars = Grammars(lambda: Compiler(byte_vocabulary()))
+    requests = {id: asked(id, "(a|b)*a(a|b){12}", n=2) for id in "abc"}
+    for id in "ab":
+        grammars.begin(requests[id])
+        assert all_ready(grammars) == [(id, "")]
+    seq, draw = sequence(requests["a"]), random.Random(1)
+    error = ""
+    while not error:
+        assert len(seq.tokens) < 10_000
+        token = draw.choice(b"ab")
+        error, _ = grammars.take(seq, [token])
+        seq.tokens.append(token)
+    assert error.startswith(OUTGROWN)
+    grammars.begin(requests["c"])
+    assert all_ready(grammars) == [("c", "")]
+    for id in "bc":
+        for index in range(2):
+            other = sequence(requests[id], index=index)
+            assert grammars.take(other, list(b"abab")) == ("", False)
+            marks = grammars.marks(Plan([Chunk(other, 2, 1, 1, None)]))
+            assert not marks.errors and len(marks.masks) == 1
 
 
 def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:

@@ -125,7 +125,7 @@ def test_grammars_are_counted_where_they_may_be_asked_for() -> None:
     counted = plan(replace(SIZING, grammars=room))
     assert counted.need == without.need + room and counted.blocks == without.blocks
     rows = dict(counted.rows())
-    assert rows["grammars: the vocabulary, compiled ones kept"] == room
+    assert rows["grammars: the vocabulary, those in use"] == room
     assert sum(rows.values()) == counted.need
     assert "grammars 110.0 MiB" in summary(counted)
     assert not any("grammars" in what for what, _ in without.rows())

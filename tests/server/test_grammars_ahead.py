@@ -10,7 +10,7 @@ import pytest
 
 from flyweight.build import build
 from flyweight.config import Settings
-from flyweight.engine.grammars import KEPT_BYTES
+from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
 from flyweight.server.remote.telling import Gone
@@ -22,7 +22,7 @@ SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 
 def test_the_plan_of_a_server_counts_grammars() -> None:
     served, alone = build(SETTINGS, grammars=True), build(SETTINGS)
-    room = KEPT_BYTES + compiler_nbytes(served.spec.vocab)
+    room = LIVE_BYTES + compiler_nbytes(served.spec.vocab)
     assert facts(served, SETTINGS)["memory"]["grammars"] == room
     assert served.memory.need == served.memory.base + alone.memory.need - alone.memory.base + room
     assert alone.memory.sizing.grammars == 0

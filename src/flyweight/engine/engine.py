@@ -199,6 +199,7 @@ class Engine:
                     continue
             except RequestError as refusal:
                 error = str(refusal)
+                self.grammars.forget(request.id, 0, ended=True)
             events += [
                 Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
                 for i in range(request.params.n)

@@ -1,12 +1,12 @@
 """Sequences whose text must satisfy a grammar: compiled beside the loop, one matcher a sequence.
 
 Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
-them; so preemption, forks and interrupts need not be told to it.  Whatever goes wrong with one ends
-its own sequence, and what its masks cost is bounded for the others (`Turns`).  Knows no grammar and
-no vocabulary.
+them; so preemption, forks and interrupts need not be told to it.  A compiled grammar grows with
+the texts that are held to it, up to limits after which it takes none; so each request has one of
+its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for
+the others (`Turns`).  Knows no grammar and no vocabulary.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +21,10 @@ from flyweight.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32
 
-KEPT_BYTES = 64 << 20  # of compiled grammars
+LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
+# Of one: a floor, and so many for each byte of its source (measured: under 100 KB for small ones
+# and 30 tokens, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
+LEAST_BYTES, BYTES_EACH = 256 << 10, 64
 PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
 FAILED = "the grammar could not be followed: {}"
 
@@ -44,7 +47,6 @@ class Compiles(Protocol):
     """See `sampling.grammar`."""
 
     def compile(self, outputs: StructuredOutputs) -> Matcher: ...
-    def nbytes(self, outputs: StructuredOutputs) -> int: ...
 
 
 @dataclass(slots=True)
@@ -66,15 +68,17 @@ class _Held:
 
 class Grammars:
     """`make` builds the compiler, which takes a while for a large vocabulary and is done by
-    `prepare`, or when the first grammar comes; None: there are no grammars here.
+    `prepare`, or when the first grammar comes; None: there are no grammars here.  Those of
+    unfinished requests take about `most` bytes at first, or there is one.
     """
 
-    def __init__(self, make: Callable[[], Compiles] | None = None, most: int = KEPT_BYTES) -> None:
+    def __init__(self, make: Callable[[], Compiles] | None = None, most: int = LIVE_BYTES) -> None:
         self._make, self._most = make, most
         self._compiler: Compiles | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._begun: dict[str, tuple[Request, Future[Matcher]]] = {}
-        self._kept: OrderedDict[StructuredOutputs, tuple[Matcher, int]] = OrderedDict()
+        # Those without a future wait for room.
+        self._begun: dict[str, tuple[Request, Future[Matcher] | None]] = {}
+        self._sizes: dict[str, int] = {}  # of what is compiled, or being compiled
         self._live: dict[str, Matcher] = {}  # at the beginning, for each request under way
         self._held: dict[Key, _Held] = {}
         self.turns = Turns()
@@ -101,31 +105,38 @@ class Grammars:
 
     def begin(self, request: Request) -> None:
         """Compiles a request's grammar; `ready` says when it is done.  Raises `RequestError`."""
-        outputs = request.params.structured_outputs
-        assert outputs is not None
         if self._make is None:
             raise RequestError(f"{NAME}: this engine has no vocabulary to compile one for", NAME)
         if request.id in self._begun:
             raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        self._begun[request.id] = request, self._worker().submit(self._compiled, outputs)
+        self._begun[request.id] = request, None
+        self._admit()
 
     def ready(self) -> list[tuple[Request, str]]:
         """Requests whose grammar is compiled, or why it cannot be."""
         found = []
         for id, (request, future) in list(self._begun.items()):
-            if not future.done():
+            if future is None or not future.done():
                 continue
             del self._begun[id]
             error = future.exception()
             if error is None:
                 self._live[id] = future.result()
-                self._keep(request, future.result())
+            else:
+                del self._sizes[id]
             found.append((request, "" if error is None else str(error) or type(error).__name__))
+        self._admit()
         return found
 
     def wait(self) -> None:
         """Where there is nothing else to do: for a grammar, a little while."""
-        wait_for([future for _, future in self._begun.values()], PATIENCE, "FIRST_COMPLETED")
+        futures = [future for _, future in self._begun.values() if future is not None]
+        wait_for(futures, PATIENCE, "FIRST_COMPLETED")
+
+    @property
+    def live_bytes(self) -> int:
+        """About what the grammars of unfinished requests take."""
+        return sum(self._sizes.values())
 
     def abort(self, id: str, index: int | None) -> list[Event]:
         """Forgets a request that is not scheduled yet; a single choice of it stays."""
@@ -133,14 +144,28 @@ class Grammars:
         if found is None or index is not None:
             return []
         del self._begun[id]
-        found[1].cancel()
+        self._sizes.pop(id, None)
+        if found[1] is not None:
+            found[1].cancel()
         return [Event(id, i, (), finish=Finish.ABORT) for i in range(found[0].params.n)]
+
+    def _admit(self) -> None:
+        """Has those compiled that wait, in their order, as far as there is room for them."""
+        taken = self.live_bytes
+        for id, (request, future) in self._begun.items():
+            if future is not None:
+                continue
+            outputs = request.params.structured_outputs
+            assert outputs is not None
+            size = LEAST_BYTES + BYTES_EACH * outputs.size
+            if taken and taken + size > self._most:
+                return
+            taken += size
+            self._sizes[id] = size
+            self._begun[id] = request, self._worker().submit(self._compiled, outputs)
 
     def _compiled(self, outputs: StructuredOutputs) -> Matcher:
         """In a thread of its own, which lets the loop go on."""
-        kept = self._kept.get(outputs)
-        if kept is not None:
-            return kept[0]
         return self._build().compile(outputs)
 
     def _worker(self) -> ThreadPoolExecutor:
@@ -154,19 +179,6 @@ class Grammars:
             assert self._make is not None
             self._compiler = self._make()
         return self._compiler
-
-    def _keep(self, request: Request, matcher: Matcher) -> None:
-        """The newest grammars whose bytes fit; the last always does."""
-        outputs = request.params.structured_outputs
-        assert self._compiler is not None and outputs is not None
-        self._kept[outputs] = matcher, self._compiler.nbytes(outputs)
-        self._kept.move_to_end(outputs)
-        while len(self._kept) > 1 and self.kept_bytes > self._most:
-            self._kept.popitem(last=False)
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum(size for _, size in self._kept.values())
 
     # --- with each step ---
 
@@ -219,6 +231,7 @@ class Grammars:
         self.turns.forget((id, index))
         if ended:
             self._live.pop(id, None)
+            self._sizes.pop(id, None)
 
     def _mark(self, chunk: Chunk, first: int, found: Marks) -> None:
         """A row for what comes next, and one after each guess."""

@@ -109,7 +109,7 @@ class MemoryPlan:
             ("logits and sampling", self.logits),
         ]
         more = [
-            ("grammars: the vocabulary, compiled ones kept", self.sizing.grammars),
+            ("grammars: the vocabulary, those in use", self.sizing.grammars),
             ("more while loading", LOAD_BUFFER - self.running),
         ]
         return rows + [(what, amount) for what, amount in more if amount > 0]

@@ -41,14 +41,12 @@ ROW = re.compile(r"row has (\d+) items; max is (\d+)")
 REGEX = re.compile(r"regex parse error:\n    (.*)\n(?:.*\n)*?error: ([^\n]*)")
 AMBIGUOUS = "{}; a grammar that is less ambiguous, or left-recursive, has fewer"
 REMEMBERED = 64  # answers
+SOURCES = 8 * MIB  # characters of what was made ready for the grammar engine
 # Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
 # without, it leaves characters that can only be written so out of what a schema says.
 PLAIN_ESCAPES, ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
 CONTROL = re.compile(r"\\u00(?:[01].|7f)|\\x(?:[01].|7f)|\\u\{0*(?:[01]?.|7f)\}|\\\\v|\x7f", re.I)
 NAMING = ('"properties"', '"patternProperties"')
-# Of a compiled grammar: a floor, and so many for each byte of its source (measured: 1 MB for small
-# ones, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
-LEAST_BYTES, BYTES_EACH = MIB, 64
 # Of a compiler: a floor, and so many for each token (measured: 332 of Qwen's 152k, 371 of Llama 2's
 # 32k, 2 MB for 2k).
 LEAST_COMPILER, TOKEN_BYTES = MIB, 400
@@ -174,22 +172,40 @@ class Compiler:
         )
         time.sleep(BREATH * vocabulary.size)
         self._tokenizer: LLTokenizer = whole.with_slices(LLTokenizer.general_slices())
+        self._sources = _Sources()
 
     def compile(self, outputs: StructuredOutputs) -> "Matcher":
-        """A matcher at the beginning of a text.  Raises `RequestError`."""
+        """A matcher at the beginning of a text, which shares its lexer, and so what becomes of
+        that, with none but its copies.  Raises `RequestError`.
+        """
         from llguidance import LLMatcher
 
-        bounds = limits(outputs.kind)
-        found = LLMatcher(self._tokenizer, source(outputs), log_level=0, limits=bounds)
+        bounds, text = limits(outputs.kind), self._sources.of(outputs)
+        found = LLMatcher(self._tokenizer, text, log_level=0, limits=bounds)
         matcher = Matcher(found, self.words, self.ends)
         matcher.mask()  # the dearest one, and it stays in its lexer
         if matcher.broken:
             raise RequestError(f"{NAME}.{outputs.kind}: {matcher.broken}", NAME)
         return matcher
 
-    def nbytes(self, outputs: StructuredOutputs) -> int:
-        """About what a compiled grammar takes."""
-        return LEAST_BYTES + BYTES_EACH * sum(len(str(value)) for value in outputs.given.values())
+
+class _Sources:
+    """Constraints as the grammar engine reads them: the newest, which were made ready once."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[StructuredOutputs, str] = OrderedDict()
+        self._size = 0
+
+    def of(self, outputs: StructuredOutputs) -> str:
+        """Raises `RequestError`."""
+        text = self._kept.pop(outputs, None)
+        if text is None:
+            text = source(outputs)
+            self._size += len(text)
+        self._kept[outputs] = text
+        while self._size > SOURCES:
+            self._size -= len(self._kept.popitem(last=False)[1])
+        return text
 
 
 def compiler_nbytes(tokens: int) -> int:
@@ -237,7 +253,7 @@ class Matcher:
         self.broken = ""
 
     def copy(self) -> "Matcher":
-        """Another text at the same place."""
+        """Another text at the same place.  What one of them has the lexer grow by, all have."""
         return Matcher(self._matcher.deep_copy(), self._words, self._ends)
 
     @property
