@@ -45,7 +45,7 @@ class Under:
             return self.stream
 
         front: Any = SimpleNamespace(
-            settings=SimpleNamespace(request_seconds=60.0), active=0,
+            settings=SimpleNamespace(request_seconds=60.0),
             asking=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             watch=SimpleNamespace(ended=lambda stream: None),

@@ -55,6 +55,7 @@ async def answer(
     visit = visit_of(request.scope)
     visit.reply = writer.id
     if stream:
+        bundle.follow()
         parts = _parts(front, bundle, writer, visit.id)
         return EventStream(parts, bundle.close, media_type=writer.media)
     with bundle:

@@ -30,8 +30,10 @@ class Bundle:
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
         self._streams: list[Stream] = []
-        self._deadline: HttpError | None = None
+        self._given_up: HttpError | None = None
         self._closed = False
+        self._ahead = 0  # tokens that came since somebody looked
+        self._choices = sum(width(one) for one in asked)
         seconds = front.settings.request_seconds
         left = max(0.0, seconds - (time.monotonic() - came))
         self._late = asyncio.get_running_loop().call_later(left, self._too_late)
@@ -58,6 +60,14 @@ class Bundle:
             self.front.watch.ended(stream)
         self.front.door.leave(self.place, self.place.requests, self.place.tokens)
 
+    def follow(self) -> None:
+        """Its news are read as they come; where they are not, it is ended: nobody would stop it
+        from filling the memory for a reader who takes nothing.
+        """
+        for stream in self._streams:
+            if stream.collector.request.beam is None:  # a search tells all at its end
+                stream.fed = self._fed
+
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
         """What is new, with the number of the prompt it belongs to, until all has come.  Raises
         what ended a request.
@@ -65,6 +75,7 @@ class Bundle:
         live = list(enumerate(self._streams))
         while live:
             await self._next()
+            self._ahead = 0
             found: list[tuple[int, Piece]] = []
             for i, stream in live:
                 if stream.error is not None:
@@ -95,8 +106,8 @@ class Bundle:
     async def _next(self) -> None:
         await self._news.wait()
         self._news.clear()
-        if self._deadline is not None:
-            raise self._deadline
+        if self._given_up is not None:
+            raise self._given_up
 
     def _submit(self, asked: Asked) -> None:
         asking = self.front.asking
@@ -109,7 +120,25 @@ class Bundle:
         self._streams.append(stream)
 
     def _too_late(self) -> None:
-        self._deadline = late(self.front.settings.request_seconds)
+        self._given_up = late(self.front.settings.request_seconds)
+        self._news.set()
+
+    def _fed(self, tokens: int) -> None:
+        """So many came for one of its prompts."""
+        self._ahead += tokens
+        most = self.front.settings.unread_tokens
+        if self._ahead <= most * self._choices or self._closed:
+            return
+        if all(stream.over for stream in self._streams):
+            return
+        self.close()
+        self._given_up = HttpError(
+            408,
+            f"the answer was not read: it was more than {most} tokens a choice ahead of its "
+            "reader, and was ended; read faster, or ask for fewer tokens (--max-unread-tokens "
+            "sets that)",
+            code="unread",
+        )
         self._news.set()
 
 

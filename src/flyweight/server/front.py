@@ -199,7 +199,7 @@ class Front:
         self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event, told: int
     ) -> list[Asked]:
         """Each prompt, until all choices so far would come to too much, or nobody waits."""
-        most, total, scores = self.settings.request_tokens, 0, 0
+        most, total, scores, answers = self.settings.request_tokens, 0, 0, 0
         asked: list[Asked] = []
         for prompt in prompts:
             if left.is_set():
@@ -211,6 +211,9 @@ class Front:
             if one.params.prompt_logprobs is not None:
                 scores += told * len(one.tokens) * (1 + one.params.prompt_logprobs)
                 self._judge_scores(scores, one.params)
+            if one.params.scored is not None:
+                answers += width(one) * self._longest(one) * (1 + one.params.scored)
+                self._judge_answers(answers, one.params)
             asked.append(one)
         return asked
 
@@ -228,11 +231,30 @@ class Front:
             name,
         )
 
-    def _weight(self, one: Asked) -> int:
-        """Tokens of a prompt and its choices at most."""
+    def _judge_answers(self, found: int, params: SamplingParams) -> None:
+        """All that may be told of answers, which is kept until they have ended, streamed or not."""
+        most = self.settings.answer_scores
+        if found <= most:
+            return
+        listed = bool(params.logprob_token_ids)
+        name = "logprob_token_ids" if listed else "logprobs"
+        value = f"of {params.scored} ids" if listed else f"= {params.scored}"
+        raise RequestError(
+            f"{name} {value} may tell {found} log-probabilities of answers (choices x max_tokens x "
+            f"(1 + {params.scored})); allowed: 0 to {most}, with fewer choices (n), a smaller "
+            "max_tokens or fewer alternatives; --max-answer-scores sets that",
+            name,
+        )
+
+    def _longest(self, one: Asked) -> int:
+        """Tokens of an answer at most."""
         answer = (one.beam or one.params).max_tokens
         room = self.asking.facts.max_model_len - len(one.tokens)
-        return width(one) * (len(one.tokens) + min(room, room if answer is None else answer))
+        return room if answer is None else min(room, answer)
+
+    def _weight(self, one: Asked) -> int:
+        """Tokens of a prompt and its choices at most."""
+        return width(one) * (len(one.tokens) + self._longest(one))
 
 
 def within(name: str, found: int, most: int, what: str, least: int = 1) -> None:

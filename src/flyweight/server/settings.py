@@ -86,6 +86,7 @@ class ServerSettings:
     header_bytes: int = 64 << 10
     header_seconds: float = 15.0
     stalled_seconds: float = 60.0
+    unread_tokens: int = 8192
     prompts: int = 1024
     choices: int = 128
     request_choices: int = 2048
@@ -96,6 +97,7 @@ class ServerSettings:
     tools: int = 128
     request_tokens: int = 4_000_000
     prompt_scores: int = 1 << 19
+    answer_scores: int = 2_000_000
     schema_bytes: int = 64 << 10
     schema_depth: int = 64
     compile_seconds: float = 5.0

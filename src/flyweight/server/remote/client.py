@@ -45,15 +45,16 @@ class Gathers(Protocol):
 
 class Stream:
     """One request under way; `news` is set when its collector was fed, or it ended in `error`;
-    `begun` is called when it is computed for the first time.
+    `begun` is called when it is computed for the first time, `fed` with how many tokens came.
     """
 
-    __slots__ = ("begun", "collector", "error", "news", "over", "running", "seen")
+    __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen")
 
     def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: FlyweightError | None = None
         self.begun: Callable[[], None] = lambda: None
+        self.fed: Callable[[int], None] = lambda tokens: None
         self.over = self.running = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
 
@@ -267,6 +268,7 @@ class EngineClient:
             del self.streams[news.id]
             stream.over = True
         stream.news.set()
+        stream.fed(len(news.tokens))
 
     async def _restart(self) -> None:
         wait, tries = SOONEST, 0

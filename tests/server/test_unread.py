@@ -1,0 +1,134 @@
+"""Answers nobody reads, and answers with much to tell: neither fills the front end with them."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flyweight import LLM
+from flyweight.collect import Collector
+from flyweight.server.bundle import Bundle
+from flyweight.server.http.errors import HttpError
+from flyweight.server.pipe import News
+from flyweight.server.remote.client import EngineClient, Stream
+from flyweight.types import Request, SamplingParams
+from http_server import served
+
+MOST = 6  # tokens of a choice
+
+
+class Under:
+    """A bundle that is streamed, of requests for `n` choices each; what was left of it."""
+
+    def __init__(self, prompts: int = 1, n: int = 1) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.left: list[Stream] = []
+        self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
+        front: Any = SimpleNamespace(
+            settings=SimpleNamespace(request_seconds=60.0, unread_tokens=MOST),
+            asking=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
+            client=SimpleNamespace(submit=self._submit, leave=self.left.append),
+            watch=SimpleNamespace(ended=lambda stream: None),
+            door=SimpleNamespace(leave=lambda *given: None),
+        )
+        place: Any = SimpleNamespace(requests=1, tokens=1)
+        params = SamplingParams(n=n)
+        asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
+        self.bundle = Bundle(front, [asked] * prompts, place, asyncio.get_running_loop().time())
+        self.bundle.follow()
+
+    def _collector(self, asked: Any, id: str) -> Collector:
+        request = Request(id, (5,), asked.params, max_tokens=99)
+        return Collector(request, LLM().tokenizer, "x")
+
+    def _submit(self, collector: Collector, news: asyncio.Event) -> Stream:
+        self.streams[collector.request.id] = stream = Stream(collector, news)
+        return stream
+
+    def feed(
+        self, tokens: int, prompt: int = 0, choice: int = 0, finish: str | None = None
+    ) -> None:
+        news = News(str(prompt), choice, (7,) * tokens, finish=finish)
+        EngineClient._feed(self.client, self.streams[str(prompt)], news)
+
+
+def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
+    async def work() -> None:
+        under = Under()
+        for _ in range(MOST):
+            under.feed(1)
+        assert not under.left
+        under.feed(1)
+        assert len(under.left) == 1
+        with pytest.raises(HttpError, match="--max-unread-tokens") as caught:
+            await anext(under.bundle.pieces())
+        assert caught.value.status == 408 and caught.value.code == "unread"
+
+    asyncio.run(work())
+
+
+def test_who_reads_is_left_alone() -> None:
+    """However much there is to read."""
+
+    async def work() -> None:
+        under = Under()
+        reading = under.bundle.pieces()
+        for _ in range(5 * MOST):
+            under.feed(MOST // 2)
+            await anext(reading)
+        assert not under.left
+
+    asyncio.run(work())
+
+
+def test_each_choice_may_be_as_far_ahead() -> None:
+    async def work() -> None:
+        under = Under(prompts=2, n=3)
+        for prompt in range(2):
+            for choice in range(3):
+                under.feed(MOST, prompt, choice)
+        assert not under.left
+        under.feed(1, 1)
+        assert len(under.left) == 2
+
+    asyncio.run(work())
+
+
+def test_the_end_of_an_answer_is_kept() -> None:
+    """Nothing more comes: ending it would free nothing."""
+
+    async def work() -> None:
+        under = Under()
+        under.feed(9 * MOST, finish="length")
+        assert not under.left
+        ((_, piece),) = await anext(under.bundle.pieces())
+        assert len(piece.tokens) == 9 * MOST
+
+    asyncio.run(work())
+
+
+def test_what_answers_tell_is_bounded() -> None:
+    with served({}, {"answer_scores": 240}) as server:
+        body = {"prompt": "Once", "max_tokens": 10, "n": 4}
+        path = "/v1/completions"
+        assert server.post(path, {**body, "logprobs": 5}).status == 200
+        for more, name, found in (
+            ({"logprobs": 6}, "logprobs", 280),
+            ({"logprobs": 6, "stream": True}, "logprobs", 280),
+            ({"logprobs": 1, "logprob_token_ids": [1, 2, 3, 4, 5, 6]}, "logprob_token_ids", 280),
+            ({"logprobs": 5, "prompt": ["a", "b"]}, "logprobs", 480),
+        ):
+            got = server.post(path, {**body, **more})
+            error = got.json["error"]
+            assert got.status == 400 and error["param"] == name, got.body
+            for word in (str(found), "0 to 240", "(n)", "max_tokens", "--max-answer-scores"):
+                assert word in error["message"]
+        talk = {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "logprobs": True,
+            "top_logprobs": 6,
+        }
+        got = server.post("/v1/chat/completions", {**talk, "max_tokens": 10, "n": 4})
+        assert got.status == 400 and "--max-answer-scores" in got.json["error"]["message"]
+        assert server.post(path, {**body, "max_tokens": 400}).status == 200
