@@ -27,11 +27,14 @@ TURN = 64 << 10  # bytes of a stream that are written before others have their t
 class Writer(Protocol):
     """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
     a `piece` for each piece of each prompt, and `end` or `failed`.  Anything but `whole` may be
-    empty; `id` is, where the dialect's replies have none.
+    empty; `id` is, where the dialect's replies have none, and `ping`, what a stream says while
+    there is nothing to say, where it has nothing that means nothing.
     """
 
     @property
     def media(self) -> str: ...
+    @property
+    def ping(self) -> bytes: ...
     @property
     def id(self) -> str: ...
     def whole(self) -> Any: ...
@@ -57,7 +60,8 @@ async def answer(
     if stream:
         bundle.follow()
         parts = _parts(front, bundle, writer, visit.id)
-        return EventStream(parts, bundle.close, media_type=writer.media)
+        seconds = front.settings.ping_seconds
+        return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
     with bundle:
         await while_connected(request, bundle.done())
         if size(bundle) > LARGE:

@@ -24,7 +24,8 @@ ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?"
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
-RANGES = {  # of whole numbers; all others begin at 1 and have no end
+RANGES: dict[str, tuple[int, int | None]] = {  # all others begin at 1 and have no end
+    "ping_seconds": (0, None),  # a time that may be 0; all others are above it
     "port": (0, 65535),
     "choices": (1, MAX_CHOICES),
     "stops": (1, MAX_STOPS),
@@ -87,6 +88,7 @@ class ServerSettings:
     header_seconds: float = 15.0
     stalled_seconds: float = 60.0
     unread_tokens: int = 8192
+    ping_seconds: float = 15.0
     prompts: int = 1024
     choices: int = 128
     request_choices: int = 2048
@@ -112,7 +114,7 @@ class ServerSettings:
             if field.type is int:
                 whole(field.name, value, *RANGES.get(field.name, (1, None)))
             if field.type is float:
-                _seconds(field.name, value)
+                _seconds(field.name, value, RANGES.get(field.name, (1, None))[0])
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
@@ -176,13 +178,14 @@ def loopback(host: str) -> bool:
         return False
 
 
-def _seconds(name: str, value: object) -> None:
-    """Raises `ConfigError` unless `value` is a time."""
+def _seconds(name: str, value: object, least: int) -> None:
+    """Raises `ConfigError` unless `value` is a time; 0 is one where `least` is."""
     if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
         raise ConfigError(f"{name} = {value!r} is not valid; allowed: seconds, above 0")
-    if not 0 < value < MOST_SECONDS:
-        near = 1 if value <= 0 else MOST_SECONDS - 1
+    if not (0 < value < MOST_SECONDS or value == least == 0):
+        near = least if value <= 0 else MOST_SECONDS - 1
+        allowed = "0 seconds or more" if least == 0 else "above 0 seconds"
         raise ConfigError(
-            f"{name} = {value!r} is out of range; allowed: above 0 seconds, below {MOST_SECONDS}; "
+            f"{name} = {value!r} is out of range; allowed: {allowed}, below {MOST_SECONDS}; "
             f"nearest valid: {near}"
         )

@@ -165,6 +165,7 @@ LIMITS = (
     Flag("max-header-bytes", "size", "Of a request's head.", "server.header_bytes", "SIZE"),
     Flag("header-seconds", "number", "For a head to come.", "server.header_seconds"),
     Flag("stalled-seconds", "number", "For a reader that reads not.", "server.stalled_seconds"),
+    Flag("ping-seconds", "number", "Of a stream's silence; 0: never.", "server.ping_seconds"),
     Flag("max-unread-tokens", "count", "Ahead of a reader.", "server.unread_tokens", "N"),
     Flag("max-prompts", "whole", "In one request.", "server.prompts", "N"),
     Flag("max-choices", "whole", "n of a request.", "server.choices", "N"),

@@ -17,7 +17,7 @@ from flyweight.server.api.usage import RunningUsage, spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import DONE, Spliced, event
+from flyweight.server.http.sse import DONE, PING, Spliced, event
 from flyweight.text.tools.deltas import Answer, Delta, Kind
 from flyweight.text.tools.parser import AnswerParser, Reading
 
@@ -26,6 +26,7 @@ class ChatWriter:
     """Writes one conversation's answers."""
 
     media = "text/event-stream"
+    ping = PING
 
     def __init__(self, front: Front, body: ChatBody, bundle: Bundle, reading: Reading) -> None:
         self.front, self.body, self.reading = front, body, reading

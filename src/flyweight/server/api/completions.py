@@ -24,7 +24,7 @@ from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import DONE, Spliced, event
+from flyweight.server.http.sse import DONE, PING, Spliced, event
 from flyweight.text.infill import Infill
 from flyweight.types import MAX_LOGPROBS
 
@@ -132,6 +132,7 @@ class CompletionWriter:
     """Writes the continuations of all prompts."""
 
     media = "text/event-stream"
+    ping = PING
 
     def __init__(self, front: Front, body: CompletionBody, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)

@@ -16,7 +16,7 @@ from flyweight.server.api.usage import spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import event
+from flyweight.server.http.sse import PING, event
 
 BESIDE = {"prompt", "stream", "return_cache_explanation"}  # fields that are no sampling options
 
@@ -48,6 +48,7 @@ class GenerateWriter:
     """Writes one continuation."""
 
     media = "text/event-stream"
+    ping = PING
     id = ""
 
     def __init__(self, bundle: Bundle) -> None:

@@ -24,7 +24,7 @@ from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import event
+from flyweight.server.http.sse import PING, event
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
 from flyweight.untrusted import shown
@@ -141,6 +141,7 @@ class LlamaWriter:
     """Writes the continuations of all prompts; of several, `whole` is a list."""
 
     media = "text/event-stream"
+    ping = PING
     id = ""
 
     def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:

@@ -27,6 +27,7 @@ DELTAS = {
     Kind.NAME: ("input_json_delta", "partial_json"),
 }
 KINDS = {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
+PINGED = event({"type": "ping"}, "ping")
 REASONS = {"length": "max_tokens", "stop": "end_turn"}
 
 
@@ -34,6 +35,7 @@ class MessageWriter:
     """Writes one answer."""
 
     media = "text/event-stream"
+    ping = PINGED
 
     def __init__(self, model: str, bundle: Bundle, reading: Reading) -> None:
         self.front = bundle.front

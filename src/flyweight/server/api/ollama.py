@@ -262,6 +262,7 @@ class OllamaWriter:
     """Writes one answer; `shape` is how a route puts what is new."""
 
     media = "application/x-ndjson"
+    ping = b""  # lines have no comments
     id = ""
 
     def __init__(self, body: OllamaBody, bundle: Bundle, shape: Shape, reading: Reading) -> None:

@@ -17,7 +17,7 @@ from flyweight.server.api.telling import Step, Telling, arguments_of, told
 from flyweight.server.api.usage import timed
 from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import event
+from flyweight.server.http.sse import PING, event
 from flyweight.text.tools.deltas import Call, Kind
 from flyweight.text.tools.parser import Reading
 
@@ -29,6 +29,7 @@ class ResponseWriter:
     """Writes one response; `head` is what it says of itself beside its answer."""
 
     media = "text/event-stream"
+    ping = PING
 
     def __init__(
         self, head: dict[str, Any], bundle: Bundle, reading: Reading, most: int | None

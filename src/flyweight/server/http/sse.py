@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"  # a comment, which readers of events pass over
 
 
 class ClientGone(Exception):
@@ -53,22 +54,25 @@ class Spliced:
 
 
 class EventStream(Response):
-    """Sends what `parts` yields until it ends or its reader is gone."""
-
-    media_type = "text/event-stream"
+    """Sends what `parts` yields until it ends or its reader is gone; `ping`, if there is one, after
+    every so many seconds of silence, so that nobody between here and there takes it for dead.
+    """
 
     def __init__(
         self,
         parts: AsyncGenerator[bytes],
         close: Callable[[], None],
-        headers: Mapping[str, str] | None = None,
         media_type: str = "text/event-stream",
+        ping: bytes = b"",
+        seconds: float = 0.0,
     ) -> None:
         self.parts, self.close = parts, close
+        self.ping, self.seconds = ping, seconds
+        self._spoke = 0.0  # when something was sent last
         self.status_code, self.background = 200, None
         self.media_type = media_type
         self.body = b""
-        self.init_headers({"cache-control": "no-store", **(headers or {})})
+        self.init_headers({"cache-control": "no-store"})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +91,30 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        async for part in self.parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        pinging = None
+        if self.ping and self.seconds:
+            pinging = asyncio.ensure_future(self._pings(send))
+        now = asyncio.get_running_loop().time
+        try:
+            async for part in self.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                self._spoke = now()
+        finally:
+            if pinging is not None:
+                pinging.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pings(self, send: Send) -> None:
+        """What is sent is sent whole, so a ping is between two parts, which are whole events."""
+        now = asyncio.get_running_loop().time
+        self._spoke = now()
+        while True:
+            left = self._spoke + self.seconds - now()
+            if left > 0:
+                await asyncio.sleep(left)
+                continue
+            await send({"type": "http.response.body", "body": self.ping, "more_body": True})
+            self._spoke = now()
 
 
 async def gone(receive: Receive) -> None:
