@@ -203,7 +203,7 @@ def test_a_server_that_is_ready_lists_its_models() -> None:
     "status, seconds, said",
     [
         ("503 Busy", 0, "HTTP 503: Loading; --ready-check-timeout-sec waits"),
-        ("503 Busy", 0.3, "HTTP 503: Loading after 0.3 s"),
+        ("503 Busy", 2, "HTTP 503: Loading after 2 s"),
         ("401 Unauthorized", 9, "refuses us: HTTP 401: Loading; a key: --header"),
     ],
 )
@@ -211,7 +211,8 @@ def test_a_server_that_is_not_ready(status: str, seconds: float, said: str) -> N
     loading = {"error": "Loading"}
     with serving(models=loading, status=status) as fake, pytest.raises(ConfigError, match=said):
         look(fake, seconds)
-    assert len(fake.asked) == {9: 2, 0.3: 2, 0: 1}[seconds]  # a key is missed at either page
+    fewest = {9: 2, 2: 2, 0: 1}[seconds]  # a key is missed at either page
+    assert len(fake.asked) >= fewest and (seconds == 2 or len(fake.asked) == fewest)
 
 
 def test_bodies_are_what_each_dialect_wants() -> None:
