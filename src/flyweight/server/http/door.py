@@ -5,6 +5,7 @@ Invariant: what is counted in is counted out once, whatever becomes of it.  Know
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -37,7 +38,8 @@ class Door:
     preparing: int = 0
     draining: bool = False
     refused: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
-    _gone: list[tuple[float, int]] = field(default_factory=list)
+    _gone: deque[tuple[float, int]] = field(default_factory=deque)  # when, and of how many tokens
+    _lately: int = 0  # tokens of these
 
     def prepare(self) -> None:
         """Raises `HttpError` where too many requests are being read."""
@@ -93,14 +95,21 @@ class Door:
         place.tokens -= tokens
         self.requests -= requests
         self.tokens -= tokens
-        now = self.clock()
-        self._gone = [g for g in self._gone if g[0] > now - PACE_OVER] + [(now, tokens)]
+        if tokens:
+            self._gone.append((self.clock(), tokens))
+            self._lately += tokens
+            self._forget()
 
     def retry_after(self) -> int:
         """Seconds until about half of the queue is gone, at the pace of the last seconds."""
-        now = self.clock()
-        lately = sum(n for at, n in self._gone if at > now - PACE_OVER)
-        if not lately:
+        self._forget()
+        if not self._lately:
             return 5
-        seconds = self.tokens / 2 / (lately / PACE_OVER)
+        seconds = self.tokens / 2 / (self._lately / PACE_OVER)
         return max(1, min(LONGEST_WAIT, math.ceil(seconds)))
+
+    def _forget(self) -> None:
+        """What is too long ago to count; each is looked at once, however many there are."""
+        oldest = self.clock() - PACE_OVER
+        while self._gone and self._gone[0][0] <= oldest:
+            self._lately -= self._gone.popleft()[1]

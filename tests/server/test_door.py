@@ -1,0 +1,40 @@
+"""Who may come in: what a client is told to wait, and what it costs to let thousands in."""
+
+import time
+
+from flyweight.server.http.door import PACE_OVER, Door
+from flyweight.server.settings import ServerSettings
+
+WIDE = ServerSettings(queue_requests=1 << 20, queue_tokens=1 << 30)
+
+
+def spent(prompts: int) -> float:
+    """Processor seconds for the prompts of one request to leave the queue one by one."""
+    door = Door(WIDE)
+    place = door.enter(prompts, 5 * prompts)
+    began = time.thread_time()
+    for _ in range(prompts):
+        door.leave(place, 1, 5)
+    took = time.thread_time() - began
+    assert (door.requests, door.tokens) == (0, 0)
+    return took
+
+
+def test_leaving_the_queue_costs_as_much_among_thousands() -> None:
+    few = min(spent(1000) for _ in range(5))
+    assert min(spent(16000) for _ in range(3)) < 48 * few, "16 times as much, and noise"
+
+
+def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> None:
+    now = [1000.0]
+    door = Door(WIDE, clock=lambda: now[0])
+    assert door.retry_after() == 5, "nothing is known yet"
+    place = door.enter(10, 1000)
+    for _ in range(4):
+        door.leave(place, 1, 100)
+        now[0] += 1.0
+    assert door.retry_after() == 8, "600 wait, and 400 left within 10 s"
+    now[0] += PACE_OVER - 2.5
+    assert door.retry_after() == 15, "two of the four are too long ago"
+    now[0] += PACE_OVER
+    assert door.retry_after() == 5, "all are"
