@@ -1,6 +1,7 @@
 """What one request, or the engine's end, does to the others."""
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -97,6 +98,10 @@ def test_an_engine_that_is_killed_is_started_again(server: Running) -> None:
         os.kill(own.worker, signal.SIGKILL)
         assert [stream.result()[-1]["error"]["code"] for stream in streams] == ["engine_down"] * 3
         assert plain.result().status == 503 and plain.result().headers["retry-after"]
+        own.until(lambda: own.get("/health").status == 200)
+        page = own.get("/metrics").body.decode()
+        gauges = re.findall(r"^vllm:(?:num_requests_running|kv_cache_usage).* (.+)$", page, re.M)
+        assert gauges == ["0.0"] * 2, "what the process that is gone said last"
         back(own)
         assert own.post("/v1/completions", bodies()[0]).json["choices"] == expected
 

@@ -1,15 +1,31 @@
 """/metrics: vLLM's names on a page a parser takes, and numbers that add up."""
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyweight.server.watching.counts import FIELDS, ITL, TTFT, EngineTotals, Histogram, series
+from flyweight.server.pipe import Gauges, News, Stepped
+from flyweight.server.remote.client import Stream
+from flyweight.server.watching.counts import (
+    FIELDS,
+    ITL,
+    TTFT,
+    Counts,
+    EngineTotals,
+    Histogram,
+    series,
+)
+from flyweight.server.watching.log import Log
+from flyweight.server.watching.watch import Watch
+from flyweight.types import Request, SamplingParams
 from http_server import Running, served, started
 from tiny_model import tiny_adapter, tiny_folder
 
@@ -235,6 +251,43 @@ def test_what_is_counted_adds_up(quiet: Running) -> None:
     assert page.value("http_requests_total", **route, status="2xx") >= 3
     assert page.value("http_request_duration_seconds_count", **route) >= 3
     assert page.value("http_response_size_bytes_sum", handler="/v1/completions") > 1000
+
+
+def test_what_only_reads_prompts_adds_up_too(quiet: Running) -> None:
+    before = Page(quiet)
+    body = {"prompt": "Once upon a time", "temperature": 0}
+    scored = {**body, "max_tokens": 0, "echo": True, "logprobs": 0}
+    used = [quiet.post("/v1/completions", scored).json["usage"]]
+    search = {**body, "max_tokens": 4, "use_beam_search": True, "n": 3}
+    used.append(quiet.post("/v1/completions", search).json["usage"])
+    used.append(quiet.post("/v1/embeddings", {"input": ["Once", "upon a"]}).json["usage"])
+    page = Page(quiet)
+
+    def grown(name: str, **labels: str) -> float:
+        return page.value(name, **labels) - before.value(name, **labels)
+
+    made = sum(u.get("completion_tokens", 0) for u in used)
+    asked = sum(u["prompt_tokens"] for u in used)
+    assert grown("vllm:generation_tokens_total") == made == 12
+    assert grown("vllm:request_generation_tokens_sum") == made
+    assert grown("vllm:prompt_tokens_total") == grown("vllm:request_prompt_tokens_sum") == asked
+    assert grown("vllm:request_params_max_tokens_sum") == 4
+    assert grown("vllm:request_params_n_sum") == 1 + 3
+    assert grown("vllm:time_to_first_token_seconds_count") == 2
+    assert grown("vllm:e2e_request_latency_seconds_count") == 2
+    assert grown("vllm:request_prefill_time_seconds_count") == 2
+
+
+def test_gaps_between_tokens_are_the_engines() -> None:
+    """However late the front end hears of them, and however many at once."""
+    request = Request("r", (1,), SamplingParams(), max_tokens=9)
+    collector: Any = SimpleNamespace(request=request)
+    streams = {"r": Stream(collector, asyncio.Event())}
+    watch = Watch(Counts(100), lambda: streams, Log("text"))
+    gauges = Gauges(1, 0, 8, 8, (0,) * len(FIELDS), 1, 0.1, 0.1)
+    for at in (100.0, 100.25, 100.75):
+        watch.stepped(Stepped([News("r", 0, (5,))], [], gauges, at=at))
+    assert (watch.counts.itl.count, watch.counts.itl.sum) == (2, 0.75)
 
 
 def test_running_goes_back_to_zero_after_a_client_left(quiet: Running) -> None:

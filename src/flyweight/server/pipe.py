@@ -215,12 +215,15 @@ class Gauges(msgspec.Struct, array_like=True):
 
 
 class Stepped(msgspec.Struct, array_like=True, tag=3):
-    """A step: what it produced, the requests that were scheduled for the first time."""
+    """A step: what it produced `at` that time, the requests that were scheduled for the first
+    time.
+    """
 
     news: list[News]
     started: list[str]
     gauges: Gauges
     stays: list[tuple[float, float, tuple[float, ...]]] = []  # see `kv.residency`
+    at: float = 0.0  # of the clock that all processes share
 
 
 class Refused(msgspec.Struct, array_like=True, tag=4):

@@ -220,6 +220,7 @@ class EngineClient:
     def lost(self) -> None:
         """The process has gone: whoever waits is told."""
         self.ready, self._line, self._pinged = False, None, False
+        self.gauges = None  # another process computes nothing yet
         error = EngineDown("the engine ended while it computed this request; it is started again")
         streams, self.streams = list(self.streams.values()), {}
         for stream in streams:

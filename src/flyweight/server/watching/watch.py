@@ -12,6 +12,7 @@ from flyweight.collect import Collector, VectorCollector
 from flyweight.server.pipe import News, Stepped
 from flyweight.server.remote.client import Stream
 from flyweight.server.watching.counts import REASONS, Counts
+from flyweight.types import Request
 
 INTERVAL = 10.0  # seconds between two lines about the same
 
@@ -46,17 +47,19 @@ class Watch:
             counts.step.observe(gauges.tokens)
             counts.seats += gauges.running
         now = self.clock()
+        at = message.at or now  # when it was heard of says how busy the front end is
         for news in message.news:
             made = len(news.tokens)
             stream = streams.get(news.id) if made else None
             if stream is None:
                 continue
-            counts.generation_tokens += made
+            if _wanted(stream.collector.request):
+                counts.generation_tokens += made
             seen = stream.seen
             last = seen.get(news.index)
-            seen[news.index] = now
+            seen[news.index] = at
             if last is not None:
-                counts.itl.observe(now - last)
+                counts.itl.observe(at - last)
             elif len(seen) == 1:
                 self._first(stream, news)
         self._preemptions(now)
@@ -66,9 +69,7 @@ class Watch:
         collector = stream.collector
         reasons = self.counts.reasons
         if isinstance(collector, VectorCollector):
-            reasons[_reason(stream, "stop" if collector.finished else None)] += 1
-            if collector.event is not None:
-                self._prompt(len(collector.tokens), collector.event.cached)
+            self._read(stream, collector)
             return
         if not isinstance(collector, Collector):
             return
@@ -81,11 +82,21 @@ class Watch:
                 counts.tpot.observe((choice.last - choice.first) / (length - 1))
         counts.longest_generation.observe(max(lengths))
         counts.prompt.observe(len(request.tokens))
-        counts.choices.observe(request.params.n)
-        counts.most.observe(request.max_tokens)
+        counts.choices.observe(len(lengths))
+        counts.most.observe(request.max_tokens if _wanted(request) else 0)
         counts.computed.observe(len(request.tokens) - collector.cached)
-        if any(lengths):
+        if stream.seen or any(lengths):
             self._times(collector)
+
+    def _read(self, stream: Stream, collector: VectorCollector) -> None:
+        """A prompt whose vector was asked for."""
+        event, counts = collector.event, self.counts
+        finish = None if event is None else "error" if event.vector is None else "stop"
+        counts.reasons[_reason(stream, finish)] += 1
+        if event is not None:
+            self._prompt(len(collector.tokens), event.cached)
+            counts.prompt.observe(len(collector.tokens))
+            counts.computed.observe(len(collector.tokens) - event.cached)
 
     def _first(self, stream: Stream, news: News) -> None:
         """The first token of a request."""
@@ -116,6 +127,11 @@ class Watch:
             way_out="a larger --memory-limit, or a smaller --max-num-seqs",
         )  # fmt: skip
         self._said, self._preempted = now, total
+
+
+def _wanted(request: Request) -> bool:
+    """Whether the tokens that are drawn are: not the one of a prompt that is only scored."""
+    return request.params.max_tokens != 0
 
 
 def _reason(stream: Stream, finish: str | None) -> str:

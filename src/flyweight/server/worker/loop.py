@@ -185,7 +185,8 @@ class Worker:
         news = [pipe.News.of(event) for event in events if not event.field]
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
-        self._send(pipe.Stepped(news, started, self._gauges(sum(self.shape), took), stays))
+        gauges = self._gauges(sum(self.shape), took)
+        self._send(pipe.Stepped(news, started, gauges, stays, began + took))
         for chore in self.chores:
             chore.step()
         if sum(self.shape):  # streams wait for telling and chores as they do for the step
