@@ -20,6 +20,7 @@ import numpy as np
 from flyweight.errors import RequestError
 from flyweight.sampling.gbnf import is_gbnf
 from flyweight.sampling.gbnf_lark import lark
+from flyweight.sampling.levels import check_rules
 from flyweight.sampling.schema import prepared
 from flyweight.structured import NAME, StructuredOutputs
 from flyweight.untrusted import one_line, shown
@@ -80,7 +81,9 @@ def source(outputs: StructuredOutputs) -> str:
     kind = outputs.kind
     if kind == "grammar":
         text = str(outputs.grammar)
-        return str(LLMatcher.grammar_from_lark(lark(text) if is_gbnf(text) else text))
+        text = lark(text) if is_gbnf(text) else text
+        check_rules(text)
+        return str(LLMatcher.grammar_from_lark(text))
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(str(outputs.regex)))
     if kind == "choice":

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError, nearest
+from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
 from flyweight.untrusted import shown
 
@@ -43,6 +44,7 @@ def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[
     if schema is False:
         _refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
+    check_schema(top)
     reader = _Reader(closed)
     found = reader.read(top, "")
     check_refs(reader)
