@@ -29,6 +29,8 @@ VALUES = {  # of options that a number is no value of
     "max-model-len": ["256"], "memory-limit": ["1GiB"], "kv-cache-dtype": ["f16"],
     "activations": ["bf16"], "scheduling-policy": ["fcfs"], "uvicorn-log-level": ["warning"],
     "speculative-config": ['{"method": "ngram", "num_speculative_tokens": 2}'],
+    "override-generation-config": ['{"temperature": 0.3}'],
+    "default-chat-template-kwargs": ['{"enable_thinking": false}'],
     "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
     "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stops": ["8"],
     "enable-prefix-caching": [], "share-prefix-cache": [],

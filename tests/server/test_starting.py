@@ -187,7 +187,10 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
         assert server.post("/v1/completions", body).status == 200
         assert count(server, "LoRA") == 1
         row = feature(server, "LoRA")
-        assert (row["active"], row["asked"]) == ("1 loaded", "--lora-modules poet=poet")
+        assert (row["active"], row["asked"]) == (
+            "1 loaded",
+            "--lora-modules poet=poet, --enable-lora",
+        )
         assert str(tmp_path) not in server.get("/v1/engine/effective").body.decode()
         talk = {"messages": [{"role": "user", "content": "hello"}]}
         assert server.post("/apply-template", talk).json["prompt"] == "<hello>"

@@ -35,6 +35,7 @@ from flyweight.server.remote.telling import Shows
 from flyweight.server.running.processes import begun
 from flyweight.server.running.records import Record, own_log, remove, write
 from flyweight.server.settings import ServerSettings
+from flyweight.server.speech import judge_switches
 from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
@@ -153,8 +154,9 @@ class Life:
             words = str(error).removeprefix(FAILS).removeprefix(" fails: ")
             line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
             raise ConfigError(f"--chat-template{line}: {words}") from None
-        for template in found.tokenizer.marks.templates.values():
-            read_by(given or template)  # remembered, and read while the engine loads
+        # what they read is remembered, and seen while the engine loads
+        templates = with_template(found.tokenizer, given).marks.templates.values()
+        judge_switches(self.server.template_defaults, [read_by(one) for one in templates])
         return found
 
     def _front(self, found: Described) -> Front:
@@ -166,7 +168,8 @@ class Life:
         tokenizer = with_template(found.tokenizer, self.server.chat_template)
         asking = Asking(tokenizer, facts, self.settings.seed)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
-        defaults = generation_options(theirs)
+        defaults = {**generation_options(theirs), **self.server.sampling_defaults}
+        defaults = {name: value for name, value in defaults.items() if value is not None}
         own = called(self.settings.model)
         names, also = (self.server.names, ()) if self.server.names else ((own.name,), own.also)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))

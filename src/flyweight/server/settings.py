@@ -5,7 +5,8 @@ Invariant: a `ServerSettings` that exists is valid.  Nothing but the standard li
 """
 
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
@@ -49,7 +50,8 @@ class ServerSettings:
     `queue_requests` and `queue_tokens` may wait to be computed; more is refused.  A request's
     priority is at most `priorities` from 0, either way; 0: all come in order.  `chat_template`
     stands for the model's own; without `model_defaults` sampling options that a request leaves out
-    are neutral, not the model's.
+    are neutral, not the model's.  `sampling_defaults` come before either, None taking one away;
+    `template_defaults` are variables of the chat template that a request does not set.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +71,8 @@ class ServerSettings:
     lenient: bool = False
     chat_template: str = ""
     model_defaults: bool = True
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    template_defaults: Mapping[str, Any] = field(default_factory=dict)
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     thinking_percent: int = 50
@@ -109,12 +113,12 @@ class ServerSettings:
     connections: int = 1024
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                whole(field.name, value, *RANGES.get(field.name, (1, None)))
-            if field.type is float:
-                _seconds(field.name, value, RANGES.get(field.name, (1, None))[0])
+        for known in fields(self):
+            value = getattr(self, known.name)
+            if known.type is int:
+                whole(known.name, value, *RANGES.get(known.name, (1, None)))
+            if known.type is float:
+                _seconds(known.name, value, RANGES.get(known.name, (1, None))[0])
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"

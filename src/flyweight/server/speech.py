@@ -6,7 +6,9 @@ dialect.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from flyweight.errors import ConfigError, nearest
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import PLAIN, WITH_TOOLS
 from flyweight.text.tokenizer import Tokenizer
@@ -14,6 +16,7 @@ from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
 from flyweight.text.tools.grammar import CallGrammar, Offer
 from flyweight.text.tools.parser import Reading
 from flyweight.text.variables import read_by
+from flyweight.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,18 @@ class Speech:
             thought if demanded else None,
         )  # fmt: skip
         return made.demanded(offers) if demanded else made.allowed(offers)
+
+
+def judge_switches(given: Mapping[str, Any], reads: Collection[frozenset[str] | None]) -> None:
+    """Raises `ConfigError` where none of the templates, which read these, reads a variable that is
+    set for them; None: it is not known what one reads.
+    """
+    seen = {name for one in reads for name in one or ()}
+    strays = [name for name in given if name not in seen]
+    if strays and None not in reads:
+        listed = ", ".join(sorted(seen - {"tools", "documents", "add_generation_prompt"}))
+        raise ConfigError(
+            f"--default-chat-template-kwargs: {shown(strays[0])} has no effect: the model's chat "
+            f"template does not read it{nearest(strays[0], seen)}"
+            f"{f'; it reads: {listed}'[:300] if listed else ''}; leave it out"
+        )

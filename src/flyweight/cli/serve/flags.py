@@ -59,6 +59,18 @@ MODEL = (
         "server.thinking_percent",
     ),
     Flag("generation-config", "text", "Whose defaults for sampling: auto (the model's), vllm."),
+    Flag(
+        "override-generation-config",
+        "text",
+        'Its own defaults for sampling: {"temperature": 0.3}.',
+        metavar="JSON",
+    ),
+    Flag(
+        "default-chat-template-kwargs",
+        "text",
+        'Switches of the template: {"enable_thinking": false}.',
+        metavar="JSON",
+    ),
     Flag("enable-lora", "switch", "Serve LoRA adapters."),
     Flag("lora-modules", "words", "Adapters, each a model of its name.", metavar="NAME=FOLDER ..."),
     Flag("packed-cache", "switch", "Keep packed weights for next time.", "engine.packed_cache"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyweight.cli.serve import speculation
+from flyweight.cli.serve import objects, speculation
 from flyweight.cli.serve.stance import written
 from flyweight.cli.serve.values import count, number
 from flyweight.cli.serve.words import Asked
@@ -169,6 +169,20 @@ def _generation_config(draft: Draft) -> None:
     draft.wish("generation-config", asked, "defaults of requests that leave an option out")
 
 
+def _switches(draft: Draft) -> None:
+    name = "default-chat-template-kwargs"
+    found = objects.switches(f"--{name}", _text(draft, name))
+    draft.server["template_defaults"] = found
+    draft.wish(name, objects.told(found), "where a request's chat_template_kwargs do not say")
+
+
+def _sampling(draft: Draft) -> None:
+    name = "override-generation-config"
+    found = objects.sampling(f"--{name}", _text(draft, name))
+    draft.server["sampling_defaults"] = found
+    draft.wish(name, objects.told(found), "instead of the model's, where a request does not say")
+
+
 def _adapters(draft: Draft) -> None:
     if draft.asked.options.get("enable-lora") is not True:
         raise ConfigError("--lora-modules needs --enable-lora")
@@ -302,6 +316,8 @@ MEANINGS: dict[str, Meaning] = {
     "load-format": _load_format,
     "chat-template": _chat_template,
     "generation-config": _generation_config,
+    "default-chat-template-kwargs": _switches,
+    "override-generation-config": _sampling,
     "enable-lora": _enable_lora,
     "lora-modules": _adapters,
     "speculative-config": _speculation,

@@ -107,7 +107,8 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
     if whole:
         readable("messages", str(talk), most_bytes(front))
-    own = switches(options, {**effort(front, body), **(body.chat_template_kwargs or {})})
+    theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
+    own = switches(options, {**front.settings.template_defaults, **theirs})
     tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
     added = body.add_special_tokens

@@ -70,6 +70,8 @@ def thinking(front: Front, request: Request, place: str, wanted: bool | None) ->
     """
     reads = reads_of(front)
     found = [name for name in THINKING if reads is None or name in reads]
+    if found and wanted is None and not front.settings.template_defaults.keys().isdisjoint(found):
+        return {}  # as the operator says
     if found:
         return dict.fromkeys(found, wanted is not False)
     if wanted is not None and wanted is not (front.speech.reasoning is not None):

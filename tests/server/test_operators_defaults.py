@@ -1,0 +1,93 @@
+"""What an operator sets for requests that do not say: switches of the template, and sampling."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import chat_model
+from http_server import SERVE, WAIT, Running, started
+
+CHAT, APPLY = "/v1/chat/completions", "/apply-template"
+TALK = [{"role": "user", "content": "Hi"}]
+SWITCHED = (
+    "Hi{% if enable_thinking is defined %}"
+    "|{{ 'Think twice' if enable_thinking else 'No' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    path = chat_model.write(tmp_path_factory.mktemp("quiet") / "quiet.gguf", SWITCHED)
+    with started(
+        str(path), "--max-model-len", "256",
+        "--default-chat-template-kwargs", '{"enable_thinking": false}',
+        "--override-generation-config", '{"temperature": 0.3, "top_k": 7, "max_new_tokens": 5}',
+    ) as running:  # fmt: skip
+        yield running
+
+
+def prompt(server: Running, **fields: Any) -> str:
+    text: str = server.post(APPLY, {"messages": TALK, **fields}).json["prompt"]
+    return text
+
+
+def test_a_switch_is_the_operators_where_a_request_does_not_say(quiet: Running) -> None:
+    assert prompt(quiet) == "Hi|No"
+    assert prompt(quiet, chat_template_kwargs={"enable_thinking": True}) == "Hi|Think twice"
+    assert prompt(quiet, reasoning_effort="high") == "Hi|Think twice"
+    assert quiet.post("/tokenize", {"messages": TALK}).json["count"] == sizes(quiet)[0]
+
+
+def sizes(server: Running) -> list[int]:
+    """Tokens of the prompt without thinking, and with it."""
+    bodies = [{"prompt": text, "add_special_tokens": False} for text in ("Hi|No", "Hi|Think twice")]
+    return [server.post("/tokenize", body).json["count"] for body in bodies]
+
+
+def test_other_dialects_leave_it_to_the_operator(quiet: Running) -> None:
+    model = quiet.get("/v1/models").json["data"][0]["id"]
+    silent, loud = sizes(quiet)
+    assert silent != loud
+    said = {"model": model, "messages": TALK, "max_tokens": 1}
+    for fields in ({}, {"thinking": {"type": "adaptive"}}):
+        got = quiet.post("/v1/messages", {**said, **fields}).json
+        assert got["usage"]["input_tokens"] == silent, fields
+    said = {"model": model, "messages": TALK, "stream": False, "options": {"num_predict": 1}}
+    for think, count in ((None, silent), (True, loud), (False, silent)):
+        fields = {} if think is None else {"think": think}
+        assert quiet.post("/api/chat", {**said, **fields}).json["prompt_eval_count"] == count
+
+
+def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) -> None:
+    def told(**fields: Any) -> dict[str, Any]:
+        body = {"prompt": "Hi", "n_predict": 1, **fields}
+        found: dict[str, Any] = quiet.post("/completion", body).json["generation_settings"]
+        return found
+
+    assert (told()["temperature"], told()["top_k"]) == (0.3, 7)
+    assert told(temperature=0.9)["temperature"] == 0.9
+    body = {"messages": TALK, "ignore_eos": True}
+    usage = quiet.post(CHAT, body).json["usage"]
+    assert usage["completion_tokens"] == 5
+    usage = quiet.post(CHAT, {**body, "max_tokens": 9}).json["usage"]
+    assert usage["completion_tokens"] == 9
+
+
+def test_the_ledger_tells_of_both(quiet: Running) -> None:
+    rows = {r["feature"]: r for r in quiet.get("/v1/engine/effective").json["features"]}
+    assert rows["--default-chat-template-kwargs"]["active"] == "enable_thinking = false"
+    assert rows["--override-generation-config"]["active"].startswith("temperature = 0.3")
+
+
+def test_a_switch_that_no_template_reads_is_refused_at_the_start() -> None:
+    given = ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    done = subprocess.run(
+        [sys.executable, *SERVE, "--port", "0", *given],
+        capture_output=True, text=True, timeout=WAIT,
+    )  # fmt: skip
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: --default-chat-template-kwargs: 'enable_thinking' has no effect")
