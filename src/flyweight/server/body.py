@@ -86,10 +86,14 @@ def _limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
     return [(name, str(e[LIMIT]), BOTH in e) for name, e in marked]
 
 
-def _bounded(settings: ServerSettings, body: BaseModel) -> None:
-    """Raises `HttpError`."""
-    for name, limit, both in _limits(type(body)):
-        value, most = getattr(body, name), getattr(settings, limit)
+def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
+    """A body, or (`before` its fields' names) a part of one.  Raises `HttpError`."""
+    for part in type(body).model_fields:
+        if isinstance(getattr(body, part), BaseModel):
+            _bounded(settings, getattr(body, part), f"{before}{part}.")
+    for own, limit, both in _limits(type(body)):
+        name = before + own
+        value, most = getattr(body, own), getattr(settings, limit)
         listed = isinstance(value, list | dict)
         size = len(value) if listed else value
         if not isinstance(size, int) or (abs(size) if both else size) <= most:

@@ -171,6 +171,10 @@ class EmbedReply(TypedDict):
     prompt_eval_count: int
 
 
+class OneVectorReply(TypedDict):
+    embedding: list[float]
+
+
 class TagsReply(TypedDict):
     models: list[Object]
 

@@ -11,14 +11,16 @@ from starlette.responses import Response
 
 from flyweight.collect import Piece
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.sampling import HOTTEST, Explain, StopText, params_of
+from flyweight.server.api.sampling import HOTTEST, Explain, Priority, Salt, StopText, params_of
 from flyweight.server.api.usage import spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import PING, event
 
-BESIDE = {"prompt", "stream", "return_cache_explanation"}  # fields that are no sampling options
+BESIDE = {  # fields that are no sampling options
+    "prompt", "stream", "cache_salt", "priority", "return_cache_explanation",
+}  # fmt: skip
 
 
 class GenerateBody(BaseModel):
@@ -33,13 +35,15 @@ class GenerateBody(BaseModel):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | list[StopText] | None = None
     stream: bool = False
+    cache_salt: Salt = None
+    priority: Priority = None
     return_cache_explanation: Explain = None
 
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), GenerateBody)
     given = body.model_dump(exclude=BESIDE, exclude_none=True)
-    lane = front.lane(None, None, None, body.return_cache_explanation)
+    lane = front.lane(None, body.cache_salt, body.priority, body.return_cache_explanation)
     asked = await front.ask([body.prompt], params_of({**front.defaults, **given}), lane)
     return await answer(front, request, asked, GenerateWriter, stream=body.stream)
 

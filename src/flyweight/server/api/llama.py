@@ -14,10 +14,20 @@ from starlette.responses import Response
 
 from flyweight.collect import Collector, Piece
 from flyweight.errors import RequestError
-from flyweight.prompts import Lane, encoded, too_long
+from flyweight.prompts import encoded, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import Source, grammar_in, schema_in
-from flyweight.server.api.sampling import TOKEN, Bias, Explain, Id, No, Options, params_of
+from flyweight.server.api.sampling import (
+    TOKEN,
+    Bias,
+    Explain,
+    Id,
+    No,
+    Options,
+    Priority,
+    Salt,
+    params_of,
+)
 from flyweight.server.api.scores import Spelling, token_scores
 from flyweight.server.api.usage import explained, llama_timings
 from flyweight.server.body import limited
@@ -78,6 +88,8 @@ class LlamaBody(Options):
     return_tokens: bool = False
     stream: bool = False
     timings_per_token: bool = False
+    cache_salt: Salt = None
+    priority: Priority = None
     return_cache_explanation: Explain = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
     n_indent: Off | None = None
@@ -125,8 +137,8 @@ async def completion(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), LlamaBody)
     params = params_of(await front.aside(body.wanted, front.defaults, front.tokenizer))
     prompts = body.prompts(front)
-    salt = "" if body.cache_prompt else uuid4().hex
-    lane = Lane(salt, explain=bool(body.return_cache_explanation))
+    salt = body.cache_salt if body.cache_prompt else uuid4().hex
+    lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
     asked = await front.ask(prompts, params, lane, "grammar" if body.grammar else "json_schema")
     return await answer(
         front,

@@ -17,7 +17,7 @@ from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.heard import heard, thinking
 from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.renaming import named
-from flyweight.server.api.sampling import HOTTEST, Explain, StopText
+from flyweight.server.api.sampling import HOTTEST, Explain, Priority, Salt, StopText
 from flyweight.server.api.telling import chat_body
 from flyweight.server.body import limited
 from flyweight.server.front import Front
@@ -32,6 +32,9 @@ NAMES = (
     (r"tools\.(\d+)\.function", r"tools.\1"),
     ("reasoning_effort", "output_config.effort"),
 )
+TAKEN = (  # as a chat has them
+    "temperature", "top_p", "top_k", "cache_salt", "priority", "return_cache_explanation",
+)  # fmt: skip
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -188,6 +191,8 @@ class MessagesBody(CountBody):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     output_config: OutputConfig | None = None
+    cache_salt: Salt = None
+    priority: Priority = None
     return_cache_explanation: Explain = None
     metadata: dict[str, Any] | None = Field(None, description="Has no effect.")
     service_tier: Literal["auto", "standard_only"] | None = Field(
@@ -202,7 +207,7 @@ class MessagesBody(CountBody):
             found["response_format"] = {"type": "json_schema", "json_schema": schema}
         if config is not None and config.effort is not None:
             found["reasoning_effort"] = config.effort
-        for name in ("temperature", "top_p", "top_k", "return_cache_explanation"):
+        for name in TAKEN:
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.stop_sequences:

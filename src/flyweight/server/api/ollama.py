@@ -6,161 +6,40 @@ itself.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.collect import Piece
-from flyweight.errors import RequestError
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.chat import asked_of
-from flyweight.server.api.formats import schema_in
 from flyweight.server.api.heard import thinking
+from flyweight.server.api.ollamabody import (
+    OllamaBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+)
 from flyweight.server.api.renaming import named
-from flyweight.server.api.sampling import Explain, Options, beside, params_of
+from flyweight.server.api.sampling import beside, params_of
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import Tool
 from flyweight.server.api.usage import explained
-from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import encode, reply
-from flyweight.server.settings import MOST_TOOLS
-from flyweight.structured import StructuredOutputs
 from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.parser import Reading
-from flyweight.types import LEAST_REPETITION
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
-LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
-KEEP = "Has no effect: a model stays loaded."
 NAMES = (
     ("max_tokens", "options.num_predict"),
     ("reasoning_effort", "think"),
     ("repetition_penalty", "options.repeat_penalty"),
     ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p)", r"options.\1"),
 )
-Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
-
-
-class OllamaOptions(Options):
-    """`options` of a request."""
-
-    num_predict: int | None = Field(None, ge=-2, lt=2**31)
-    num_ctx: int | None = Field(None, ge=1, lt=2**31)
-    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
-    repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
-
-    def wanted(self, front: Front) -> dict[str, Any]:
-        """Fields of a `ChatBody`.  Raises `RequestError`."""
-        most = front.asking.facts.max_model_len
-        if self.num_ctx is not None and self.num_ctx > most:
-            raise RequestError(
-                f"options.num_ctx = {self.num_ctx}, and this server was started with {most} "
-                f"(--max-model-len); allowed: 1 to {most}",
-                "options.num_ctx",
-            )
-        if self.num_predict == 0:
-            raise RequestError(
-                "options.num_predict = 0 asks for nothing; allowed: 1 or more, or -1 for as much "
-                "as fits",
-                "options.num_predict",
-            )
-        found = self.drawn({})
-        if self.num_predict is not None and self.num_predict > 0:
-            found["max_tokens"] = self.num_predict
-        if self.seed == -1:
-            found.pop("seed", None)
-        if self.repeat_penalty is not None:
-            found["repetition_penalty"] = self.repeat_penalty
-        return found
-
-
-class OllamaBody(BaseModel):
-    """What both routes take."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str
-    stream: bool = True
-    options: OllamaOptions | None = None
-    format: Literal["", "json"] | dict[str, Any] | None = None
-    keep_alive: str | float | None = Field(None, description=KEEP)
-    think: bool | Literal["low", "medium", "high"] | None = None
-    return_cache_explanation: Explain = None
-
-    def wanted(self, front: Front) -> dict[str, Any]:
-        """Fields of a `ChatBody`.  Raises `RequestError`."""
-        return {} if self.options is None else self.options.wanted(front)
-
-    @property
-    def form(self) -> StructuredOutputs | None:
-        """What the answer must satisfy.  Raises `RequestError`."""
-        if not self.format:
-            return None
-        if isinstance(self.format, str):
-            return StructuredOutputs(json_object=True)
-        return schema_in("format", self.format)
-
-    @property
-    def name(self) -> str:
-        return self.model.removesuffix(LATEST)
-
-
-class OllamaCall(BaseModel):
-    """A tool call of an earlier answer."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    function: dict[str, Any]
-
-
-class OllamaMessage(BaseModel):
-    """One message."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    thinking: str | None = None
-    images: Media | None = None
-    tool_calls: list[OllamaCall] | None = None
-    tool_name: str | None = None
-
-    def chat(self) -> dict[str, Any]:
-        """As OpenAI's dialect has it."""
-        found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
-        if self.thinking is not None:
-            found["reasoning"] = self.thinking
-        if self.tool_name is not None:
-            found["name"] = self.tool_name
-        if self.tool_calls is not None:
-            found["tool_calls"] = [
-                {"type": "function", "function": call.function} for call in self.tool_calls
-            ]
-        return found
-
-
-class OllamaChatBody(OllamaBody):
-    """A conversation to be answered; without messages the model is only loaded."""
-
-    messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
-    tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
-    )
-
-
-class OllamaGenerateBody(OllamaBody):
-    """A prompt to be answered through the model's template, or (`raw`) continued."""
-
-    prompt: str = ""
-    system: str = ""
-    raw: bool = False
-    images: Media | None = None
 
 
 async def chat(front: Front, request: Request) -> Response:
@@ -181,7 +60,7 @@ async def chat(front: Front, request: Request) -> Response:
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaGenerateBody)
-    lane = front.lane(body.name, None, None, body.return_cache_explanation)
+    lane = front.lane(*body.lane.values())
     if not body.prompt:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
@@ -220,12 +99,21 @@ async def conversed(
     if isinstance(body.think, str):
         given["reasoning_effort"] = body.think
     if tools:
-        given["tools"] = [tool.model_dump(exclude_unset=True) for tool in tools]
-    given["return_cache_explanation"] = body.return_cache_explanation
+        given["tools"] = [declared(tool) for tool in tools]
     with named(*NAMES):
-        same = chat_body({"model": body.name, "messages": talk, **given})
+        same = chat_body({"messages": talk, **body.lane, **given})
         defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
         return await asked_of(front, request, same, defaults, "format", NAMES)
+
+
+def declared(tool: Tool) -> dict[str, Any]:
+    """A tool as a chat declares it; one without parameters says in Go that they are of no type."""
+    found = tool.model_dump(exclude_unset=True)
+    told = found["function"].get("parameters")
+    if told is not None:
+        kept = {name: value for name, value in told.items() if value not in (None, "")}
+        found["function"]["parameters"] = kept
+    return found
 
 
 def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:

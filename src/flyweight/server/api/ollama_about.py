@@ -9,58 +9,47 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.collect import VectorCollector
+from flyweight.errors import RequestError
 from flyweight.prompts import beginning
 from flyweight.server.api.about import all_names
-from flyweight.server.api.embeddings import Dimensions, gathered, vectors
-from flyweight.server.api.given import Texts
-from flyweight.server.api.ollama import KEEP, LATEST, ns
+from flyweight.server.api.embeddings import gathered, vectors
+from flyweight.server.api.ollama import ns
+from flyweight.server.api.ollamabody import (
+    LATEST,
+    EmbedBody,
+    EmbeddingsBody,
+    Shared,
+    ShowBody,
+)
 from flyweight.server.api.renaming import named
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.tasks import PoolingParams
 
-
-class EmbedBody(BaseModel):
-    """Texts whose vectors are wanted; `truncate` cuts those that are too long."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str
-    input: str | Texts
-    truncate: bool = True
-    dimensions: Dimensions | None = None
-    keep_alive: str | float | None = Field(None, description=KEEP)
-
-
-class ShowBody(BaseModel):
-    """A model to be told of."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str
-    verbose: bool = Field(False, description="Has no effect.")
+NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
 
 
 async def embed(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbedBody)
     began = time.monotonic()
-    lane = front.lane(body.model.removesuffix(LATEST), None, None)
-    given: list[Any] = [body.input] if isinstance(body.input, str) else list(body.input)
+    given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
+    if not body.input:
+        given = []
     if body.truncate:
         given = [partial(shortened, front, text) for text in given]
-    with named(("prompt", "input")):
-        found = await gathered(front, request, given, PoolingParams(), lane, body.dimensions)
+    size = body.dimensions or None
+    found = await vectors_of(front, request, body, given, size)
     took = time.monotonic() - began
 
     def written() -> Response:
         return reply(
             {
                 "model": body.model,
-                "embeddings": [list(vector) for vector in vectors(found, body.dimensions)],
+                "embeddings": [list(vector) for vector in vectors(found, size)],
                 "total_duration": ns(took),
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(one.tokens) for one in found),
@@ -68,6 +57,32 @@ async def embed(front: Front, request: Request) -> Response:
         )
 
     return await front.written(written)
+
+
+async def embeddings(front: Front, request: Request) -> Response:
+    """One vector, in the form that /api/embed took the place of."""
+    body = front.read(request, await request.body(), EmbeddingsBody)
+    given = [partial(shortened, front, body.prompt)] if body.prompt else []
+    with named(("input", "prompt")):
+        found = await vectors_of(front, request, body, given, None)
+    return reply({"embedding": [one for vector in vectors(found, None) for one in vector]})
+
+
+async def vectors_of(
+    front: Front,
+    request: Request,
+    body: EmbedBody | EmbeddingsBody,
+    given: list[Any],
+    size: int | None,
+) -> list[VectorCollector]:
+    """What the engine made of texts, of which there may be none: that only loads a model."""
+    options = body.options or Shared.model_validate({})
+    options.check(front)
+    lane = front.lane(body.model.removesuffix(LATEST), options.cache_salt, options.priority)
+    if not given:
+        return []
+    with named(("prompt", "input")):
+        return await gathered(front, request, given, PoolingParams(), lane, size)
 
 
 def shortened(front: Front, text: str) -> dict[str, Any]:
@@ -80,9 +95,23 @@ async def tags(front: Front, request: Request) -> Response:
     return reply({"models": [card(front, name) for name in all_names(front)]})
 
 
+async def running(front: Front, request: Request) -> Response:
+    """The models that are loaded, which are those that are served; nothing unloads them."""
+    context = front.asking.facts.max_model_len
+    loaded = {"expires_at": NEVER, "size_vram": 0, "context_length": context}
+    known = [card(front, name) for name in all_names(front)]
+    return reply({"models": [{**without(one, "modified_at"), **loaded} for one in known]})
+
+
+def without(given: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key != name}
+
+
 async def show(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ShowBody)
-    name = body.model.removesuffix(LATEST)
+    if not (body.model or body.name):
+        raise RequestError("model is missing", "model")
+    name = (body.model or body.name).removesuffix(LATEST)
     front.lane(name, None, None)
     portrait, speech = front.ledger.portrait, front.speech
     calls = speech.calls if speech.shows_tools else None

@@ -12,11 +12,19 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of
-from flyweight.server.api.chatbody import Effort
+from flyweight.server.api.chatbody import Effort, Switches
 from flyweight.server.api.formats import Schema
 from flyweight.server.api.renaming import named
 from flyweight.server.api.responsewriter import ResponseWriter
-from flyweight.server.api.sampling import HOTTEST, IDLE, KEYS, Explain, Idle, No
+from flyweight.server.api.sampling import (
+    IDLE,
+    KEYS,
+    Beside,
+    Explain,
+    Idle,
+    No,
+    RequestId,
+)
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Named, ToolName
 from flyweight.server.body import limited
@@ -24,7 +32,10 @@ from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
-TAKEN = ("model", "temperature", "top_p", "parallel_tool_calls", "return_cache_explanation")
+TAKEN = (  # as a chat has them
+    *Beside.model_fields,
+    "model", "parallel_tool_calls", "chat_template_kwargs", "return_cache_explanation",
+)  # fmt: skip
 
 
 class Strict(BaseModel):
@@ -114,6 +125,7 @@ Item = Annotated[
 ]
 # What a response may be asked to show: log-probabilities, and things that this server's never have
 # in them; its reasoning is not encrypted, and is there in any case.
+SCHEMA = "text.format.schema"
 SCORES = "message.output_text.logprobs"
 Include = Literal[
     "message.output_text.logprobs",
@@ -128,6 +140,8 @@ NAMES = (
     ("reasoning_effort", "reasoning.effort"),
     ("verbosity", "text.verbosity"),
     ("logprobs", "top_logprobs"),
+    (r"response_format\.json_schema", "text.format"),
+    ("response_format", "text.format"),
 )
 
 
@@ -195,15 +209,13 @@ class StreamChoice(Strict):
     include_obfuscation: No | None = Field(None, description="Events are as long as their text.")
 
 
-class ResponseBody(Strict):
+class ResponseBody(Beside):
     """What is to be responded to."""
 
     model: str | None = None
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, lt=2**31)
-    temperature: float | None = Field(None, ge=0, le=HOTTEST)
-    top_p: float | None = Field(None, gt=0, le=1)
     stream: bool | None = None
     text: TextChoice | None = None
     tools: list[ResponseTool] | None = Field(
@@ -228,7 +240,15 @@ class ResponseBody(Strict):
     user: Idle = None
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
+    request_id: RequestId = None
+    chat_template_kwargs: Switches | None = None
     return_cache_explanation: Explain = None
+
+    @property
+    def form_place(self) -> str:
+        """Where the body has a schema, if that is not `structured_outputs`."""
+        form = self.text.format if self.text is not None else None
+        return SCHEMA if isinstance(form, NamedFormat) else ""
 
     @property
     def scored(self) -> int | None:
@@ -252,9 +272,8 @@ class ResponseBody(Strict):
             talk = messages(self.input)
         if self.instructions:
             talk.insert(0, {"role": "system", "content": self.instructions})
-        found: dict[str, Any] = {"messages": talk, "max_tokens": self.max_output_tokens}
-        for name in TAKEN:
-            found[name] = getattr(self, name)
+        found: dict[str, Any] = {name: getattr(self, name) for name in TAKEN}
+        found |= {"messages": talk, "max_tokens": self.max_output_tokens}
         if self.scored is not None:
             found |= {"logprobs": True, "top_logprobs": self.scored}
         if self.tools:
@@ -302,10 +321,12 @@ async def responses(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
     with named(*NAMES):
         asked, reading = await asked_of(
-            front, request, chat_body(body.chat()), front.defaults, "text.format.schema", NAMES
+            front, request, chat_body(body.chat()), front.defaults, body.form_place, NAMES
         )
     model = body.model or front.names[0]
     head = {"created_at": front.now(), "model": model, **body.echo()}
+    if body.request_id is not None:
+        head["id"] = f"resp_{body.request_id}"
     return await answer(
         front,
         request,

@@ -40,7 +40,7 @@ class ResponseWriter:
         spelling = Spelling(self.front.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
         self.reading, self.telling = reading, Telling(reading)
-        self.id = f"resp_{uuid4().hex}"
+        self.id = head.get("id") or f"resp_{uuid4().hex}"
         self.head = {"id": self.id, "object": "response", **head}
         self.output: list[dict[str, Any]] = []  # items that are done
         self.item: dict[str, Any] = {}  # the one that is not

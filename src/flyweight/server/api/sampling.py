@@ -11,6 +11,7 @@ from flyweight.errors import RequestError
 from flyweight.repetition import LARGEST, LONGEST, RepetitionDetectionParams
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
 from flyweight.server.body import limited
+from flyweight.server.http.guard import LETTERS
 from flyweight.server.settings import MOST_PRIORITY
 from flyweight.types import (
     CUTS,
@@ -40,7 +41,8 @@ Priority = Annotated[
 ]
 Idle = Annotated[str | None, Field(description=IDLE)]
 Metadata = Annotated[dict[str, str] | None, Field(max_length=16, description=IDLE)]
-RequestId = Annotated[str | None, Field(min_length=1, max_length=128)]
+RequestId = Annotated[str | None, Field(pattern=f"^{LETTERS}{{1,128}}$")]
+Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
 Explain = Annotated[
     bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
 ]
@@ -140,11 +142,9 @@ class Options(BaseModel):
         return {**beside(self.mirostat, defaults), **given}
 
 
-class Sampling(Options):
-    """What is the same in all of OpenAI's bodies."""
+class Beside(Options):
+    """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
 
-    model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("biases"))
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
@@ -155,6 +155,22 @@ class Sampling(Options):
         None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
     )
     bad_words: list[StopText] | None = Field(None, max_length=128)
+    structured_outputs: Structured | None = None
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None
+    spaces_between_special_tokens: Yes | None = None
+    priority: Priority = None
+    cache_salt: Salt = None
+    watermarking: No | None = None
+    vllm_xargs: Nothing = None
+    media_io_kwargs: Nothing = None
+
+
+class Sampling(Beside):
+    """What is the same in OpenAI's bodies of chat and completions."""
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     prompt_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
     )
@@ -163,7 +179,6 @@ class Sampling(Options):
         description="Told of in place of the most likely ones.",
     )  # fmt: skip
     response_format: ResponseFormat | None = None
-    structured_outputs: Structured | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stream_interval: int | None = Field(
@@ -171,9 +186,6 @@ class Sampling(Options):
     )
     use_beam_search: bool | None = None
     length_penalty: float | None = Field(None, ge=-10, le=10)
-    truncate_prompt_tokens: Truncation = None
-    truncation_side: Literal["left", "right"] | None = None
-    spaces_between_special_tokens: Yes | None = None
     user: Idle = None
     store: No | None = Field(None, description="Nothing is kept here.")
     metadata: Metadata = None
@@ -181,12 +193,7 @@ class Sampling(Options):
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
     request_id: RequestId = None
-    priority: Priority = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
-    watermarking: No | None = None
-    vllm_xargs: Nothing = None
-    media_io_kwargs: Nothing = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     repetition_detection: Circles | None = Field(

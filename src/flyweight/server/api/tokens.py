@@ -16,7 +16,10 @@ from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
 from flyweight.server.api.given import readable
 from flyweight.server.api.heard import heard
+from flyweight.server.api.renaming import named
+from flyweight.server.api.responses import NAMES, ResponseBody
 from flyweight.server.api.sampling import Id, params_of
+from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
 from flyweight.server.front import Front
@@ -137,7 +140,21 @@ async def apply_template(front: Front, request: Request) -> Response:
 
 async def input_tokens(front: Front, request: Request) -> Response:
     """How many tokens a conversation has, as the model's template writes it."""
-    prompt = await _conversation(front, request)
+    return _counted(await _conversation(front, request))
+
+
+async def response_tokens(front: Front, request: Request) -> Response:
+    """The same of what /v1/responses would respond to."""
+    body = front.read(request, await request.body(), ResponseBody)
+    front.lane(body.model, None, None)
+    with named(*NAMES):
+        same = chat_body(body.chat())
+        front.asking.reader.check_ids(params_of(same.wanted(front.defaults)))
+        prompt = await front.aside(rendered, front, heard(front, request, same, NAMES))
+    return _counted(prompt)
+
+
+def _counted(prompt: dict[str, Any]) -> Response:
     return reply(
         {"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])}
     )

@@ -27,7 +27,8 @@ from flyweight.server.settings import LOOPBACK, ServerSettings
 OPEN = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
 HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+LETTERS = "[A-Za-z0-9._:-]"  # of a client's name for a request: none forges a line of the log
+ID = re.compile(LETTERS + "{1,64}")
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
 Shape = Callable[[HttpError], dict[str, Any]]
