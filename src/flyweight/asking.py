@@ -18,6 +18,7 @@ from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.meter import USUAL, Bounds
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import AUTO, marks_of
 from flyweight.types import Request, SamplingParams
 
 Message = Mapping[str, Any]
@@ -64,6 +65,7 @@ class Facts:
 class Asking:
     """Makes requests for one model.  `seed` seeds those that have none of their own; None: by
     chance.  `judge` refuses constraints that cannot be kept to; None: that is done elsewhere.
+    `reasoning` names the marks of it, see `text.tools.formats`.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class Asking:
         facts: Facts,
         seed: int | None = None,
         judge: Callable[[StructuredOutputs], None] | None = None,
+        reasoning: str = AUTO,
     ) -> None:
         self.tokenizer, self.facts, self._judge = tokenizer, facts, judge
         self.reader = Reader(
-            tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters, facts.best
-        )
+            tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters, facts.best,
+            marks_of(reasoning, tokenizer.marks.fullest_template),
+        )  # fmt: skip
         self._ids = count()
         self._seeds = SystemRandom() if seed is None else Random(seed)
 
@@ -187,4 +191,7 @@ def conversation(
     talk = prepared(messages, template)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
     ids = encoded(tokenizer, text, longest, add_special=add_special)
-    return {"prompt": text, "prompt_token_ids": ids}
+    made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
+    if variables.get("continue_final_message") is True:
+        made["continued"] = messages[-1].get("content")
+    return made

@@ -7,7 +7,7 @@ engine and no chat template.
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from operator import index
 from typing import Any, TypeVar
@@ -16,12 +16,14 @@ from flyweight.errors import RequestError
 from flyweight.ranges import loaded, require
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import Marks
 from flyweight.text.words import Lexicon
-from flyweight.types import Request, SamplingParams, Words
+from flyweight.types import Request, SamplingParams, Thought, Words
 
 T = TypeVar("T")
 PIECE = 8  # characters of a token, generously: text of so many is read in one go
 LONGEST_PIECE = 512  # characters
+TAIL = 64  # ids of a prompt, in whose text a mark that ends it stands
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
@@ -56,7 +58,7 @@ class Asked:
 class Reader:
     """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
     rows of a step may be for prompts' log-probabilities, of which `best` may be listed beside a
-    token's own.
+    token's own; `marks` are those of reasoning.
     """
 
     tokenizer: Tokenizer
@@ -65,6 +67,7 @@ class Reader:
     scored: int = 256
     adapters: tuple[str, ...] = ()
     best: int = 64
+    marks: Marks | None = None
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +81,34 @@ class Reader:
         self._check(text, tokens, params, answer)
         self._judge(lane)
         words = self.lexicon.words(params)
+        if params.thinking_token_budget is not None:
+            continued = prompt.get("continued") if isinstance(prompt, Mapping) else None
+            shown = self.tokenizer.decode(tokens[-TAIL:], False) if text is None else text
+            words = replace(words, thought=self._thought(params, shown, continued))
         return Asked(text, array("i", tokens), params, lane, words)
+
+    def _thought(self, params: SamplingParams, prompt: str, continued: object) -> Thought:
+        """How what the model thinks comes to its end.  Raises `RequestError`."""
+        name, budget = "thinking_token_budget", params.thinking_token_budget
+        if self.marks is None:
+            raise RequestError(
+                f"{name} = {budget}, and nothing of this model's answers is read as reasoning; "
+                "leave it out",
+                name,
+            )
+        inside = self.marks.inside(prompt, continued if isinstance(continued, str) else None)
+        form = params.structured_outputs
+        if inside is not None and form is not None and form.kind in ("json", "json_object"):
+            raise RequestError(
+                f"{name} = {budget}: the prompt ends within reasoning, and the JSON that is asked "
+                "for from there on has no place for its end; leave one of them out",
+                name,
+            )
+        spent = None if inside is None else len(self._encoded(inside.strip()))
+        return self.lexicon.marks(self.marks).thought(budget or 0, spent)
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False) if text else []
 
     def _judge(self, lane: Lane) -> None:
         # a request refuses a bad salt or priority

@@ -65,7 +65,8 @@ class SamplingParams:
     generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
     `structured_outputs` says what the text must look like; where it is complete, it ends.
     `logprob_token_ids` asks for these ids' log-probabilities in place of the best ones.
-    `repetition_detection` ends an answer that goes round in circles.
+    `repetition_detection` ends an answer that goes round in circles, `thinking_token_budget` the
+    reasoning before one after so many tokens; -1 is none.
     """
 
     n: int = 1
@@ -108,6 +109,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = None
     logprob_token_ids: tuple[int, ...] = ()
     repetition_detection: RepetitionDetectionParams | None = None
+    thinking_token_budget: int | None = None
 
     @property
     def scored(self) -> int | None:
@@ -188,6 +190,9 @@ class SamplingParams:
         self._settle_whole("prompt_logprobs", 0, MAX_LOGPROBS, none=True)
         if self.echo and self.prompt_logprobs is None:
             self._settle("prompt_logprobs", self.logprobs)
+        if self.thinking_token_budget == -1:
+            self._settle("thinking_token_budget", None)
+        self._settle_whole("thinking_token_budget", 0, None, none=True)
         about_the_prompt = self.echo or self.prompt_logprobs is not None
         self._settle_whole("max_tokens", 0 if about_the_prompt else 1, None, none=True)
         self._settle_whole("min_tokens", 0, self.max_tokens)
@@ -239,13 +244,30 @@ class Finish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A thought of `budget` tokens at most, of which `spent` end the prompt where it is `opened`
+    there; the marks it stands between, what closes it as ids, and the bytes of the tokens that hold
+    some of a mark.
+    """
+
+    budget: int
+    opened: bool
+    spent: int
+    opening: bytes
+    closing: bytes
+    ids: tuple[int, ...]
+    parts: dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """What a request's strings mean in its model's vocabulary: `bad` sequences of ids that may not
-    be completed, and ids at which repetitions end.
+    be completed, ids at which repetitions end, and how a `thought` is closed that has a budget.
     """
 
     bad: tuple[tuple[int, ...], ...] = ()
     breakers: frozenset[int] = frozenset()
+    thought: Thought | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,10 @@ class MockRunner:
             return int(s.given[r])
         banned = frozenset(s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]].tolist())
         kv = tuple([self.kv[slot] for slot in seen])
+        allowed = s.allowed_ids[s.allowed_starts[r] : s.allowed_starts[r + 1]].tolist()
+        if allowed:
+            assert len(allowed) == 1 and not banned, "a token that is due, and nothing else"
+            return int(allowed[0])
         return draw(kv, int(s.seed[r]), int(s.choice[r]), int(s.position[r]), banned)
 
 
@@ -144,7 +148,7 @@ def search(request: Request) -> tuple[Hypothesis, ...]:
 @cache
 def _answer(
     prompt: tuple[int, ...], seed: int, choice: int, room: int, least: int, stop: frozenset[int],
-    circles: RepetitionDetectionParams | None,
+    circles: RepetitionDetectionParams | None, budget: tuple[int, int | None] | None,
 ) -> tuple[int, ...]:  # fmt: skip
     seen: list[int] = []
     for position, token in enumerate(prompt):
@@ -152,9 +156,12 @@ def _answer(
     out: list[int] = []
     while len(out) < room:
         banned = stop if len(out) < least else frozenset()
-        token = draw(tuple(seen), seed, choice, len(seen), banned)
+        token = due(out, *budget) if budget else None
+        if token is None:
+            token = draw(tuple(seen), seed, choice, len(seen), banned)
         out.append(token)
-        if token in stop or (circles and len(out) >= least and goes_round(out, circles)):
+        turns = circles and len(out) >= least and goes_round(out, circles)
+        if turns or (token in stop and len(out) > least):
             break
         seen.append(content(token, len(seen), seen[-1]))
     return tuple(out)
@@ -167,12 +174,34 @@ def goes_round(text: Sequence[int], circles: RepetitionDetectionParams) -> bool:
     return any(text[-size * count :] == text[-size:] * count for size in sizes)
 
 
+def due(text: Sequence[int], budget: int, spent: int | None) -> int | None:
+    """What closes a thought that has its budget, told token by token: 0 opens one at the beginning
+    of an answer, 1 and 2 in a row end it.
+    """
+    within, used, closing = spent is not None, spent or 0, 0
+    for i, token in enumerate(text):
+        if not within:
+            within = i == 0 and token == 0
+            if not within:
+                return None
+        elif closing or used >= budget:
+            closing += 1
+            if closing == 2:
+                return None
+        else:
+            used += 1
+            if token == 2 and i and text[i - 1] == 1 and used - (spent or 0) > 1:
+                return None
+    return 1 + closing if within and used >= budget else None
+
+
 def answer(request: Request, choice: int) -> tuple[int, ...]:
     """The oracle: one sequence, one token after the other."""
-    params = request.params
+    params, thought = request.params, request.words.thought
+    budget = thought and (thought.budget, thought.spent if thought.opened else None)
     return _answer(
         request.tokens, request.seed, choice, request.max_tokens, params.min_tokens,
-        request.stop_ids, params.repetition_detection,
+        request.stop_ids, params.repetition_detection, budget,
     )  # fmt: skip
 
 

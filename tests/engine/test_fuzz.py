@@ -23,6 +23,7 @@ OFTEN = (
     "search",
     "sat out",
     "repetition",
+    "thought",
 )
 
 

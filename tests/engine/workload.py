@@ -22,7 +22,7 @@ from flyweight.engine.sequence import Plan, State
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.repetition import RepetitionDetectionParams
 from flyweight.tasks import BeamSearchParams, PoolingParams
-from flyweight.types import Event, Finish, Request, SamplingParams
+from flyweight.types import Event, Finish, Request, SamplingParams, Thought, Words
 
 CIRCLES = RepetitionDetectionParams(max_pattern_size=3, min_pattern_size=1, min_count=2)
 
@@ -121,11 +121,18 @@ def _request(rng: random.Random, i: int, stems: list[list[int]], searches: float
             length_penalty=rng.choice((0.5, 1.0, 2.0)),
             early_stopping=rng.choice((True, False, "never")),
         )
+    thought = None
+    if pooling is None and beam is None and rng.random() < 0.4:
+        inside = rng.choice((None, 0, 0, 2))
+        parts = {0: b"<", 1: b"/", 2: b">"}
+        budget = rng.randint(0, 4)
+        thought = Thought(budget, inside is not None, inside or 0, b"<", b"/>", (1, 2), parts)
     return Request(
         id=f"r{i}",
         tokens=tuple(stem + tail),
         params=params,
         stop_ids=stop,
+        words=Words(thought=thought),
         max_tokens=most,
         pooling=pooling,
         beam=beam,
@@ -328,7 +335,9 @@ class Harness:
             return
         require(text == right, f"{request.id}/{index}: {text}, not {right}")
         due = Finish.LENGTH if len(right) == request.max_tokens else Finish.REPETITION
-        due = Finish.STOP if right[-1] in request.stop_ids else due
+        stopped = right[-1] in request.stop_ids and len(right) > request.params.min_tokens
+        due = Finish.STOP if stopped else due
+        self.counts["thought"] += request.words.thought is not None
         self.counts["repetition"] += due is Finish.REPETITION
         require(finish is due, f"{request.id}/{index} ended by {finish}, not {due}")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from flyweight.sampling.options import Options
 from flyweight.sampling.repeats import completions, repeats
+from flyweight.sampling.thought import forced
 from flyweight.wire import F32, I32, U32, Cuts, Listed, Masks, SampleBatch
 
 # `options.RECORD`, field by field
@@ -87,10 +88,13 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
     )
     bias = [(i, row.options.params.logit_bias) for i, row in special]
     bias_ids, bias_starts = _ragged([(i, tuple(b)) for i, b in bias], count)
+    due = {i: _due(row) for i, row in special if row.options.words.thought is not None}
     allowed_ids, allowed_starts = _ragged(
-        [(i, row.options.params.allowed_token_ids or ()) for i, row in special], count
+        [(i, due.get(i) or row.options.params.allowed_token_ids or ()) for i, row in special], count
     )
-    banned_ids, banned_starts = _ragged([(i, _banned(row)) for i, row in special], count)
+    banned_ids, banned_starts = _ragged(
+        [(i, () if due.get(i) else _banned(row)) for i, row in special], count
+    )
     repeat_ids, repeat_values, repeat_starts = _repeats(special, count)
     return {
         **{name: np.ascontiguousarray(table[name]) for name in RECORD.names or ()},
@@ -110,6 +114,15 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
         "masks": _masks(special),
         "listed": _listed(special),
     }
+
+
+def _due(row: Row) -> tuple[int, ...]:
+    """The token that closes a thought, where it alone may come; a grammar has the last word."""
+    thought, mask = row.options.words.thought, row.mask
+    token = None if thought is None else forced(thought, row.tokens, row.options.prompt)
+    if token is None or (mask is not None and not mask[token // 32] >> (token % 32) & 1):
+        return ()
+    return (token,)
 
 
 def _banned(row: Row) -> list[int]:

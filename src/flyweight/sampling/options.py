@@ -50,7 +50,7 @@ class Options:
         self.penalised = penalties != (1, 0, 0)
         self.dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
         self.cut = bool(p.mirostat) or any(getattr(p, name) != CUTS[name] for name in RARE)
-        lists = p.logit_bias or p.allowed_token_ids or self.words.bad
+        lists = p.logit_bias or p.allowed_token_ids or self.words.bad or self.words.thought
         self.constrained = p.structured_outputs is not None
         special = self.penalised or self.dry or self.cut or self.constrained
         self.plain = not (special or lists or p.min_tokens or p.logprob_token_ids)

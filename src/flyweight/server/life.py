@@ -166,7 +166,8 @@ class Life:
             tuple(told["adapters"]), self.settings.max_logprobs,
         )  # fmt: skip
         tokenizer = with_template(found.tokenizer, self.server.chat_template)
-        asking = Asking(tokenizer, facts, self.settings.seed)
+        parser = self.server.reasoning_parser
+        asking = Asking(tokenizer, facts, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}

@@ -22,6 +22,7 @@ from flyweight.types import (
     Request,
     Reuse,
     SamplingParams,
+    Thought,
     Timings,
     TokenLogprobs,
     Words,
@@ -61,6 +62,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     pooling: dict[str, Any] | None
     beam: dict[str, Any] | None
     explain: bool = False
+    thought: Thought | None = None
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -86,6 +88,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             pooling=asdict(request.pooling) if request.pooling else None,
             beam=asdict(request.beam) if request.beam else None,
             explain=request.explain,
+            thought=request.words.thought,
         )
 
     def request(self) -> Request:
@@ -106,7 +109,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             arrival=self.arrival,
             salt=self.salt,
             adapter=self.adapter,
-            words=Words(tuple(self.bad), frozenset(self.breakers)),
+            words=Words(tuple(self.bad), frozenset(self.breakers), self.thought),
             pooling=PoolingParams(**self.pooling) if self.pooling else None,
             beam=BeamSearchParams(**self.beam) if self.beam else None,
             explain=self.explain,

@@ -10,7 +10,7 @@ from typing import Any
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.server.settings import ServerSettings
-from flyweight.text.chat import PLAIN, WITH_TOOLS
+from flyweight.text.chat import PLAIN
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
 from flyweight.text.tools.grammar import CallGrammar, Offer
@@ -35,8 +35,7 @@ class Speech:
     @classmethod
     def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
         """Raises `ConfigError`."""
-        templates = tokenizer.marks.templates
-        template = templates.get(WITH_TOOLS) or tokenizer.chat_template or ""
+        template = tokenizer.marks.fullest_template
         calls = format_of(settings.tool_call_parser, template)
         marks = marks_of(settings.reasoning_parser, template)
         named = [calls.trigger, "[ARGS]"] if calls else []
@@ -55,14 +54,10 @@ class Speech:
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
     ) -> Reading:
         """How the answer to `prompt` is read; `continued` is what it goes on with."""
-        opened = False
-        if self.reasoning is not None and continued is not None:
-            opening, closing = self.reasoning.opening, self.reasoning.closing
-            opened = continued.rfind(opening) > continued.rfind(closing)
-        elif self.reasoning is not None:
-            opened = (prompt or "").rstrip().endswith(self.reasoning.opening)
+        marks = self.reasoning
+        opened = marks is not None and marks.inside(prompt or "", continued) is not None
         calls = self.calls if tools else None
-        return Reading(calls, frozenset(tools), most, self.reasoning, opened)
+        return Reading(calls, frozenset(tools), most, marks, opened)
 
     def shows(self, reading: Reading) -> bool:
         """Whether the text of special tokens is needed to read an answer so."""

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import TemplateSyntaxError
 
 from flyweight.errors import RequestError, nearest
-from flyweight.text.codec import DEFAULT
+from flyweight.text.codec import DEFAULT, WITH_TOOLS
 from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
 from flyweight.text.meter import USUAL, Bounds, Meter, Spent
 from flyweight.text.sandbox import Refusal, Sandbox, inside
@@ -26,7 +26,6 @@ FAILS = "messages: the model's chat template"
 PLAIN = (
     '{% for message in messages %}{{ message.content }}{{ "" if loop.last else "\\n" }}{% endfor %}'
 )
-WITH_TOOLS = "tool_use"  # the template some models name for it
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # where the last message is cut, until it is found again
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 DEFAULT = "default"  # the name of the chat template that is used when none is named
+WITH_TOOLS = "tool_use"  # and of the one some models have for tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Marks:
     def chat_template(self) -> str | None:
         """The chat template that is used when none is named."""
         return self.templates.get(DEFAULT)
+
+    @property
+    def fullest_template(self) -> str:
+        """The chat template that shows most of what the model was taught; "" where it has none."""
+        return self.templates.get(WITH_TOOLS) or self.templates.get(DEFAULT, "")
 
 
 class TextStream(Protocol):

@@ -85,6 +85,9 @@ class ChatBody(Sampling):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
+    thinking_token_budget: int | None = Field(
+        None, ge=-1, lt=2**31, description="Tokens of reasoning, which then is closed; -1: any."
+    )
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="Given to the model's template."
     )

@@ -31,6 +31,7 @@ NAMES = (
     (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
     (r"tools\.(\d+)\.function", r"tools.\1"),
     ("reasoning_effort", "output_config.effort"),
+    ("thinking_token_budget", "thinking.budget_tokens"),
 )
 TAKEN = (  # as a chat has them
     "temperature", "top_p", "top_k", "cache_salt", "priority", "return_cache_explanation",
@@ -132,7 +133,7 @@ class ThinkingChoice(BaseModel):
 
     type: Literal["adaptive", "disabled", "enabled"]
     budget_tokens: int | None = Field(
-        None, ge=1, lt=2**31, description="An aim: `max_tokens` alone ends reasoning."
+        None, ge=1, lt=2**31, description="Tokens of reasoning, which then is closed."
     )
 
 
@@ -210,6 +211,8 @@ class MessagesBody(CountBody):
         for name in TAKEN:
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
+        if self.thinking is not None and self.thinking.type == "enabled":
+            found["thinking_token_budget"] = self.thinking.budget_tokens
         if self.stop_sequences:
             found["stop"] = self.stop_sequences
         return found

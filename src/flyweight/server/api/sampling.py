@@ -53,6 +53,7 @@ TAKEN = (  # of a body, as `SamplingParams` has it
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
     "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop", "logprob_token_ids",
+    "thinking_token_budget",
 )  # fmt: skip
 
 

@@ -53,6 +53,16 @@ class Marks:
     def __post_init__(self) -> None:
         assert _plain(self.opening) and _plain(self.closing)
 
+    def inside(self, prompt: str, continued: str | None) -> str | None:
+        """What a prompt that ends within reasoning has of it, None where it does not; `continued`
+        is the message that the answer goes on with.
+        """
+        if continued is not None:
+            begun = continued.rfind(self.opening)
+            within = begun > continued.rfind(self.closing)
+            return continued[begun + len(self.opening) :] if within else None
+        return "" if prompt.rstrip().endswith(self.opening) else None
+
 
 HERMES = Format(trigger="<tool_call>", closer="</tool_call>")
 LLAMA = Format(trigger="<|python_tag|>", bare=True, separator=";", arguments="parameters")
