@@ -166,42 +166,6 @@ def test_speculation_is_what_the_drafter_does() -> None:
     assert (settings.prompt_lookup_max, settings.prompt_lookup_min) == (4, 2)
 
 
-def test_defaults_of_templates_and_of_sampling() -> None:
-    choice = chosen(
-        "--default-chat-template-kwargs", '{"enable_thinking": false, "tone": "dry"}',
-        "--override-generation-config", '{"temperature": 0.3, "max_new_tokens": 9, "top_k": null}',
-    )  # fmt: skip
-    assert choice.server.template_defaults == {"enable_thinking": False, "tone": "dry"}
-    expected = {"temperature": 0.3, "max_tokens": 9, "top_k": None}
-    assert choice.server.sampling_defaults == expected
-    active = {wish.feature: wish.active for wish in choice.wishes.noted}
-    assert active["--default-chat-template-kwargs"] == "enable_thinking = false, tone = 'dry'"
-    assert "temperature = 0.3" in active["--override-generation-config"]
-    assert not chosen().server.template_defaults and not chosen().server.sampling_defaults
-
-
-OBJECTS = [
-    ("default-chat-template-kwargs", "{", "not valid JSON"),
-    ("default-chat-template-kwargs", "[1]", "a JSON object was expected"),
-    ("default-chat-template-kwargs", '{"a": 1, "a": 2}', "the key 'a' appears twice"),
-    ("default-chat-template-kwargs", '{"a": [1]}', "a = [1] is not valid; allowed: true, false"),
-    ("default-chat-template-kwargs", '{"tools": true}', "'tools' is no switch of a template"),
-    ("default-chat-template-kwargs", '{"add_generation_prompt": true}', "is no switch"),
-    ("default-chat-template-kwargs", json.dumps({f"a{i}": 1 for i in range(33)}), "up to 32"),
-    ("override-generation-config", '{"temprature": 1}', "(did you mean 'temperature'?) is unknown"),
-    ("override-generation-config", '{"foo": 1, "bar": 1}', "'foo', 'bar' are unknown; allowed: t"),
-    ("override-generation-config", '{"temperature": -1}', "temperature = -1"),
-    ("override-generation-config", '{"top_p": NaN}', "top_p"),
-    ("override-generation-config", '{"max_new_tokens": "many"}', "max_tokens"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name, text, says", OBJECTS, ids=[text[:30] for _, text, _ in OBJECTS])
-def test_objects_are_read_strictly(name: str, text: str, says: str) -> None:
-    said = refusal(f"--{name}", text)
-    assert said.startswith(f"--{name}: ") and says in said
-
-
 SPECULATIONS = [
     ("{", "--speculative-config: not valid JSON"),
     ("[]", "a JSON object was expected"),
@@ -352,6 +316,8 @@ FILES = [
     ("port: null", "port = None is not valid"),
     ("!!python/object/apply:os.system [true]", "not YAML"),
     ("port: x", "--port = 'x' is not valid"),
+    ("port.x: 1", "--port.x: --port takes no object"),
+    ("override-generation-config.top_k: 2020-01-01", "is not valid; allowed: text or a number"),
     ("tensor-parallel-size: 4", "--tensor-parallel-size = 4 cannot be honoured"),
 ]
 

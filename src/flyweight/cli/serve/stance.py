@@ -4,6 +4,7 @@ Invariant: a value that asks for what is so anyway is put into the ledger of eff
 other is refused, with what to use instead.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -37,10 +38,18 @@ class Stance:
 
     def refusal(self, value: Value) -> str | None:
         """Why this value cannot be honoured; None where it is so anyway."""
-        if said(value) in self.so or (self.so == EVERY and said(value).isdecimal()):
+        if compact(said(value)) in self.so or (self.so == EVERY and said(value).isdecimal()):
             return None
         asked = f"--{self.name} = {said(value)}" if self.kind == "text" else spelt(self.name, value)
         return f"{asked} cannot be honoured: {self.why}; {self.instead}"
+
+
+def compact(text: str) -> str:
+    """An object however it is spaced; any other text is itself."""
+    try:
+        return json.dumps(json.loads(text), separators=(",", ":")) if text[:1] == "{" else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def said(value: Value) -> str:

@@ -14,6 +14,7 @@ from flyweight.errors import ConfigError
 from flyweight.untrusted import shown
 
 COUNT = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMgG]?)")
+NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")  # a value, though it begins as an option does
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

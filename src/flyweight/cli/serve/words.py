@@ -7,15 +7,16 @@ known here.
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from flyweight.cli.serve import dotted
 from flyweight.cli.serve.flags import GROUPS, Flag
 from flyweight.cli.serve.stance import Value
 from flyweight.cli.serve.stances import STANCES
+from flyweight.cli.serve.values import NEGATIVE
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown
@@ -24,7 +25,6 @@ PROGRAM = "flyweight serve"
 CONFIG_BYTES = 1 << 20
 KIB = 1 << 10
 HELP = ("-h", "--help")
-NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")  # a value, though it begins as an option does
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,29 @@ def read(words: Sequence[str]) -> Asked:
     """`--help` prints and leaves.  Raises `ConfigError` where words make no sense together."""
     parser = _parser()
     refusals: list[str] = []
-    found = parser.parse_args(_understood([_dashed(word) for word in words], refusals))
+    plain, parts = dotted.gathered([_dashed(word) for word in words], flags(), refusals)
+    found = parser.parse_args(_understood(plain, refusals))
     given = {name: value for name, value in vars(found).items() if value is not None}
     models = given.pop("models")
     options: dict[str, Value] = {name.replace("_", "-"): v for name, v in given.items()}
     refusals += parser.missing
-    file = options.pop("config", None)
-    if not isinstance(file, str):
-        return Asked(options, models, refusals=tuple(refusals))
-    try:
-        theirs = read_file(Path(file).expanduser(), refusals)
-    except (ConfigError, CheckpointError) as error:
-        refusals.append(str(error))
-        theirs = {}
+    theirs = _of_file(options.pop("config", None), refusals)
     if models or "model" in options:
         theirs.pop("model", None)
     of_file = frozenset(theirs) - frozenset(options)
-    return Asked({**theirs, **options}, models, of_file, tuple(refusals))
+    options = {**theirs, **options}
+    dotted.merge(options, parts)
+    return Asked(options, models, of_file, tuple(refusals))
+
+
+def _of_file(file: Value | None, refusals: list[str]) -> dict[str, Value]:
+    if not isinstance(file, str):
+        return {}
+    try:
+        return read_file(Path(file).expanduser(), refusals)
+    except (ConfigError, CheckpointError) as error:
+        refusals.append(str(error))
+        return {}
 
 
 def _understood(words: Sequence[str], refusals: list[str]) -> list[str]:
@@ -200,11 +206,12 @@ def _add(group: Any, flag: Flag, text: str) -> None:
 
 
 def _dashed(word: str) -> str:
-    """`--max_model_len=5` is `--max-model-len=5`."""
+    """`--max_model_len=5` is `--max-model-len=5`; keys of an object stay as they are."""
     if not word.startswith("--"):
         return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
+    path, equals, value = word.partition("=")
+    name, dot, keys = path.partition(".")
+    return name.replace("_", "-") + dot + keys + equals + value
 
 
 def read_file(path: Path, refusals: list[str]) -> dict[str, Value]:
@@ -224,9 +231,15 @@ def read_file(path: Path, refusals: list[str]) -> dict[str, Value]:
         raise ConfigError(f"--config {path}: options and their values were expected")
     known = flags()
     options: dict[str, Value] = {}
+    parts: dotted.Parts = {}
     for key, value in found.items():
         name = _name(str(key), known)
+        head, dot, keys = str(key).partition(".")
         try:
+            if dot and _name(head, known) in known:
+                _text(f"--config {path}: {key}", {"value": value})  # what JSON has no words for
+                dotted.put(parts, f"--{_name(head, known)}.{keys}", value)
+                continue
             if name == "config":
                 raise ConfigError(f"--config {path}: a file cannot name another: {shown(key)}")
             if name not in known:
@@ -235,6 +248,7 @@ def read_file(path: Path, refusals: list[str]) -> dict[str, Value]:
             options[name] = _value(f"--config {path}: {key}", known[name], value)
         except ConfigError as error:
             refusals.append(str(error))
+    dotted.merge(options, parts)
     return options
 
 
