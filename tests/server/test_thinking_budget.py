@@ -87,6 +87,18 @@ def test_a_thought_that_the_answer_opens(thinker: Running) -> None:
     assert (len(message["content"]), len(message["reasoning"])) == (5, 30)
 
 
+def test_a_demanded_call_comes_after_it(thinker: Running) -> None:
+    tool = {"type": "function", "function": {"name": "now"}}
+    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 200, "ignore_eos": False,
+             "parallel_tool_calls": False}  # fmt: skip
+    free = said(thinker, **asked)
+    kept = said(thinker, **asked, thinking_token_budget=5)
+    assert kept["finish_reason"] == "tool_calls"
+    assert kept["message"]["tool_calls"][0]["function"]["name"] == "now"
+    thought = kept["message"]["reasoning"]
+    assert free["message"]["reasoning"].startswith(thought) and length(thinker, thought) <= 6
+
+
 def test_anthropics_budget_is_kept(thinker: Running) -> None:
     body = {"model": "m", "messages": TALK, "max_tokens": 40, "temperature": 0,
             "thinking": {"type": "enabled", "budget_tokens": 6}}  # fmt: skip
