@@ -17,7 +17,7 @@ from flyweight.prompts import Asked, Lane, Prompt, Reader, encoded
 from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.meter import USUAL, Bounds
-from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tokenizer import Tokenizer, well_formed
 from flyweight.text.tools.formats import AUTO, marks_of
 from flyweight.types import Request, SamplingParams
 
@@ -181,7 +181,7 @@ def conversation(
     more than `longest` tokens is refused, unread for the most part.
     """
     from flyweight.text.chat import choose, render  # Jinja is for chats alone
-    from flyweight.text.messages import declared, prepared, text_only
+    from flyweight.text.messages import declared, prepared, shallow, text_only
 
     listed = declared("tools", tools)
     if variables.get("documents") is not None:
@@ -189,7 +189,10 @@ def conversation(
     template = choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
     text_only(messages)
     talk = prepared(messages, template)
+    for name, value in (("messages", talk), ("tools", listed), *variables.items()):
+        shallow(name, value)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
+    text = well_formed(text)
     ids = encoded(tokenizer, text, longest, add_special=add_special)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
     if variables.get("continue_final_message") is True:

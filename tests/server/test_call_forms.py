@@ -44,3 +44,17 @@ def test_a_demanded_call_comes_after_bounded_reasoning(tmp_path: Path) -> None:
         assert choice["finish_reason"] == "tool_calls"
         assert 0 < len(choice["message"]["reasoning"]) <= 250 * 3 * 30 // 100
         assert [c["function"]["name"] for c in choice["message"]["tool_calls"]] == ["get_weather"]
+
+
+def test_half_a_character_in_arguments_is_shown_as_it_is_read(tmp_path: Path) -> None:
+    function = {"name": "get_weather", "arguments": '{"city": "\\ud83d"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    talk = [*TALK, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+    with started(str(path), "--max-model-len", "512") as running:
+        shown = running.post("/apply-template", {"messages": talk})
+        assert (
+            shown.status == 200 and "get_weather(\N{REPLACEMENT CHARACTER})" in shown.json["prompt"]
+        )
+        ids = running.post("/tokenize", {"messages": talk}).json["tokens"]
+        assert running.post("/tokenize", {"content": shown.json["prompt"]}).json["tokens"] == ids

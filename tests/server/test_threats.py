@@ -5,6 +5,7 @@ can show.
 import ast
 import asyncio
 import hmac
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,23 @@ def test_depth_is_refused(server: Running, path: str, before: str, inside: str, 
     raw = before % (opens * depth + inside + inside[1] * depth)
     got = server.ask("POST", path, raw.encode())
     assert got.status == 400 and b"too deeply" in got.body
+
+
+@pytest.mark.parametrize("depth", [150, 600, 900, 5000, 20_000])
+@pytest.mark.parametrize(("opens", "closes"), [("[", "]"), ('{"a": ', "}")])
+@pytest.mark.parametrize("written", [False, True])
+def test_depth_of_a_calls_arguments_is_refused(
+    server: Running, opens: str, closes: str, depth: int, *, written: bool
+) -> None:
+    """As an object, or as text that holds one: templates are given the object."""
+    arguments = opens * depth + "1" + closes * depth
+    given = json.dumps(arguments) if written else arguments
+    call = f'{{"type": "function", "function": {{"name": "f", "arguments": {given}}}}}'
+    talk = f'[{{"role": "assistant", "content": "x", "tool_calls": [{call}]}}]'
+    for more in ("", ', "truncate_prompt_tokens": 5'):
+        raw = f'{{"messages": {talk}{more}}}'.encode()
+        got = server.ask("POST", "/v1/chat/completions", raw)
+        assert got.status == 400 and b"nested" in got.body, got.body
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN", "Infinity", "9" * 5000, "1" * 10**6])

@@ -5,7 +5,7 @@ Forms are OpenAI's and transformers'; knows no model and renders nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ Message = Mapping[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same field
 OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
 TEXTS = ("text", "input_text", "output_text")  # types of parts; templates know the first
+DEEPEST = 128  # levels of what templates are given: who walks them has a stack of some hundreds
 OWN = (  # never a template's switch: what is passed beside them
     "messages", "tools", "chat_template", "tokenizer", "template", "longest", "add_special",
     "bounds",
@@ -108,6 +109,28 @@ def plain(value: Any) -> Any:
         if callable(getattr(value, name, None)) and not getattr(value, "shape", ()):
             return plain(getattr(value, name)())
     return f"<{type(value).__name__}>"
+
+
+def shallow(name: str, value: Any) -> None:
+    """Raises `RequestError` where lists and mappings lie too deep in one another; no recursion on
+    what somebody sent.
+    """
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return
+    raise too_deep(name)
+
+
+def too_deep(name: str) -> RequestError:
+    return RequestError(f"{name} is nested too deeply; allowed: {DEEPEST} levels", name)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def switches(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -214,5 +237,7 @@ def _parsed(call: Any) -> Any:
         return call
     try:
         return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+    except RecursionError:
+        raise too_deep("messages") from None
     except ValueError:
         return call

@@ -62,7 +62,7 @@ class Tokenizer:
         written out in the text (what a prompt means to transformers).  Pass False for text that
         must not be able to forge them.
         """
-        return self.codec.encode(_well_formed(text), add_special, parse_special)
+        return self.codec.encode(well_formed(text), add_special, parse_special)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         return self.codec.decode(ids, skip_special)
@@ -108,7 +108,8 @@ def _gguf_kind(
     return kinds[name]
 
 
-def _well_formed(text: str) -> str:
+def well_formed(text: str) -> str:
+    """`text` as it is read: without halves of characters."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.tasks import BeamSearchParams
 from flyweight.text.chat import TemplateFault
-from flyweight.text.messages import switches
+from flyweight.text.messages import shallow, switches
 from flyweight.text.tools.parser import Reading
 from flyweight.text.tools.xmlcall import types_of
 from flyweight.types import SamplingParams
@@ -106,6 +106,7 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     talk = [message.chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
     if whole:
+        shallow("messages", talk)
         readable("messages", str(talk), most_bytes(front))
     theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
     own = switches(options, {**front.settings.template_defaults, **theirs})
