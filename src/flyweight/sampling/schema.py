@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from flyweight.errors import RequestError, nearest
 from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
+from flyweight.sampling.schema_numbers import tighten
 from flyweight.untrusted import shown
 
 ANNOTATIONS = {
@@ -45,7 +46,7 @@ def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[
         _refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
-    reader = _Reader(closed)
+    reader = _Reader(closed, exactly=_has(top, "oneOf"))
     found = reader.read(top, "")
     check_refs(reader)
     assert isinstance(found, dict)
@@ -53,10 +54,12 @@ def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[
 
 
 class _Reader:
-    """Copies a schema; keeps the places of all schemas within it, and who refers where."""
+    """Copies a schema; keeps the places of all schemas within it, and who refers where.  `exactly`:
+    a range says of other schemas too what they do not hold.
+    """
 
-    def __init__(self, closed: bool) -> None:
-        self.closed = closed
+    def __init__(self, closed: bool, *, exactly: bool) -> None:
+        self.closed, self.exactly = closed, exactly
         self.seen: set[str] = set()
         self.refs: list[tuple[str, str]] = []
         self.named: set[str] = set()  # $id and $anchor
@@ -77,6 +80,7 @@ class _Reader:
         if self.closed and found.keys() & {"properties", "patternProperties"}:
             found.setdefault("additionalProperties", False)
         _tighten(found, place)
+        tighten(found, place, exactly=self.exactly)
         return found
 
     def _keyword(self, name: str, value: Any, place: str) -> Any:
@@ -172,6 +176,20 @@ def _tighten(schema: dict[str, Any], place: str) -> None:
         schema["allOf"] = [*schema.get("allOf", ()), own]
     else:
         schema.update(own)
+
+
+def _has(schema: object, keyword: str) -> bool:
+    """Whether a keyword is anywhere in a schema."""
+    left = [schema]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            if keyword in one:
+                return True
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    return False
 
 
 def _unknown(name: str) -> str:

@@ -1,0 +1,122 @@
+"""The numbers of a JSON schema as the grammar engine keeps to them: it reads them as floats, writes
+patterns of their digits, and takes some for their neighbours.
+
+Invariant: the ranges that come out are no wider than those that went in, their ends of at most 15
+digits; what cannot be said so is refused with its place.  Knows no engine.
+"""
+
+from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any, NoReturn
+
+from flyweight.errors import RequestError
+from flyweight.sampling.patterns import FIELD
+from flyweight.untrusted import shown
+
+DIGITS, PLACES = 15, 9  # of a bound: all that a float holds for certain, and after the point
+MOST = 10**DIGITS - 1
+MOST_EACH = 10**9 - 1  # of multipleOf, counted in its last place
+EXACT = 2**63  # whole numbers below are compared as such
+End = tuple[Decimal, bool, str]  # of a range, whether it is open, and what a closed one is called
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+
+
+def tighten(schema: dict[str, Any], place: str, *, exactly: bool) -> None:
+    """Writes a schema's range as `minimum` and `maximum`; `exactly`: nothing may be left out of it,
+    for it says what another schema does not hold.  Raises `RequestError`.
+    """
+    _check_each(schema, place)
+    for name in ("const", "enum"):
+        if name in schema:
+            _check_values(schema[name], f"{place}/{name}")
+    low, high = (
+        [_end(schema, name, place, exactly) for name in names if name in schema]
+        for names in (LOWER, UPPER)
+    )
+    ends = ([max(low)] if low else []) + ([min(high, key=_tightness)] if high else [])
+    if low and high:
+        _check_meet(max(low), min(high, key=_tightness), place)
+    for name in (*LOWER, *UPPER):
+        schema.pop(name, None)
+    for end, is_open, plain in ends:
+        name = plain if not is_open else f"exclusive{plain.capitalize()}"
+        schema[name] = int(end) if end == end.to_integral_value() else float(end)
+
+
+def _tightness(end: End) -> tuple[Decimal, bool]:
+    """Of upper ends: an open one is tighter."""
+    return end[0], not end[1]
+
+
+def _check_meet(low: End, high: End, place: str) -> None:
+    """Raises `RequestError` where no number is between."""
+    if low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1])):
+        _refuse(place, f"no number that can be written is from {low[0]:f} to {high[0]:f}")
+
+
+def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
+    """The nearest number within that has digits enough.  An open end goes by a last place where
+    that leads away from 0: there the engine may take it for a closed one.
+    """
+    given = _number(schema[name], f"{place}/{name}")
+    up = name in LOWER
+    plain = "minimum" if up else "maximum"
+    if abs(given) > MOST:
+        if exactly or (given > 0) == up:
+            _refuse(f"{place}/{name}", f"{shown(schema[name])}; allowed: from -{MOST} to {MOST}")
+        return Decimal(MOST).copy_sign(given), False, plain
+    whole = schema.get("type") == "integer"
+    places = 0 if whole else min(PLACES, DIGITS - max(1, given.adjusted() + 1))
+    step = Decimal(1).scaleb(-places)
+    end = given.quantize(step, ROUND_CEILING if up else ROUND_FLOOR) + 0  # no -0
+    if end != given and exactly and not whole:
+        allowed = f"up to {DIGITS} digits, {PLACES} of them after the point, beside oneOf"
+        _refuse(f"{place}/{name}", f"{shown(schema[name])}; allowed: {allowed}")
+    if end != given or name == plain:
+        return end, False, plain
+    if whole or not end or (end > 0) == up:
+        return end + (step if up else -step), False, plain
+    return end, True, plain
+
+
+def _check_each(schema: dict[str, Any], place: str) -> None:
+    """Raises `RequestError` unless multiples can be told by their digits."""
+    if "multipleOf" not in schema:
+        return
+    at, value = f"{place}/multipleOf", schema["multipleOf"]
+    each = _number(value, at).normalize()
+    exponent = int(each.as_tuple().exponent)
+    if not (each > 0 and exponent >= -PLACES and each.scaleb(max(0, -exponent)) <= MOST_EACH):
+        allowed = f"above 0, up to {MOST_EACH}, of up to {PLACES} digits"
+        _refuse(at, f"{shown(value)}; allowed: {allowed}")
+
+
+def _check_values(given: object, place: str) -> None:
+    """Raises `RequestError` where a number would be compared with its neighbour."""
+    for value in _within(given):
+        if isinstance(value, int) and abs(value) >= EXACT:
+            _refuse(place, f"{shown(value)}; allowed: whole numbers from -(2^63 - 1) to 2^63 - 1")
+
+
+def _within(value: object) -> Iterator[object]:
+    """All values, to any depth."""
+    left = [value]
+    while left:
+        one = left.pop()
+        yield one
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+
+
+def _number(value: object, place: str) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(place, f"{shown(value)} is no number")
+    if abs(value) > 1e308:
+        _refuse(place, f"{shown(value)}; allowed: what a float can hold")
+    return Decimal(repr(value))
+
+
+def _refuse(place: str, what: str) -> NoReturn:
+    raise RequestError(f"{FIELD}.json: at {shown(place)}: {what}", FIELD)
