@@ -5,11 +5,12 @@ dialect.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.server.settings import ServerSettings
+from flyweight.structured import StructuredOutputs
 from flyweight.text.chat import PLAIN
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
@@ -58,6 +59,22 @@ class Speech:
         opened = marks is not None and marks.inside(prompt or "", continued) is not None
         calls = self.calls if tools else None
         return Reading(calls, frozenset(tools), most, marks, opened)
+
+    def held(self, reading: Reading, outputs: StructuredOutputs) -> Reading:
+        """How an answer is read that is held to a form from its first token: it has reasoning only
+        where the form names a mark of it, which JSON cannot.
+        """
+        if reading.reasoning is None or self._named(reading.reasoning, outputs):
+            return reading
+        return replace(reading, reasoning=None, opened=False)
+
+    def _named(self, marks: Marks, outputs: StructuredOutputs) -> bool:
+        if outputs.kind in ("json", "json_object"):
+            return False
+        given = "\n".join(outputs.choice or (outputs.regex or outputs.grammar or "",))
+        both = [marks.opening, marks.closing]
+        both += [f"<[{self.special[mark]}]>" for mark in both if mark in self.special]
+        return any(mark in given.replace("\\", "") for mark in both)
 
     def shows(self, reading: Reading) -> bool:
         """Whether the text of special tokens is needed to read an answer so."""

@@ -70,6 +70,8 @@ async def asked_of(
         if tools.all:
             raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
         return await front.ask([prompt], params, lane, place), reading
+    if params.structured_outputs is not None:
+        reading = front.speech.held(reading, params.structured_outputs)
     params = spoken(front, body, params, reading)
     if params.structured_outputs is None:
         place = "tools"
