@@ -142,7 +142,7 @@ def running(
     port = None
     for line in process.stderr:
         said.append(line)
-        found = re.search(r"http://\S+:(\d+)", line)
+        found = re.search(r"(?:^| on )http://\S+:(\d+)\s*$", line)
         if found:
             port = int(found[1])
             break

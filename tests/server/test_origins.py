@@ -158,6 +158,12 @@ def test_origins_that_are_none_are_refused(words: str, says: str) -> None:
     assert says in str(refused.value) and "--allowed-origins" in str(refused.value)
 
 
+@pytest.mark.parametrize("origin", ["http://localhost:5173", "HTTPS://desk.example", "tauri://a"])
+def test_origins_have_any_letters(origin: str) -> None:
+    """s and k are in no class of letters beyond ASCII, whatever these look like in small."""
+    assert ServerSettings(allowed_origins=(origin,)).allowed_origins == (origin,)
+
+
 def test_a_list_is_read_as_vllm_has_it() -> None:
     for words in (f'["{PAGE}", "{OTHER}"]',), (PAGE, OTHER):
         server = choose(read(["--allowed-origins", *words])).server

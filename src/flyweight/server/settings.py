@@ -21,7 +21,7 @@ from flyweight.untrusted import shown
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
 LOG_FORMATS = ("text", "json")
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?", re.IGNORECASE)
+ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?")
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
