@@ -181,13 +181,14 @@ def conversation(
     more than `longest` tokens is refused, unread for the most part.
     """
     from flyweight.text.chat import choose, render  # Jinja is for chats alone
-    from flyweight.text.messages import declared, prepared, shallow, text_only
+    from flyweight.text.messages import declared, prepared, shallow, text_only, whole_calls
 
     listed = declared("tools", tools)
     if variables.get("documents") is not None:
         variables["documents"] = declared("documents", variables["documents"])
     template = choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
     text_only(messages)
+    whole_calls(messages)
     talk = prepared(messages, template)
     for name, value in (("messages", talk), ("tools", listed), *variables.items()):
         shallow(name, value)

@@ -17,6 +17,10 @@ BROKEN = {
     "{{ messages[5].content.x }}": "--chat-template",
     "{{ raise_exception('never') }}": "--chat-template: never",
 }
+CALLS = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name + ' ' + ((c.function.arguments or {}) | tojson) }}{% endfor %}{% endfor %}"
+)
 LATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}\n"
     "{% if messages | length > 2 %}{{ missing.field }}{% endif %}\n"
@@ -48,3 +52,29 @@ def test_what_fails_later_is_the_servers_failure(tmp_path: Path) -> None:
         running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
         refused = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
         assert refused.status == 400 and refused.json["error"]["param"] == "messages"
+
+
+def test_calls_that_are_none_are_the_clients_mistake(tmp_path: Path) -> None:
+    """No template is given them, so none fails on them."""
+    path = tmp_path / "calls.jinja"
+    path.write_text(CALLS)
+    place = "messages.1.tool_calls.0"
+    wrong = {
+        f"{place}.function": [{"function": 5}, {"function": [1]}],
+        f"{place}.function.name": [
+            {}, {"id": "x"}, {"function": {}}, {"function": {"name": 5}},
+        ],
+        f"{place}.function.arguments": [
+            {"function": {"name": "f", "arguments": given}} for given in (5, True, [1])
+        ],
+    }  # fmt: skip
+    with started("--chat-template", str(path)) as running:
+        for param, calls in wrong.items():
+            for call in calls:
+                said = {"role": "assistant", "content": "x", "tool_calls": [call]}
+                talk = [{"role": "user", "content": "Hi"}, said]
+                got = running.post(CHAT, {"messages": talk, "max_tokens": 1})
+                assert got.status == 400 and got.json["error"]["param"] == param, (call, got.body)
+        for arguments in ({}, {"arguments": None}, {"arguments": "{bad"}, {"arguments": {"a": 1}}):
+            said["tool_calls"] = [{"function": {"name": "f", **arguments}}]
+            assert running.post("/apply-template", {"messages": [said]}).status == 200

@@ -60,6 +60,36 @@ def text_only(messages: Sequence[Message]) -> None:
             _textual(part, f"{place}.{j}")
 
 
+def whole_calls(messages: Sequence[Message]) -> None:
+    """Raises `RequestError` where a call of an earlier answer does not say what was called: what
+    templates make of it is theirs to say, so it is not given to them.
+    """
+    for i, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        for j, call in enumerate(calls if isinstance(calls, list | tuple) else ()):
+            if isinstance(call, Mapping):
+                _called(call, f"messages.{i}.tool_calls.{j}")
+
+
+def _called(call: Mapping[str, Any], place: str) -> None:
+    """Raises `RequestError` unless a call has a name, and arguments that are an object or text."""
+    function = call.get("function", call)  # transformers' form has nothing around it
+    if not isinstance(function, Mapping):
+        at, found, allowed = f"{place}.function", function, "an object with name and arguments"
+    elif not function.get("name") or not isinstance(function["name"], str):
+        at, found, allowed = (
+            f"{place}.function.name",
+            function.get("name"),
+            "the name of a function",
+        )
+    elif not isinstance(function.get("arguments"), Mapping | str | None):
+        at, found = f"{place}.function.arguments", function["arguments"]
+        allowed = "an object, or text that holds one"
+    else:
+        return
+    raise RequestError(f"{at} = {shown(found)}; allowed: {allowed}", at)
+
+
 def _textual(part: Any, place: str) -> None:
     """Raises `RequestError` unless a part of a content is text."""
     kind = part.get("type") if isinstance(part, Mapping) else None
