@@ -19,7 +19,17 @@ from flyweight.sampling.gbnf import (
     refused,
 )
 
-Symbol = int | Chars | Token  # a number is a rule's
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What the rule of a number says, matched by a regex as one piece, but for an `empty` text."""
+
+    regex: str
+    number: int
+    empty: bool
+
+
+Symbol = int | Chars | Token | Word  # a number is a rule's
 
 
 @dataclass(slots=True)
@@ -128,3 +138,21 @@ def _reached(rules: list[Rule]) -> list[int]:
                     found[one] = None
                     open_.append(one)
     return list(found)
+
+
+def spelled(chars: Chars) -> str:
+    """A class as a regex has it."""
+    parts = [_escaped(a) if a == b else f"{_escaped(a)}-{_escaped(b)}" for a, b in chars.ranges]
+    return f"[{''.join(parts)}]"
+
+
+def _escaped(code: int) -> str:
+    one = chr(code)
+    return one if one.isascii() and one.isalnum() else f"\\x{{{code:X}}}"
+
+
+def often(rule: Rule) -> str:
+    """The mark for how often, the same in a regex and in Lark."""
+    marks = {(1, 1): "", (0, 1): "?", (0, None): "*", (1, None): "+"}
+    most = "" if rule.most is None else rule.most
+    return marks.get((rule.least, rule.most), f"{{{rule.least},{most}}}")
