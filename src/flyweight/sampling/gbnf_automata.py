@@ -135,7 +135,8 @@ def automaton(
     drawn = _Drawn(rules, sets, effort)
     end = drawn.rule(number, drawn.state())
     first = drawn.closed([0])
-    numbers, arcs, open_ = {first: 0}, [], [first]
+    numbers, open_ = {first: 0}, [first]
+    arcs: Arcs = []
     for here in open_:  # it grows meanwhile
         ways: dict[int, set[int]] = {}
         for state in here:

@@ -5,16 +5,47 @@ ones, which GBNF, a grammar of single characters, does not mean.  So a terminal 
 character, or a word of which `sampling.gbnf_words` knows that taking the longest loses no text.
 """
 
+from collections.abc import Iterator
+
+from flyweight.errors import RequestError
 from flyweight.sampling.gbnf import Token, read
 from flyweight.sampling.gbnf_flat import Rule, Symbol, Word, flattened, often, spelled
 from flyweight.sampling.gbnf_words import with_words
+from flyweight.structured import NAME
 
+# The engine compiles what a rule names within the rule: 1,500 of them fit 8 MB of stack, 2,000 end
+# the process.
+DEEPEST = 500
 SOMETHING = "/(?s:.+)/"
 
 
 def lark(text: str) -> str:
     """A GBNF grammar as Lark.  Raises `RequestError`."""
-    return written(with_words(flattened(read(text))))
+    rules = with_words(flattened(read(text)))
+    deepest = _depth(rules)
+    if deepest > DEEPEST:
+        what = f"{deepest} rules lead each to the next; allowed: at most {DEEPEST}"
+        raise RequestError(f"{NAME}.grammar: {what}", NAME)
+    return written(rules)
+
+
+def _depth(rules: dict[int, Rule]) -> int:
+    """How deep it goes for who follows each rule's symbols in turn, and no rule twice."""
+    seen, deepest = {0}, 1
+    path = [_named(rules[0])]
+    while path:
+        number = next(path[-1], None)
+        if number is None:
+            path.pop()
+        elif number not in seen:
+            seen.add(number)
+            path.append(_named(rules[number]))
+            deepest = max(deepest, len(path))
+    return deepest
+
+
+def _named(rule: Rule) -> Iterator[int]:
+    return (one for row in rule.rows for one in row if isinstance(one, int))
 
 
 def written(rules: dict[int, Rule]) -> str:

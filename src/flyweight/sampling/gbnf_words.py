@@ -88,10 +88,8 @@ def _plain(rules: Mapping[int, Rule]) -> dict[int, int]:
     for number in ready:  # it grows meanwhile
         rule = rules[number]
         inner = [one for one in _symbols(rule) if isinstance(one, int)]
-        size = sum(
-            len(one.ranges) if isinstance(one, Chars) else found[one]  # type: ignore[index]
-            for one in _symbols(rule)
-        )
+        size = sum(len(one.ranges) for one in _symbols(rule) if isinstance(one, Chars))
+        size += sum(found[one] for one in inner)
         size = (size + len(rule.rows) + 1) * max(rule.least, rule.most or 1)
         depth = 1 + max((depths[one] for one in inner), default=0)
         if size > LONGEST or depth > DEEPEST:
@@ -261,7 +259,7 @@ class _Places:
     def _begin(self) -> bool:
         """What each rule may begin with, a step nearer; whether there was one."""
         moved = False
-        for number in reversed(self._rules):
+        for number in reversed(list(self._rules)):
             rule = self._rules[number]
             empty, first = rule.least == 0, 0
             for row, spots in zip(rule.rows, self._spots[number], strict=True):
