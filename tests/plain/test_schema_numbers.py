@@ -131,6 +131,11 @@ def test_ranges(schema: dict[str, Any], good: list[str], bad: list[str]) -> None
         ({"multipleOf": 1e-30}, "'/multipleOf'"),
         ({"multipleOf": 4294967296}, "'/multipleOf'"),
         ({"const": 2**64 + 1}, "'/const'"),
+        ({"const": 2**53 + 1}, "'/const'"),  # would be written as its neighbour
+        ({"enum": [1, -(2**63)]}, "'/enum'"),  # would end the process
+        ({"const": 123456789.12345679}, "15 digits"),
+        ({"const": -1847385498687591.0}, "'/const'"),
+        ({"enum": [[2.3e-59]]}, "'/enum'"),
         ({"enum": [{"a": [-(2**70)]}]}, "'/enum'"),
         ({"oneOf": [{"const": 10**16}, {"maximum": 1e20}]}, "'/oneOf/1/maximum'"),
     ],
@@ -152,3 +157,9 @@ def test_multiples_of_several_are_kept_to_or_refused() -> None:
             continue
         exact = [Decimal(repr(one)) for one in many]
         assert all(Decimal(text) % one == 0 for text in found for one in exact)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 9007199254740991, 999999999999999.0,
+                                   123456789012345e22, -1.5e-7, 0.1, 1e22, -0.0])  # fmt: skip
+def test_values_are_written_to_the_last_digit(value: float) -> None:
+    assert accepts({"const": value}, f"{Decimal(repr(value)).normalize():f}")

@@ -16,7 +16,8 @@ from flyweight.untrusted import shown
 DIGITS, PLACES = 15, 9  # of a bound: all that a float holds for certain, and after the point
 MOST = 10**DIGITS - 1
 MOST_EACH = 10**9 - 1  # of multipleOf, counted in its last place
-EXACT = 2**63  # whole numbers below are compared as such
+EXACT = 2**53  # a float holds every whole number up to it
+POWER = 22  # of ten: the last one a float holds, by which digits are shifted without a loss
 End = tuple[Decimal, bool, str]  # of a range, whether it is open, and what a closed one is called
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
@@ -92,10 +93,19 @@ def _check_each(schema: dict[str, Any], place: str) -> None:
 
 
 def _check_values(given: object, place: str) -> None:
-    """Raises `RequestError` where a number would be compared with its neighbour."""
+    """Raises `RequestError` where a number's neighbour would be written in its place."""
     for value in _within(given):
-        if isinstance(value, int) and abs(value) >= EXACT:
-            _refuse(place, f"{shown(value)}; allowed: whole numbers from -(2^63 - 1) to 2^63 - 1")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+        exact = len(digits) <= DIGITS and abs(int(exponent)) <= POWER
+        exact = exact or (isinstance(value, int) and abs(value) <= EXACT)
+        if not exact:
+            _refuse(
+                place,
+                f"{shown(value)}; allowed: whole numbers from -2^53 to 2^53, others of up to "
+                f"{DIGITS} digits",
+            )
 
 
 def _within(value: object) -> Iterator[object]:
