@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 import chat_model
+from flyweight.server.api.messages import MessagesBody
+from flyweight.server.api.responses import ResponseBody
 from http_server import Reply, Running, started
 
 LONG = "Once upon a time there was a small cat who sat on a mat and looked at the big moon. " * 3
@@ -64,6 +66,7 @@ def text(server: Running, **more: Any) -> tuple[str, str]:
         {"allowed_token_ids": [300, 301]}, {"structured_outputs": {"choice": ["yes", "no"]}},
         {"min_tokens": 12}, {"ignore_eos": True}, {"typical_p": 0.1}, {"top_n_sigma": 0.1},
         {"bad_words": ["a", " a"]}, {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+        {"add_special_tokens": True}, {"truncate_prompt_tokens": 5},
         {"mirostat": 2, "mirostat_tau": 0.1}, {"dry_multiplier": 5.0, "dry_allowed_length": 1},
     ],
     ids=lambda more: next(iter(more)),
@@ -83,6 +86,16 @@ def test_what_stops_a_chat_stops_a_response(server: Running) -> None:
     ids = server.post("/tokenize", {"content": whole}).json["tokens"]
     ended, same = text(server, stop_token_ids=ids[:3])
     assert ended == same and len(ended) < len(whole)
+
+
+def test_what_only_some_models_heed_reaches_the_chat() -> None:
+    given: dict[str, Any] = {"thinking_token_budget": 9, "documents": [{"text": "x"}]}
+    given |= {"chat_template_kwargs": {"a": 1}, "cache_salt": "s", "repetition_penalty": 2.0}
+    found = ResponseBody.model_validate({"input": "x", **given}).chat()
+    assert {name: found[name] for name in given} == given
+    said = {"model": "m", "max_tokens": 1, "messages": TALK, "priority": 3, "cache_salt": "s"}
+    found = MessagesBody.model_validate(said).chat()
+    assert (found["priority"], found["cache_salt"]) == (3, "s")
 
 
 def test_a_schema_is_refused_by_its_own_name(server: Running) -> None:

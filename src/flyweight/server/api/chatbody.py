@@ -19,6 +19,10 @@ Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
 Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Budget = Annotated[
+    int | None,
+    Field(ge=-1, lt=2**31, description="Tokens of reasoning, which then is closed; -1: any."),
+]
 UNSEEN = {"annotations", "prefix", "audio", "function_call"}  # by templates
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -85,9 +89,7 @@ class ChatBody(Sampling):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
-    thinking_token_budget: int | None = Field(
-        None, ge=-1, lt=2**31, description="Tokens of reasoning, which then is closed; -1: any."
-    )
+    thinking_token_budget: Budget = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="Given to the model's template."
     )

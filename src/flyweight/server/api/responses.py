@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.server.answer import answer
 from flyweight.server.api.chat import asked_of
-from flyweight.server.api.chatbody import Effort, Switches
+from flyweight.server.api.chatbody import Budget, Effort, Switches
 from flyweight.server.api.formats import Schema
 from flyweight.server.api.renaming import named
 from flyweight.server.api.responsewriter import ResponseWriter
@@ -35,6 +35,7 @@ from flyweight.types import MAX_LOGPROBS
 TAKEN = (  # as a chat has them
     *Beside.model_fields,
     "model", "parallel_tool_calls", "chat_template_kwargs", "return_cache_explanation",
+    "thinking_token_budget", "documents", "add_special_tokens",
 )  # fmt: skip
 
 
@@ -242,6 +243,9 @@ class ResponseBody(Beside):
     prompt_cache_key: str | None = Field(None, description=KEYS)
     request_id: RequestId = None
     chat_template_kwargs: Switches | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    thinking_token_budget: Budget = None
     return_cache_explanation: Explain = None
 
     @property

@@ -157,6 +157,9 @@ class Beside(Options):
     )
     bad_words: list[StopText] | None = Field(None, max_length=128)
     structured_outputs: Structured | None = None
+    repetition_detection: Circles | None = Field(
+        None, description="Ends an answer whose last tokens repeat a pattern so often."
+    )
     truncate_prompt_tokens: Truncation = None
     truncation_side: Literal["left", "right"] | None = None
     spaces_between_special_tokens: Yes | None = None
@@ -197,9 +200,6 @@ class Sampling(Beside):
     return_cache_explanation: Explain = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    repetition_detection: Circles | None = Field(
-        None, description="Ends an answer whose last tokens repeat a pattern so often."
-    )
 
     @property
     def form_place(self) -> str:
