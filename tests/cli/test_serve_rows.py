@@ -31,6 +31,7 @@ VALUES = {  # of options that a number is no value of
     "speculative-config": ['{"method": "ngram", "num_speculative_tokens": 2}'],
     "override-generation-config": ['{"temperature": 0.3}'],
     "default-chat-template-kwargs": ['{"enable_thinking": false}'],
+    "log-file": ["some/file.log"], "log-file-bytes": ["1MiB"],
     "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
     "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stops": ["8"],
     "enable-prefix-caching": [], "share-prefix-cache": [],

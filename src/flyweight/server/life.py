@@ -36,6 +36,7 @@ from flyweight.server.running.processes import begun
 from flyweight.server.running.records import Record, own_log, remove, write
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import judge_switches
+from flyweight.server.watching.logfile import LogFile
 from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
@@ -47,12 +48,15 @@ POLL = 0.05  # seconds between looks at what is still running while the server d
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be served, who is shown how it goes, and what goes into the ledger."""
+    """What is to be served, who is shown how it goes, what goes into the ledger, and where the log
+    goes if not to stderr.
+    """
 
     settings: Settings
     server: ServerSettings
     show: Shows
     wishes: Wishes
+    log: LogFile | None = None
 
 
 def live(order: Order, sock: socket.socket, engine: Engine) -> int:
@@ -98,6 +102,7 @@ class Life:
     def __init__(self, order: Order, path: Path) -> None:
         self.settings, self.server = order.settings, order.server
         self.show, self.wishes, self.path = order.show, order.wishes, path
+        self.log = order.log
         self.front: Front | None = None
         self.http: Server | None = None
         self.crowd: Crowd | None = None
@@ -175,6 +180,7 @@ class Life:
         names, also = (self.server.names, ()) if self.server.names else ((own.name,), own.also)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
         front = Front(self.server, self.client, asking, defaults, names, ledger, also)
+        front.log.to = self.log
         if tokenizer.chat_template == PLAIN:
             front.log.event("chat_template", model="none", used="messages as plain text")
         ledger.speaks(front.speech)
@@ -206,9 +212,10 @@ class Life:
         """Requests are taken from now on."""
         own = os.getpid()
         host, drain = self.server.host, self.server.drain_seconds
+        log = os.path.abspath(self.log.path) if self.log else own_log()
         began = begun(own) or 0
         try:
-            write(Record(own, began, host, port, front.names[0], own_log(), drain))
+            write(Record(own, began, host, port, front.names[0], log, drain))
         except OSError as error:
             self.show.warn(f"flyweight stop will not find this server: {error}")
         gc.freeze()  # what lives as long as the process is not looked at again

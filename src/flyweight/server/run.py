@@ -8,6 +8,7 @@ same time.
 import errno
 import gc
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyweight.config import Settings
@@ -18,6 +19,7 @@ from flyweight.server.remote.spawning import Engine
 from flyweight.server.running.processes import command, listener
 from flyweight.server.running.records import running
 from flyweight.server.settings import ServerSettings
+from flyweight.server.watching.logfile import LogFile
 
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
@@ -64,15 +66,23 @@ def judge_memory() -> None:
         )
 
 
+def log_file(server: ServerSettings) -> LogFile | None:
+    """Raises `ConfigError` where it cannot be written."""
+    if not server.log_file:
+        return None
+    return LogFile(Path(server.log_file).expanduser(), server.log_file_bytes)
+
+
 def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wishes) -> int:
     """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
     judge_memory()
+    log = log_file(server)
     sock = listen(server.host, server.port)
     engine = Engine.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
         from flyweight.server.life import Order, live
 
-        return live(Order(settings, server, show, wishes), sock, engine)
+        return live(Order(settings, server, show, wishes, log), sock, engine)
     finally:
         engine.end()

@@ -28,6 +28,7 @@ MOST_PRIORITY = 2**31 - 1
 RANGES: dict[str, tuple[int, int | None]] = {  # all others begin at 1 and have no end
     "ping_seconds": (0, None),  # a time that may be 0; all others are above it
     "port": (0, 65535),
+    "log_file_bytes": (64 << 10, None),
     "choices": (1, MAX_CHOICES),
     "stops": (1, MAX_STOPS),
     "stop_bytes": (1, 4 * LONGEST_STOP),
@@ -68,6 +69,8 @@ class ServerSettings:
     open_metrics: bool = False
     log_requests: bool = True
     log_format: str = "text"
+    log_file: str = ""
+    log_file_bytes: int = 64 * MIB
     lenient: bool = False
     chat_template: str = ""
     model_defaults: bool = True

@@ -27,5 +27,5 @@ def main(words: list[str]) -> int:
     if choice.detach:
         from flyweight.cli.serve.detach import detach
 
-        return detach(words, choice.as_json)
+        return detach(words, choice.server.log_file, choice.as_json)
     return run(choice.settings, choice.server, Banner(choice), choice.wishes)

@@ -4,6 +4,7 @@ Invariant: every option that was given is in one of them, with a row in the ledg
 all refusals are told at once.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,11 +103,13 @@ def _plain(
 def _active(field: str, value: Any) -> str:
     if field == "port" and value == 0:
         return "any that is free"
+    if field == "log_file":
+        value = os.path.basename(value)  # clients are told of no folder
     if isinstance(value, tuple):
         return ", ".join(value)
     if isinstance(value, float):
         return f"{value:g}"
-    return said(value if isinstance(value, bool) else str(value))
+    return said(value if isinstance(value, bool) else str(value)) or "none"
 
 
 def _setter(flag: Flag, value: Value) -> Meaning:

@@ -17,22 +17,27 @@ from flyweight.errors import ConfigError
 from flyweight.server.running import records
 from flyweight.server.running.records import Record
 from flyweight.server.settings import LOOPBACK
+from flyweight.server.watching.logfile import locked
 
 POLL = 0.02
 KEPT = 20  # logs of earlier servers
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-def detach(words: Sequence[str], as_json: bool) -> int:
+def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
     """Starts `flyweight serve` with these words; its exit code where it does not come up."""
-    path = _log()
-    command = [sys.executable, "-m", "flyweight.cli.main", "serve", *words, "--no-detach"]
-    with open(path, "wb") as log:
+    path = Path(log_file).expanduser() if log_file else _log()
+    os.close(locked(path))  # its own refusal would be written there
+    end = words.index("--") if "--" in words else len(words)
+    own = [*words[:end], f"--log-file={path}", "--no-detach", *words[end:]]  # the last one counts
+    command = [sys.executable, "-m", "flyweight.cli.main", "serve", *own]
+    with open(path, "ab") as log:
+        begin = log.tell()
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        record = _awaited(child, path)
+        record = _awaited(child, path, begin)
     except KeyboardInterrupt:
         child.terminate()
         child.wait()
@@ -54,7 +59,8 @@ def _log() -> Path:
     if place is None:
         raise ConfigError("--detach keeps a log in the cache folder; set FLYWEIGHT_CACHE")
     for old in sorted(place.glob("serve-*.log"))[:-KEPT]:
-        old.unlink(missing_ok=True)
+        for file in (old, old.with_name(f"{old.name}.1")):
+            file.unlink(missing_ok=True)
     path = place / time.strftime(f"serve-%Y%m%d-%H%M%S-{os.getpid()}.log")
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,9 +70,12 @@ def _log() -> Path:
     return path
 
 
-def _awaited(child: "subprocess.Popen[bytes]", path: Path) -> Record | None:
-    """The server once it is ready; None where it has ended.  Shows what it says meanwhile."""
+def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Record | None:
+    """The server once it is ready; None where it has ended.  Shows what it says meanwhile, which
+    stands in its log from `begin` on.
+    """
     with open(path, "rb") as log:
+        log.seek(begin)
         while True:
             ended = child.poll() is not None
             sys.stderr.write(log.read().decode("utf-8", "replace"))

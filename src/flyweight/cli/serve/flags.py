@@ -152,6 +152,11 @@ HTTP = (
     Flag("disable-uvicorn-access-log", "switch", "The same."),
     Flag("uvicorn-log-level", "text", "info; warning and above: the same.", metavar="LEVEL"),
     Flag("log-format", "text", "text or json.", "server.log_format", "text|json"),
+    Flag("log-file", "text", "For the log, instead of stderr.", "server.log_file", "PATH"),
+    Flag(
+        "log-file-bytes", "size", "Of that; then it becomes PATH.1, and a new one begins.",
+        "server.log_file_bytes", "SIZE",
+    ),
 )  # fmt: skip
 
 LIMITS = (

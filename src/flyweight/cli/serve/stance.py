@@ -11,7 +11,7 @@ from typing import Literal
 
 from flyweight.cli.serve.flags import Flag
 
-FILES = ("api-key-file", "chat-template", "lora-modules")  # options that name some
+FILES = ("api-key-file", "chat-template", "lora-modules", "log-file")  # options that name some
 FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()

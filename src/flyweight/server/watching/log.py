@@ -1,4 +1,4 @@
-"""The server's log: a line a request and a line an event, on stderr, as text or as JSON.
+"""The server's log: a line a request and a line an event, on stderr or in a file, as text or JSON.
 
 Invariant: whoever says something never waits for whoever reads: lines go through a queue of bounded
 length, and what does not fit is counted.  A value is one word of printable ASCII, whatever it was;
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import IO
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -23,11 +23,19 @@ PLAIN = "/:@+,;=*()[]<>'!"  # what a value may hold besides letters, digits and 
 Told = Mapping[str, object]
 
 
+class Writes(Protocol):
+    """Where lines go: a text file, as far as it is used here."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+    def fileno(self) -> int: ...
+
+
 class Log:
     """One server's log; `form` is one of `settings.LOG_FORMATS`."""
 
     def __init__(
-        self, form: str = "text", to: IO[str] | None = None, clock: Callable[[], float] = time.time
+        self, form: str = "text", to: Writes | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.form, self.to, self.clock = form, to, clock
         self.lost = 0  # lines there was no room for
@@ -64,7 +72,7 @@ class Log:
                 self.lost += 1  # nobody reads any more
 
 
-def _settle(to: IO[str]) -> None:
+def _settle(to: Writes) -> None:
     """What cannot be written is dropped: an exit code tells of the server, not of a full disk."""
     try:
         to.flush()
