@@ -15,8 +15,8 @@ from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
 from flyweight.sampling import grammar as compiled
-from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.structured import OUTGROWN, StructuredOutputs
+from flyweight.sampling.grammar import Compiler, Judge, byte_vocabulary
+from flyweight.structured import NAME, OUTGROWN, StructuredOutputs
 from flyweight.types import Finish, Request, SamplingParams
 from flyweight.wire import U32
 
@@ -189,6 +189,20 @@ def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
             assert grammars.take(other, list(b"abab")) == ("", False)
             marks = grammars.marks(Plan([Chunk(other, 2, 1, 1, None)]))
             assert not marks.errors and len(marks.masks) == 1
+
+
+def test_a_judge_is_none_the_worse_for_what_it_refused() -> None:
+    judge = Judge(list)
+    judge(StructuredOutputs(regex="(a|b)*"))
+    for given in (
+        {"regex": "("},
+        {"grammar": "start: a\na: a"},
+        {"grammar": "start: nowhere"},
+        {"json": {"enum": [2**70]}},
+    ):
+        with pytest.raises(RequestError, match=NAME):
+            judge(StructuredOutputs(**given))
+        judge(StructuredOutputs(regex=f"(a|b)+{len(str(given))}"))
 
 
 def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:

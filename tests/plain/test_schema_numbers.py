@@ -91,6 +91,29 @@ def test_whatever_number_passes_is_valid(pytestconfig: Any) -> None:
     assert accepted > count / 3 and passed > 5 * accepted
 
 
+def test_whatever_number_passes_several_ranges_is_valid(pytestconfig: Any) -> None:
+    """Ranges that meet (`allOf`), lie beside each other (`anyOf`), or must not meet (`oneOf`)."""
+    count = 150 * (20 if pytestconfig.getoption("--long") else 1)
+    draw, compiler = random.Random(7), Compiler(byte_vocabulary())
+    accepted = 0
+    for _ in range(count):
+        ranges = [random_range(draw) for _ in range(2)]
+        word, type = draw.choice(["allOf", "anyOf", "oneOf"]), draw.choice(["integer", "number"])
+        schema = {"type": type, word: [{**one, "type": type} for one in ranges]}
+        ends = [Decimal(repr(v)) for one in ranges for name, v in one.items() if name != "type"]
+        texts = spelled(ends, draw)
+        try:
+            found = tried(schema, texts, compiler)
+        except RequestError as error:
+            assert str(error).startswith("structured_outputs.json")
+            continue
+        accepted += 1
+        for one in schema[word]:
+            one["type"] = "number"
+        assert [text for text in found if not valid(schema, text)] == [], schema
+    assert accepted > count / 10
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -105,6 +128,7 @@ def test_whatever_number_passes_is_valid(pytestconfig: Any) -> None:
         ({"type": "integer", "minimum": 0.5, "maximum": 2.5}, ["1", "2"], ["0", "3"]),
         ({"type": "integer", "exclusiveMinimum": 1, "minimum": 0}, ["2"], ["0", "1"]),
         ({"minimum": -1e300, "maximum": 1e300}, ["1", "-2.5"], ["1" + "0" * 301]),
+        ({"minimum": -1.7976931348623157e308}, ["1", "-2.5"], ["1e400"]),
         ({"minimum": 1e-300}, ["1", "0.5"], ["0", "-1"]),
     ],
 )  # fmt: skip
@@ -123,6 +147,7 @@ def test_ranges(schema: dict[str, Any], good: list[str], bad: list[str]) -> None
         ({"minimum": True}, "True is no number"),
         ({"maximum": "3"}, "is no number"),
         ({"minimum": 10**400}, "float"),
+        ({"maximum": -(10**400)}, "float"),
         ({"exclusiveMinimum": 1, "exclusiveMaximum": 1}, "no number"),
         ({"type": "integer", "minimum": 0.5, "maximum": 0.7}, "no number"),
         ({"multipleOf": 0}, "'/multipleOf': 0; allowed: above 0"),

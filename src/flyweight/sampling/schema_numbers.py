@@ -5,6 +5,7 @@ Invariant: the ranges that come out are no wider than those that went in, their 
 digits; what cannot be said so is refused with its place.  Knows no engine.
 """
 
+import sys
 from collections.abc import Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ MOST_EACH = 10**9 - 1  # of multipleOf, counted in its last place
 EXACT = 2**53  # a float holds every whole number up to it
 POWER = 22  # of ten: the last one a float holds, by which digits are shifted without a loss
 End = tuple[Decimal, bool, str]  # of a range, whether it is open, and what a closed one is called
+FLOAT = sys.float_info.max
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
@@ -123,7 +125,7 @@ def _within(value: object) -> Iterator[object]:
 def _number(value: object, place: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(place, f"{shown(value)} is no number")
-    if abs(value) > 1e308:
+    if not -FLOAT <= value <= FLOAT:
         _refuse(place, f"{shown(value)}; allowed: what a float can hold")
     return Decimal(repr(value))
 
