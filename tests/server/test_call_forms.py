@@ -58,3 +58,18 @@ def test_half_a_character_in_arguments_is_shown_as_it_is_read(tmp_path: Path) ->
         )
         ids = running.post("/tokenize", {"messages": talk}).json["tokens"]
         assert running.post("/tokenize", {"content": shown.json["prompt"]}).json["tokens"] == ids
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
+def test_malformed_schemas_are_refused_with_their_place(tmp_path: Path, form: str) -> None:
+    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
+        for schema, place in (({"required": [1]}, "/required"), ({"required": 5}, "/required"),
+                              ({"properties": 5}, "/properties")):  # fmt: skip
+            odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
+            body = {"messages": TALK, "tools": [odd], "tool_choice": "required"}
+            got = running.post("/v1/chat/completions", body)
+            assert got.status == 400 and f"at '{place}'" in got.json["error"]["message"], got.body
+            strict = {"type": "function", "function": {"name": "f", "strict": True}}
+            body = {"messages": TALK, "tools": [odd, strict], "max_tokens": 2}
+            assert running.post("/v1/chat/completions", body).status == 200

@@ -6,7 +6,14 @@ import pytest
 
 from http_server import Running
 
-THEIRS = ("NoExtensionBias", "retriever", "regex parse error", "Invalid type", "must be a string")
+THEIRS = (
+    "NoExtensionBias",
+    "retriever",
+    "regex parse error",
+    "Invalid type",
+    "must be a string",
+    " | ",
+)  # of its drawings
 
 
 @pytest.mark.parametrize(
@@ -26,6 +33,7 @@ THEIRS = ("NoExtensionBias", "retriever", "regex parse error", "Invalid type", "
         ({"json": {"type": "string", "pattern": "("}}, "'(' is no regex that is read here: uncl"),
         ({"regex": "("}, "structured_outputs.regex: '(' is no regex that is read here: unclosed"),
         ({"regex": "a{2,1}"}, "'a{2,1}' is no regex that is read here: invalid repetition"),
+        ({"grammar": "start: a\n" + "\n" * 9 + 'a: %json {"anyOf": []}\n'}, "failed to comp"),
         ({"grammar": "start: start"}, "no text satisfies it: a rule of it only leads back"),
     ],
 )  # fmt: skip

@@ -161,6 +161,12 @@ def test_whatever_is_drawn_is_a_call(name: str, seed: int) -> None:
         ({"properties": {"a<b": {"type": "string"}}}, True, "'a<b'"),
         ({"properties": {"a-b": {"type": "string"}}}, False, "'a-b'"),
         ({"properties": {"s": {"not": {}}}}, False, "'not'"),
+        ({"required": [1]}, True, "'/required'"),
+        ({"required": "ab"}, False, "'/required'"),
+        ({"required": 5}, False, "'/required'"),
+        ({"properties": {"s": {"type": "string", "enum": 5}}}, True, "'/properties/s/enum'"),
+        ({"properties": {"s": {"type": "string", "enum": []}}}, True, "no value is left"),
+        ({"properties": {"s": {"const": "a", "enum": ["b"]}}}, True, "no value is left"),
     ],
 )
 def test_what_cannot_be_kept_to_is_refused(schema: Any, plain: bool, words: str) -> None:
@@ -177,3 +183,15 @@ def test_tools_that_are_not_strict_take_any_values(name: str) -> None:
         "pythonic": "[look(days=100, sure=[1], note=None)]",
     }[name]
     assert accepts(made, free) and read(form, free).calls
+
+
+def test_values_keep_to_enum_and_const_alike() -> None:
+    both = {"properties": {"s": {"enum": ["a", "b"], "const": "b"}}, "required": ["s"]}
+    made = grammar(TAGGED).demanded([Offer("f", fields=fields(both, plain=True, keeps=True))])
+    assert accepts(made, tags("f", s="b")) and not accepts(made, tags("f", s="a"))
+
+
+@pytest.mark.parametrize("given", [5, [1], None, "ab"])
+def test_parameters_of_tools_that_are_not_strict_may_be_anything(given: Any) -> None:
+    for plain in (True, False):
+        assert fields({"properties": given, "required": given}, plain=plain, keeps=False) == ()

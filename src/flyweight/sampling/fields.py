@@ -33,10 +33,11 @@ def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Fiel
 
 
 def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Field]:
-    required = set(schema.get("required") or ()) if keeps else set()
-    properties = dict(schema.get("properties") or {})
-    for name in sorted(required - properties.keys()):
-        properties[name] = {}
+    required = dict.fromkeys(schema.get("required", ()) if keeps else ())
+    given = schema.get("properties")
+    properties = dict(given) if isinstance(given, Mapping) else {}
+    for name in required:
+        properties.setdefault(name, {})
     kinds = types_of({"properties": properties})
     beside = {name: schema[name] for name in DEFINITIONS & schema.keys()}
     for name, one in properties.items():
@@ -72,16 +73,27 @@ def _text(schema: Mapping[str, Any]) -> str:
     made = prepared(schema) if schema else {}
     for name in made.keys() - STRING:
         _refuse(f"the keyword {shown(name)} of a string")
-    values = made.get("enum", [made["const"]] if "const" in made else None)
-    bounds = made.keys() & {"minLength", "maxLength", "pattern"}
+    values = _values(made)
     if values is not None:
+        bounds = made.keys() & {"minLength", "maxLength", "pattern"}
         if bounds or any(not isinstance(one, str) or CLOSE in one for one in values):
             _refuse("an 'enum' of a string beside other keywords")
+        if not values:
+            _refuse("a string that no value is left of")
         return " | ".join(_regex(_escaped(one)) for one in values)
     parts = [ENDED, _regex(rf"(.|\n){{{made.get('minLength', 0)},{made.get('maxLength', '')}}}")]
     if "pattern" in made:
         parts.append(_regex(_whole(made["pattern"])))
     return " & ".join(parts)
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """What `enum` and `const` leave; None where neither is there."""
+    values: list[Any] | None = schema.get("enum")
+    if "const" not in schema:
+        return values
+    const = schema["const"]
+    return [const] if values is None else [one for one in values if one == const]
 
 
 def _whole(pattern: str) -> str:

@@ -40,6 +40,7 @@ LONGEST = 300  # characters of a refusal
 ROW = re.compile(r"row has (\d+) items; max is (\d+)")
 # The library's drawing of a regex: the regex itself, marks below, and what is wrong.
 REGEX = re.compile(r"regex parse error:\n    (.*)\n(?:.*\n)*?error: ([^\n]*)")
+DRAWING = re.compile(r"\n\n|\n *\d+ \||\n   ")  # of the lines around a place
 AMBIGUOUS = "{}; a grammar that is less ambiguous, or left-recursive, has fewer"
 REMEMBERED = 64  # answers
 SOURCES = 8 * MIB  # characters of what was made ready for the grammar engine
@@ -360,4 +361,4 @@ def _told(error: str, reason: str = "") -> str:
     if regex is not None:
         return f"{shown(regex[1])} is no regex that is read here: {one_line(regex[2], LONGEST)}"
     plain = error.replace("<non-verbose/>", "").removeprefix("Parser Error: ")
-    return one_line(plain.split("\n\n")[0].split("\n   ")[0].strip(), LONGEST)
+    return one_line(DRAWING.split(plain)[0].strip(), LONGEST)

@@ -13,6 +13,7 @@ from flyweight.errors import RequestError, nearest
 from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
 from flyweight.sampling.schema_numbers import tighten
+from flyweight.sampling.schema_shapes import shaped
 from flyweight.untrusted import shown
 
 ANNOTATIONS = {
@@ -76,7 +77,7 @@ class _Reader:
                 found[name] = self._keyword(name, value, f"{place}/{_token(name)}")
             elif name not in ANNOTATIONS and (name in LACKING or not name.startswith("x-")):
                 _refuse(place, _unknown(name))
-        _check_ends(schema, place)
+        _check_ends(found, place)
         if self.closed and found.keys() & {"properties", "patternProperties"}:
             found.setdefault("additionalProperties", False)
         _tighten(found, place)
@@ -109,7 +110,7 @@ class _Reader:
             _check_types(value, place)
         if name == "pattern":
             return translated(value, place)
-        return value
+        return shaped(name, value, place)
 
 
 def check_refs(reader: _Reader) -> None:
