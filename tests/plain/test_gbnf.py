@@ -155,7 +155,7 @@ def judged(text: str, letters: str) -> set[str]:
     return {one for one in TEXTS if judge(other.spelled(one))}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(
     st.lists(nodes(), min_size=len(NAMES), max_size=len(NAMES)),
     st.sampled_from(["abc", "éêë", "aé日", "\u07ff\u0800😀"]),

@@ -21,6 +21,9 @@ INSTEAD = {  # what took their place
     "function_call": "tool_choice",
     "messages.function_call": "tool_calls",
 }
+CONSTRAINTS = (  # vLLM's until it gave them up, and llama-server's
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema",
+)  # fmt: skip
 MEDIA = (
     "image", "input_image", "image_url", "document", "file", "input_file", "input_audio", "audio",
     "video", "video_url",
@@ -61,6 +64,8 @@ def refusal(errors: Sequence[ErrorDetails], fields: Mapping[str, Any]) -> HttpEr
     name = _name(loc, whole=kind == "extra_forbidden")
     if kind == "extra_forbidden":
         hint = nearest(str(loc[0])[:100], fields, ALIKE) if len(loc) == 1 else ""
+        if name in CONSTRAINTS and "structured_outputs" in fields:
+            hint = "; use 'structured_outputs'"
         words = f"{shown(name)} is not a field that is taken here{hint}"
         return HttpError(400, words, name, "unknown_field")
     if kind == "union_tag_not_found":
