@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from flyweight.server.api.messages import MessagesBody
+from flyweight.server.api.telling import chat_body
 from http_server import Running
 
 TALK = [{"role": "user", "content": "A cat sat."}]
@@ -97,3 +99,11 @@ def test_errors_are_in_anthropics_shape(talker: Running, field: dict[str, Any], 
     assert got.status in (400, 404) and got.json["type"] == "error"
     assert got.json["error"]["type"] == kind
     assert next(iter(field)) in got.json["error"]["message"]
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_a_strict_tool_is_one_in_openais_dialect(*, strict: bool | None) -> None:
+    tool = {"name": "f", "input_schema": {"type": "object"}, "strict": strict}
+    given = {"model": "m", "messages": TALK, "max_tokens": 16, "tools": [tool]}
+    (same,) = chat_body(MessagesBody.model_validate(given).chat()).tools or ()
+    assert same.function.strict is strict

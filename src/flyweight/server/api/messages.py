@@ -118,6 +118,7 @@ class MessageTool(Part):
     name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = Field(None, description="Its calls are held to the schema.")
 
 
 class MessageChoice(BaseModel):
@@ -281,8 +282,9 @@ def joined(content: str | list[Text] | None) -> str:
 def declared(tool: MessageTool) -> dict[str, Any]:
     """A tool as a chat declares it."""
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
+    for name in ("description", "strict"):
+        if getattr(tool, name) is not None:
+            function[name] = getattr(tool, name)
     return {"type": "function", "function": function}
 
 
