@@ -196,8 +196,8 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
         assert server.post("/apply-template", talk).json["prompt"] == "<hello>"
 
 
-def test_the_name_of_vllms_module() -> None:
-    module = "flyweight.entrypoints.openai.api_server"
+@pytest.mark.parametrize("module", ["flyweight serve", "flyweight.entrypoints.openai.api_server"])
+def test_the_names_of_modules(module: str) -> None:
     draft = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
     said = refusal(
         "--host", "0.0.0.0", "--port", "8000", "--model", "facebook/opt-6.7b", "--seed", "42",
@@ -206,7 +206,7 @@ def test_the_name_of_vllms_module() -> None:
     )  # fmt: skip
     assert "is not built yet" in said and "--api-key" in said
     with started(
-        "--model", "stories", "--seed", "42", "-tp", "1", command=["-m", module]
+        "--model", "stories", "--seed", "42", "-tp", "1", command=["-m", *module.split()]
     ) as server:
         body = {"prompt": "One day", "max_tokens": 4, "temperature": 1}
         assert server.post("/v1/completions", body).json["choices"][0]["text"]

@@ -113,6 +113,8 @@ class Bundle:
         asking = self.front.asking
         make = asking.collector if asked.pooling is None else asking.vector
         collector = make(asked, asking.id())
+        if isinstance(collector, Collector):
+            collector.interval = self.front.settings.stream_interval
         stream = self.front.client.submit(collector, self._news)
         choices, tokens = width(asked), len(asked.tokens)
         stream.begun = lambda: self.front.door.leave(self.place, choices, tokens)

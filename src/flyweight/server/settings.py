@@ -67,6 +67,8 @@ class ServerSettings:
     allow_credentials: bool = False
     share_prefix_cache: bool = False
     open_metrics: bool = False
+    stream_interval: int = 1
+    force_include_usage: bool = False
     log_requests: bool = True
     log_format: str = "text"
     log_file: str = ""

@@ -147,6 +147,14 @@ HTTP = (
     Flag("allow-credentials", "switch", "With cookies and the like.", "server.allow_credentials"),
     Flag("open-metrics", "switch", "/metrics needs no key.", "server.open_metrics"),
     Flag("lenient", "switch", "Leave unknown fields out; x-ignored-params.", "server.lenient"),
+    Flag(
+        "stream-interval", "whole", "Tokens of a piece of a stream, from the second on.",
+        "server.stream_interval", "TOKENS",
+    ),
+    Flag(
+        "enable-force-include-usage", "switch", "Usage at the end of every stream.",
+        "server.force_include_usage",
+    ),
     Flag("enable-log-requests", "switch", "A line a request, no prompts.", "server.log_requests"),
     Flag("disable-log-requests", "switch", "No line a request."),
     Flag("disable-uvicorn-access-log", "switch", "The same."),

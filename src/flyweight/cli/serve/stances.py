@@ -76,10 +76,6 @@ SERVED = (
         "leave it out",
     ),
     Stance(
-        "stream-interval", "text", ("1",), "1", "every token is sent as it comes",
-        "leave it out, or say 1",
-    ),
-    Stance(
         "tokenizer-mode", "text", ("auto",), "auto", "the model's own files say which it is",
         "leave it out, or say auto",
     ),
@@ -134,8 +130,6 @@ HTTP = (
            "never waits for the other"),
     _always("enable-request-id-headers", "every answer has an X-Request-Id"),
     _always("enable-prompt-tokens-details", "usage always has cached_tokens"),
-    _never("enable-force-include-usage", "a stream has usage where its request asks",
-           "send stream_options with include_usage", "on request"),
     _never("enable-server-load-tracking", "/metrics has what runs and waits", "scrape /metrics"),
     _never("enable-tokenizer-info-endpoint", "there is no such endpoint", "use /tokenize"),
     _never("disable-fastapi-docs", "the document needs the key, and its page holds nothing",

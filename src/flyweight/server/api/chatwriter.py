@@ -38,12 +38,13 @@ class ChatWriter:
         self.running = RunningUsage([self.collector]) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
+        self.last = self.last or front.settings.force_include_usage
         self.begun: set[int] = set()
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)
         self.bare = bare and reading.plain and not running
         self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
-        self.collector.interval = body.stream_interval or 1
+        self.collector.interval = body.stream_interval or self.collector.interval
         self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
         self.head = {
             "id": self.id,

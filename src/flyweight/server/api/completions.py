@@ -141,6 +141,7 @@ class CompletionWriter:
         self.running = RunningUsage(self.collectors) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
+        self.last = self.last or front.settings.force_include_usage
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
         self.bare = not (scored or body.return_token_ids or running)
@@ -150,7 +151,7 @@ class CompletionWriter:
         self.untold = [body.n or 1] * len(self.collectors)  # choices of each prompt
         self.begun: set[int] = set()
         for collector in self.collectors:
-            collector.interval = body.stream_interval or 1
+            collector.interval = body.stream_interval or collector.interval
         self.id = f"cmpl-{body.request_id or uuid4().hex}"
         self.head = {
             "id": self.id,

@@ -1,0 +1,62 @@
+"""What an operator says of all streams: tokens of a piece, and usage that nobody asked for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_server import Running, started
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 11, "ignore_eos": True}
+TALK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 11, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def sparing() -> Iterator[Running]:
+    with started("--stream-interval", "4", "--enable-force-include-usage") as server:
+        yield server
+
+
+def parts(server: Running, **fields: Any) -> list[dict[str, Any]]:
+    body = {**BODY, "stream": True, "return_token_ids": True, **fields}
+    return [choice for event in server.post(TEXT, body).events for choice in event["choices"]]
+
+
+def test_a_piece_has_so_many_tokens_but_the_first_and_the_last(sparing: Running) -> None:
+    found = parts(sparing)
+    sizes = [len(part["token_ids"]) for part in found]
+    assert sum(sizes) == 11 and len(sizes) <= 4
+    assert all(size >= 4 for size in sizes[1:-1]) and found[-1]["finish_reason"] == "length"
+    whole = sparing.post(TEXT, BODY).json["choices"][0]["text"]
+    assert "".join(part["text"] for part in found) == whole
+
+
+def test_a_request_may_say_otherwise(sparing: Running) -> None:
+    assert len(parts(sparing, stream_interval=8)) <= 3
+    assert len(parts(sparing, stream_interval=1)) >= len(parts(sparing))
+
+
+def test_every_dialect_has_fewer_pieces(sparing: Running, server: Running) -> None:
+    model = "stories"
+    options = {"num_predict": 24, "temperature": 0}
+    body = {"model": model, "prompt": "Once upon a time", "options": options}
+    counts = [len(one.post("/api/generate", body).body.splitlines()) for one in (sparing, server)]
+    assert counts[0] < counts[1]
+
+
+def test_usage_is_told_where_nobody_asked(sparing: Running, server: Running) -> None:
+    for path, body in ((TEXT, BODY), (CHAT, TALK)):
+        for fields in ({}, {"stream_options": {"include_usage": False}}):
+            events = sparing.post(path, {**body, "stream": True, **fields}).events
+            assert events[-1]["choices"] == []
+            assert events[-1]["usage"]["completion_tokens"] == 11
+            assert not any("usage" in event for event in events[:-1])
+        events = server.post(path, {**body, "stream": True}).events
+        assert not any(event.get("usage") for event in events)
+
+
+def test_the_ledger_tells_of_both(sparing: Running) -> None:
+    rows = {r["feature"]: r for r in sparing.get("/v1/engine/effective").json["features"]}
+    assert rows["--stream-interval"]["active"] == "4"
+    assert rows["--enable-force-include-usage"]["active"] == "on"
