@@ -3,11 +3,13 @@
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from http_server import last_words
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +34,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--models-table", action="store_true", help="write the table of docs/models.md"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what its servers said last: one that died says so nowhere else."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        values = list(getattr(item, "funcargs", {}).values())
+        for entry in call.excinfo.traceback:
+            values += entry.frame.f_locals.values()
+        report.sections += last_words(values)
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 WAIT = 120.0  # seconds for anything that should take one
+TAIL = 40  # lines of a log that a report shows
 SERVE = ("-m", "flyweight.cli.main", "serve")
 KEYLESS: dict[str, str] = {}
 NOTHING: dict[str, Any] = {}
@@ -47,6 +48,7 @@ class Running:
     process: subprocess.Popen[str]
     port: int
     said: list[str] = field(default_factory=list)
+    left: bool = False  # it ran until its test was over, which ended it
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
@@ -103,6 +105,16 @@ class Running:
         return self.process.wait(WAIT)
 
 
+def last_words(values: Iterable[object]) -> Iterator[tuple[str, str]]:
+    """A headline and the end of the log of each server among some values, for a test's report."""
+    servers = {id(value): value for value in values if isinstance(value, Running)}
+    for server in servers.values():
+        code = server.process.poll()
+        lived = code is None or server.left
+        state = "has not ended by itself" if lived else f"has ended with {code}"
+        yield f"the server on port {server.port} {state}", "".join(server.said[-TAIL:])
+
+
 def started(
     *words: str, command: Sequence[str] = SERVE, **environment: str
 ) -> AbstractContextManager[Running]:
@@ -147,15 +159,17 @@ def running(
             port = int(found[1])
             break
     if port is None:
-        process.wait(WAIT)
-        raise AssertionError("".join(said))
+        code = process.wait(WAIT)
+        raise AssertionError(f"no server: it ended with {code} and said:\n{''.join(said)}")
     rest = process.stderr
     reader = threading.Thread(target=lambda: said.extend(rest), daemon=True)
     reader.start()
+    server = Running(process, port, said)
     try:
-        yield Running(process, port, said)
+        yield server
     finally:
         if process.poll() is None:
+            server.left = True
             process.kill()
         process.wait(WAIT)
         reader.join(WAIT)

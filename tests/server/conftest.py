@@ -21,3 +21,10 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     path = chat_model.write(tmp_path_factory.mktemp("talker") / "talker.gguf")
     with started(str(path), "--max-model-len", "512") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def calm() -> Iterator[Running]:
+    """One that nobody attacks: what /health takes on this machine at this moment."""
+    with started() as running:
+        yield running
