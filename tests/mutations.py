@@ -13,6 +13,7 @@ from typing import Any
 TALK = [{"role": "user", "content": "Tell me about a cat."}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+NAMED = {"model": "talker.gguf"}  # what must be named in some dialects
 SEEDS: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
         {"messages": TALK, "max_tokens": 2},
@@ -53,6 +54,22 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
             "request_id": "r",
         },
     ],
+    "/v1/chat/completions/input_tokens": [{"messages": TALK}],
+    "/v1/responses": [{"input": "a", "max_output_tokens": 2}],
+    "/v1/responses/input_tokens": [{"input": "a"}],
+    "/v1/embeddings": [{"input": ["a", "b"]}],
+    "/v1/messages": [{**NAMED, "messages": TALK, "max_tokens": 2}],
+    "/v1/messages/count_tokens": [{**NAMED, "messages": TALK}],
+    "/completion": [{"prompt": "a", "n_predict": 2, "stop": ["x"]}],
+    "/tokenize": [{"content": "a"}, {"prompt": "a", "add_special_tokens": False}],
+    "/detokenize": [{"tokens": [3, 4]}],
+    "/apply-template": [{"messages": TALK}],
+    "/api/chat": [{**NAMED, "messages": TALK, "stream": False, "options": {"num_predict": 2}}],
+    "/api/generate": [{**NAMED, "prompt": "a", "stream": False, "options": {"num_predict": 2}}],
+    "/api/embed": [{**NAMED, "input": "a"}],
+    "/api/embeddings": [{**NAMED, "prompt": "a"}],
+    "/api/show": [{**NAMED, "verbose": False}],
+    "/generate": [{"prompt": "a", "max_tokens": 2}],
 }
 NUMBERS = [
     0, -1, 1, 2**31 - 1, 2**31, -(2**31), 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30,
@@ -95,12 +112,11 @@ class Mutator:
             yield path, self._bytes(self._body(path))
 
     def _body(self, path: str) -> Any:
-        """A body that a route takes, or one made of its fields' names, with one to three faults."""
-        known = SEEDS.get(path) or [{"prompt": "a", "messages": TALK, "input": "a", "model": None}]
-        body: Any = json.loads(json.dumps(self.draw.choice(known)))
-        for _ in range(self.draw.randint(1, 3)):
+        """A body that a route takes, with one to three faults: of many only the first counts."""
+        body: Any = json.loads(json.dumps(self.draw.choice(SEEDS.get(path, [{}]))))
+        for _ in range(self.draw.choice([1, 1, 1, 2, 3])):
             names = self.fields[path]
-            if isinstance(body, dict) and names and self.draw.random() < 0.4:
+            if isinstance(body, dict) and names and self.draw.random() < 0.3:
                 body[self.draw.choice(names)] = self._value()
             else:
                 body = self._spoilt(body)
@@ -108,7 +124,7 @@ class Mutator:
 
     def _spoilt(self, value: Any) -> Any:
         """`value` with one part of it, however deep, changed."""
-        if isinstance(value, dict) and value and self.draw.random() < 0.8:
+        if isinstance(value, dict) and value and self.draw.random() < 0.95:
             name = self.draw.choice(sorted(value))
             draw = self.draw.random()
             if draw < 0.1:
@@ -124,7 +140,15 @@ class Mutator:
                 return value * self.draw.choice([2, 30, 1100])
             value[at] = self._spoilt(value[at])
             return value
-        return self._value()
+        return self._alike(value) if self.draw.random() < 0.5 else self._value()
+
+    def _alike(self, value: Any) -> Any:
+        """Another value of the same kind, which may well be taken."""
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int | float):
+            return self.draw.choice([0, 1, 2, 3, 0.5])
+        return self._text() if isinstance(value, str) else self._value()
 
     def _value(self, depth: int = 0) -> Any:
         kind = self.draw.randrange(8 if depth < 3 else 6)
