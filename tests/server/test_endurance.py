@@ -3,8 +3,10 @@ words in the log.
 """
 
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from random import Random
@@ -17,7 +19,8 @@ from http_server import Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
 SHORT, LONG = 8.0, 240.0  # seconds of soaking
-IDLE = 3.0
+IDLE = 2.0
+SCHEMAS = 300
 CANARY, KEY = "xyzzyplugh", "sk-quuxfrobnicate"
 FOLDER = "frobozzmagic"  # where the model lies
 
@@ -26,10 +29,20 @@ def processes(server: Running) -> list[int]:
     return [server.process.pid, server.worker]
 
 
-def ticks(pid: int) -> int:
-    """Processor time of a process, in hundredths of a second."""
-    words = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    return int(words[11]) + int(words[12])
+def others(server: Running) -> list[int]:
+    """Processes that try schemas."""
+    own = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return [int(pid) for pid in own.split() if int(pid) != server.worker]
+
+
+def awake(pid: int) -> tuple[int, int]:
+    """How often the threads of a process have waited for something, and nanoseconds they ran."""
+    waits = ran = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        rows = (task / "status").read_text().splitlines()
+        waits += sum(int(row.split()[1]) for row in rows if row.startswith("voluntary"))
+        ran += int((task / "schedstat").read_text().split()[0])
+    return waits, ran
 
 
 def resident(pid: int) -> int:
@@ -48,18 +61,25 @@ def held(pid: int) -> tuple[int, int]:
 def test_nothing_to_do_costs_nothing(server: Running) -> None:
     server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
     server.until(server.empty)
-    found = []
-    for _ in range(5):  # the machine has other things to do, we have not
-        before = [ticks(pid) for pid in processes(server)]
+    found: list[list[tuple[int, int]]] = []
+    for _ in range(10):  # what is done after a first request comes to its end
+        before = [awake(pid) for pid in processes(server)]
         time.sleep(IDLE)
-        found.append([ticks(p) - b for p, b in zip(processes(server), before, strict=True)])
-        if found[-1] == [0, 0]:
-            return
-    raise AssertionError(f"hundredths of a second in {IDLE} s: {found}")
+        found.append([awake(pid) for pid in processes(server)])
+        if found[-1] == before and found[-2:-1] == [before]:
+            return  # twice: nobody woke up, be it for a moment
+    raise AssertionError(f"waits and nanoseconds of both, every {IDLE} s: {found}")
+
+
+def fresh(draw: Random) -> dict[str, object]:
+    """A schema nobody has asked for: its name and values are in no cache."""
+    name, values = f"p{draw.getrandbits(64)}", [str(draw.getrandbits(64)) for _ in range(3)]
+    one: dict[str, object] = {"enum": values} if draw.random() < 0.5 else {"type": "integer"}
+    return {"type": "object", "properties": {name: one}, "required": [name]}
 
 
 def everything(server: Running, draw: Random) -> None:
-    """One request of a mixed load: good, bad, streamed, left."""
+    """One request of a mixed load: good, bad, streamed, left, some with a schema of its own."""
     words = draw.choices(["cat", "dog", "sun", "big", "house"], k=draw.randint(1, 80))
     body = {
         "prompt": " ".join(words),
@@ -69,6 +89,8 @@ def everything(server: Running, draw: Random) -> None:
     kind = draw.random()
     if kind < 0.2:
         body["temperature"] = -1
+    elif kind < 0.4:
+        body["structured_outputs"] = {"json": fresh(draw)}
     if kind > 0.8:
         line = server.connection()
         line.request("POST", "/v1/completions", dumps({**body, "max_tokens": 300}))
@@ -76,6 +98,13 @@ def everything(server: Running, draw: Random) -> None:
         line.close()
         return
     assert server.post("/v1/completions", body).status == (400 if kind < 0.2 else 200)
+
+
+def fill(server: Running, draw: Random) -> None:
+    """More schemas than any cache keeps, which is 64 answers, or 64 MiB of compiled grammars."""
+    for _ in range(SCHEMAS):
+        body = {"prompt": "Once", "max_tokens": 1, "structured_outputs": {"json": fresh(draw)}}
+        assert server.post("/v1/completions", body).status == 200
 
 
 def soak(server: Running, seconds: float, seed: int) -> float:
@@ -101,22 +130,35 @@ def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
     good = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 3}
     with served({"blocks": 128}) as server:  # few: memory of blocks is the system's until used
         expected = server.post("/v1/completions", good).json["choices"]
-        first = soak(server, seconds, 1)  # until every cache is as full as it gets
+        fill(server, Random(3))  # until every cache is as full as it gets
+        first = soak(server, seconds, 1)
         memory = [resident(pid) for pid in processes(server)]
+        trying = sum(map(resident, others(server)))
         files = [held(pid) for pid in processes(server)]
         last = soak(server, seconds, 2)
         assert last < 1.1 * first or not SOAK, "answers got slower"
         grown = [resident(p) - old for p, old in zip(processes(server), memory, strict=True)]
         allowed = max(4 << 10, 5 * 1024 * seconds / 3600)
         assert max(grown) < allowed, f"KiB: {grown}"
+        more = sum(map(resident, others(server))) - trying
+        assert more < allowed, f"KiB of those that try schemas: {more}"
         server.until(lambda: [held(pid) for pid in processes(server)] <= files)
         assert server.post("/v1/completions", good).json["choices"] == expected
+
+
+def unasked_port() -> int:
+    """A free one that the system gives to nobody who asks for any, such as another test."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in range(first - 1 - os.getpid() % 2000, 1024, -1):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 @pytest.mark.parametrize("count", [4])
 def test_a_storm_of_restarts_leaves_nothing(request: pytest.FixtureRequest, count: int) -> None:
     """On one port, ended in every way there is."""
-    port, orphans = 0, []
+    port, orphans = unasked_port(), []
     for i in range(5 * count if request.config.getoption("--long") else count):
         with served(server={"port": port}) as server:
             port = server.port

@@ -5,10 +5,11 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -18,8 +19,8 @@ HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 GOOD = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
 SHORT = {"header_seconds": 1.0, "body_seconds": 1.0, "stalled_seconds": 1.0, "connections": 64}
-QUICK = 0.1  # seconds in which health is answered
-TRIES = 20  # on a busy machine
+QUICK = 0.1  # seconds in which health is answered at once
+ASKED = 9  # times, at least
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +36,19 @@ def status(answer: bytes) -> int:
     return int(found[1])
 
 
-def healthy_soon(server: Running) -> None:
-    """Health answers at once; on a machine that is busy with other things, one time in a few."""
-    took = []
-    for _ in range(TRIES):
-        start = time.monotonic()
-        assert server.get("/health").status == 200
-        took.append(time.monotonic() - start)
-        if took[-1] < QUICK:
-            return
-    raise AssertionError(f"health never took less than {min(took):.3f} s")
+def healthy(server: Running, calm: Running, busy: Callable[[], bool] | None = None) -> None:
+    """Health is always answered, and in the median within eight times what it takes a server in
+    turn that nobody attacks; below a tenth of a second it is quick anyway.  Asks while it is
+    `busy`, which is long enough for the median to mean something, or a few times.
+    """
+    took: list[float] = []
+    quiet: list[float] = []
+    while len(took) < ASKED or (busy is not None and busy()):
+        for one, found in ((server, took), (calm, quiet)):
+            start = time.monotonic()
+            assert one.get("/health").status == 200
+            found.append(time.monotonic() - start)
+    assert median(took) <= max(QUICK, 8 * median(quiet)), (median(took), median(quiet), took)
 
 
 def line(server: Running) -> socket.socket:
@@ -64,12 +68,12 @@ def closed(one: socket.socket) -> bool:
 @pytest.mark.parametrize(
     "begun", [b"", b"GET /hea", HEAD, HEAD + b"X: ", POST + b"Content-Length: 9\r\n\r\n{"]
 )
-def test_who_does_not_finish_is_shut_out(hasty: Running, begun: bytes) -> None:
+def test_who_does_not_finish_is_shut_out(hasty: Running, calm: Running, begun: bytes) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(line(hasty)) for _ in range(40)]
         for one in slow:
             one.sendall(begun)
-        healthy_soon(hasty)
+        healthy(hasty, calm)
         assert all(closed(one) for one in slow)
 
 
@@ -84,14 +88,14 @@ def test_dripping_does_not_help(hasty: Running) -> None:
                 time.sleep(0.05)
 
 
-def test_too_many_connections_let_new_ones_in(hasty: Running) -> None:
+def test_too_many_connections_let_new_ones_in(hasty: Running, calm: Running) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(line(hasty)) for _ in range(SHORT["connections"] + 40)]
-        healthy_soon(hasty)
+        healthy(hasty, calm)
         assert all(closed(one) for one in crowd)
 
 
-def test_who_reads_nothing_is_shut_out(hasty: Running) -> None:
+def test_who_reads_nothing_is_shut_out(hasty: Running, calm: Running) -> None:
     """More than the system's buffers hold, to somebody who never reads."""
     body = {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "logprobs": 20, "n": 8}
     raw = json.dumps({**body, "stream": True}).encode()
@@ -101,7 +105,7 @@ def test_who_reads_nothing_is_shut_out(hasty: Running) -> None:
         one.connect(("127.0.0.1", hasty.port))
         one.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
         hasty.until(lambda: not hasty.empty())
-        healthy_soon(hasty)
+        healthy(hasty, calm)
         hasty.until(hasty.empty)
         hasty.until(lambda: connections(hasty) <= 1)
 
@@ -176,7 +180,7 @@ def test_a_chunked_body_is_read(server: Running) -> None:
         b"GET http://[::bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_a_400(server: Running, raw: bytes) -> None:
+def test_what_is_not_http_is_a_400(server: Running, calm: Running, raw: bytes) -> None:
     with line(server) as one:
         one.settimeout(60)
         one.sendall(raw)
@@ -188,7 +192,7 @@ def test_what_is_not_http_is_a_400(server: Running, raw: bytes) -> None:
         except ConnectionError:
             pass
     assert found == b"" or status(found) in (400, 404, 405)
-    healthy_soon(server)
+    healthy(server, calm)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "BREW"])
@@ -198,10 +202,10 @@ def test_other_methods_are_refused(server: Running, method: str) -> None:
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_upgrades_are_not_made(server: Running, upgrade: bytes) -> None:
+def test_upgrades_are_not_made(server: Running, calm: Running, upgrade: bytes) -> None:
     asked = HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n" + b"\x81\x05hello"
     assert status(server.raw(asked)) == 200
-    healthy_soon(server)
+    healthy(server, calm)
 
 
 def test_old_http_is_answered(server: Running) -> None:
@@ -246,7 +250,9 @@ def test_continue_is_said_only_to_who_may(server: Running) -> None:
     assert status(server.raw(large)) == 413
 
 
-def test_health_is_quick_while_prompts_are_read_and_computed(server: Running) -> None:
+def test_health_is_quick_while_prompts_are_read_and_computed(
+    server: Running, calm: Running
+) -> None:
     words = "The cat sat on the mat. " * 40_000  # far too long: refused, but not at once
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
 
@@ -256,7 +262,7 @@ def test_health_is_quick_while_prompts_are_read_and_computed(server: Running) ->
     with ThreadPoolExecutor(6) as pool:
         refused = [pool.submit(long) for _ in range(3)]
         served_ = [pool.submit(server.post, "/v1/completions", body) for _ in range(3)]
-        healthy_soon(server)
+        healthy(server, calm, lambda: not all(job.done() for job in served_))
         assert [job.result() for job in refused] == [400] * 3
         assert [job.result().status for job in served_] == [200] * 3
 

@@ -22,7 +22,7 @@ from http_server import Running, served
 RESET = b"\x01\0\0\0\0\0\0\0"  # SO_LINGER: on, of no seconds
 STREAM = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
 SHORT = {**STREAM, "max_tokens": 4}
-ROUNDS = 5  # tries on a busy machine
+ROUNDS = 5  # of which most must hold, as a busy machine spoils some
 
 
 def slow(milliseconds: int) -> dict[str, str]:
@@ -41,6 +41,11 @@ def resident(pid: int) -> int:
     rows = Path(f"/proc/{pid}/status").read_text().splitlines()
     (row,) = [row for row in rows if row.startswith("VmRSS")]
     return int(row.split()[1])
+
+
+def decided(held: list[bool]) -> bool:
+    """Whether it is sure what most of the rounds will have shown."""
+    return max(held.count(True), held.count(False)) > ROUNDS // 2
 
 
 def gauge(server: Running, name: str) -> int:
@@ -147,7 +152,7 @@ def flooded(server: Running, rate: float, span: float) -> list[tuple[int, float,
 def test_ten_times_what_can_be_served(request: pytest.FixtureRequest) -> None:
     """Answers go on at the pace of the best load; the rest is refused much sooner than answered."""
     long, seats = request.config.getoption("--long"), 4
-    rounds, span = (15, 20.0) if long else (ROUNDS, 4.0)
+    rounds, span = (15, 20.0) if long else (ROUNDS, 2.5)
     goodput: list[float] = []  # over that of the best load, measured just before
     patience: list[float] = []  # of the refused, over that of the answered
     with served({"max_num_seqs": seats}, {"queue_requests": 2 * seats}, **slow(40)) as server:
@@ -161,10 +166,11 @@ def test_ten_times_what_can_be_served(request: pytest.FixtureRequest) -> None:
             assert len(refused) > len(answered), "it was not flooded"
             goodput.append(len(answered) / max(at for *_, at in found) / peak)
             patience.append(median(refused) / median(answered))
-            if not long and goodput[-1] >= 0.9 and patience[-1] < 0.25:
+            held = zip(goodput, patience, strict=True)
+            if not long and decided([good >= 0.9 and soon < 0.25 for good, soon in held]):
                 break
-        assert (median(goodput) if long else max(goodput)) >= 0.9, goodput
-        assert (median(patience) if long else min(patience)) < 0.25, patience
+        assert median(goodput) >= 0.9, goodput
+        assert median(patience) < 0.25, patience
         server.until(server.empty)
         assert server.post("/v1/completions", SHORT).status == 200 and server.worker == worker
 
@@ -193,13 +199,11 @@ def test_the_slow_do_not_slow_the_others() -> None:
         def answered() -> float:
             return median(seconds(lambda: server.post("/v1/completions", ANSWER)) for _ in range(5))
 
-        ratios = []
-        for _ in range(ROUNDS):
+        ratios: list[float] = []
+        while not decided([ratio < 2 for ratio in ratios]):
             alone = answered()
             with crawlers(server):
                 server.until(lambda: running(server) == 4)
                 ratios.append(answered() / alone)
             server.until(server.empty)
-            if ratios[-1] < 2:
-                return
-        raise AssertionError(f"among the slow over alone: {ratios}")
+        assert median(ratios) < 2, f"among the slow over alone: {ratios}"
