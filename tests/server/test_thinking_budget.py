@@ -87,6 +87,13 @@ def test_a_thought_that_the_answer_opens(thinker: Running) -> None:
     assert (len(message["content"]), len(message["reasoning"])) == (5, 30)
 
 
+def test_a_form_without_the_mark_is_kept_to(thinker: Running) -> None:
+    """All of such an answer is content, whatever the prompt has opened."""
+    for form in ({"regex": "[a-z]{12}"}, {"choice": ["yes indeed", "not at all"]}):
+        message = said(thinker, thinking_token_budget=2, structured_outputs=form)["message"]
+        assert len(message["content"]) in (10, 12) and not message.get("reasoning")
+
+
 def test_a_demanded_call_comes_after_it(thinker: Running) -> None:
     tool = {"type": "function", "function": {"name": "now"}}
     asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 200, "ignore_eos": False,
