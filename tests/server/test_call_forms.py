@@ -73,3 +73,18 @@ def test_malformed_schemas_are_refused_with_their_place(tmp_path: Path, form: st
             strict = {"type": "function", "function": {"name": "f", "strict": True}}
             body = {"messages": TALK, "tools": [odd, strict], "max_tokens": 2}
             assert running.post("/v1/chat/completions", body).status == 200
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic", "hermes"])
+def test_a_schema_that_nothing_satisfies_is_refused_by_its_tool(tmp_path: Path, form: str) -> None:
+    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+    none = {"properties": {"x": {"type": "integer", "const": "a"}}, "required": ["x"]}
+    function = {"name": "none", "parameters": none}
+    tools = [*TOOLS, {"type": "function", "function": function}]
+    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
+        for choice in ("required", named("none")):
+            body = {"messages": TALK, "tools": tools, "tool_choice": choice}
+            got = running.post("/v1/chat/completions", body)
+            message = got.json["error"]["message"]
+            assert got.status == 400, got.body
+            assert message.startswith("tools.2.function.parameters: Unsatisfiable"), message

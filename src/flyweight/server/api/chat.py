@@ -84,7 +84,10 @@ async def asked_of(
             "else; leave one of them out",
             "tool_choice",
         )
-    asked = await front.ask([prompt], params, lane, place)
+    try:
+        asked = await front.ask([prompt], params, lane, place)
+    except RequestError as error:
+        raise tools.blamed(error, params.structured_outputs) from None
     front.counts.offered += bool(tools.all)
     front.counts.reasoned += reading.reasoning is not None
     return asked, reading

@@ -5,6 +5,7 @@ choice that is one of them.  Knows no model but the way it writes.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,9 @@ LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
 OPENING = {
     "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
 }  # fmt: skip
+# Where a schema was found wrong: a line of the grammar, whose rule has a tool's number.
+WRONG = re.compile(r"tools: at (\d+)\(\d+\): failed to compile JSON schema: ")
+RULE = re.compile(r"[A-Za-z]+_(\d+)")
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -147,6 +151,24 @@ class Tools:
             )
         return self.all[name]
 
+    @property
+    def _offered(self) -> list[Function]:
+        return self.wanted or list(self.allowed.values())
+
+    def blamed(self, error: RequestError, made: StructuredOutputs | None) -> RequestError:
+        """A refusal of the grammar that was `made` of these, by the tool that is to blame."""
+        found = WRONG.match(str(error))
+        lines = [""] if made is None else str(made.grammar).split("\n")
+        rule = (
+            RULE.match(lines[int(found[1]) - 1]) if found and int(found[1]) <= len(lines) else None
+        )
+        if found is None or rule is None:
+            return error
+        place = [*self.all].index(self._offered[int(rule[1])].name)
+        return RequestError(
+            f"tools.{place}.function.parameters: {str(error)[found.end() :]}", "tools"
+        )
+
     def constraint(
         self, speech: Speech, reading: Reading, room: int | None = None
     ) -> StructuredOutputs | None:
@@ -154,7 +176,7 @@ class Tools:
         a strict tool may be called, and of no others where not all may.  Of `room` tokens a share
         may be reasoning before a call that is wanted.  Raises `RequestError`.
         """
-        offered = self.wanted or list(self.allowed.values())
+        offered = self._offered
         strict = any(function.strict for function in offered)
         if not self.wanted and not strict and self.allowed is self.all:
             return None
