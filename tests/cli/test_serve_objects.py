@@ -103,3 +103,27 @@ OBJECTS = [
 def test_objects_are_read_strictly(name: str, text: str, says: str) -> None:
     said = refusal(f"--{name}", text)
     assert said.startswith(f"--{name}: ") and says in said
+
+
+def test_a_file_takes_what_the_command_line_takes(tmp_path: Path) -> None:
+    lines = {
+        "override_generation_config": "{temperature: 0.3, top_k: null}",
+        "default-chat-template-kwargs": "{enable_thinking: false}",
+        "default-chat-template-kwargs.tone": "dry",
+        "speculative-config.method": "ngram",
+        "speculative_config.num_speculative_tokens": "2",
+        "log-file": "some/where.log",
+        "log_file_bytes": "1MiB",
+        "stream-interval": "3",
+        "enable-force-include-usage": "true",
+    }
+    text = "".join(f"{key}: {value}\n" for key, value in lines.items())
+    choice = chosen("--config", written(tmp_path / "all.yaml", text))
+    server = choice.server
+    assert server.sampling_defaults == {"temperature": 0.3, "top_k": None}
+    assert server.template_defaults == {"enable_thinking": False, "tone": "dry"}
+    assert choice.settings.draft_tokens == 2
+    assert (server.log_file, server.log_file_bytes) == ("some/where.log", 1 << 20)
+    assert (server.stream_interval, server.force_include_usage) == (3, True)
+    said = refusal("--config", written(tmp_path / "no.yaml", "log-file-bytes: 1\n"))
+    assert "--log-file-bytes = 1 is out of range" in said and "nearest valid: 65536" in said

@@ -357,5 +357,7 @@ def test_what_vllm_is_often_started_with() -> None:
 def test_the_command_shows_help_and_refusals(command) -> None:
     got = command("serve", "--help")
     assert got.code == 0 and "--max-queued-requests" in got.out and "80%" in got.out
+    assert "--port PORT " in got.out and "--api-key KEY ... " in got.out
+    assert got.out.startswith("usage: flyweight serve [MODEL] [options]\n")
     got = command("serve", "-tp", "2")
     assert got.code == 2 and got.err.startswith("error: --tensor-parallel-size = 2")

@@ -111,7 +111,10 @@ ENGINE = (
         "engine.kv_cache_metrics_sample", "SHARE",
     ),
     Flag("scheduling-policy", "text", "priority; fcfs: none may be sent.", "", "POLICY"),
-    Flag("speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.'),
+    Flag(
+        "speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.', "",
+        "JSON",
+    ),
     Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
     Flag(
@@ -123,7 +126,7 @@ ENGINE = (
 
 HTTP = (
     Flag("host", "text", "Where to listen.", "server.host", "ADDRESS"),
-    Flag("port", "whole", "0 takes any that is free.", "server.port", "PORT"),
+    Flag("port", "whole", "Of that; 0 is any that is free.", "server.port", "PORT"),
     Flag("api-key", "words", "Keys, any of which will do.", metavar="KEY ..."),
     Flag("api-key-file", "words", "Files with a key a line.", metavar="FILE ..."),
     Flag(
@@ -155,6 +158,9 @@ HTTP = (
         "enable-force-include-usage", "switch", "Usage at the end of every stream.",
         "server.force_include_usage",
     ),
+)  # fmt: skip
+
+LOG = (
     Flag("enable-log-requests", "switch", "A line a request, no prompts.", "server.log_requests"),
     Flag("disable-log-requests", "switch", "No line a request."),
     Flag("disable-uvicorn-access-log", "switch", "The same."),
@@ -228,6 +234,7 @@ GROUPS = {
     "model": MODEL,
     "engine": ENGINE,
     "HTTP": HTTP,
+    "log": LOG,
     "limits, seconds and counts": LIMITS,
     "process": PROCESS,
 }

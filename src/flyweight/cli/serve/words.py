@@ -138,6 +138,15 @@ class Given(argparse.Action):
             setattr(goal, self.dest, [*(getattr(goal, self.dest) or []), *values])
 
 
+class Help(argparse.HelpFormatter):
+    """Values stand without brackets: that one is missing is seen by us, and not allowed."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if not isinstance(action, Given):
+            return super()._format_args(action, default_metavar)
+        return f"{action.metavar}{' ...' if action.nargs == '*' else ''}"
+
+
 class Parser(argparse.ArgumentParser):
     """One whose complaints are ours; `missing` are those of options without a value."""
 
@@ -153,13 +162,15 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> Parser:
     parser = Parser(
         prog=PROGRAM,
+        usage=f"{PROGRAM} [MODEL] [options]",
         description="Serves a model over HTTP, as OpenAI's clients expect.  Without MODEL, the "
         "story model inside the package.",
-        epilog="Options of vLLM's that choose nothing here are taken where they ask for what is so "
+        epilog="Options with _ for - are taken too, those in JSON key by key (--x.key value).  "
+        "Options of vLLM's that choose nothing here are taken where they ask for what is so "
         "anyway, and refused by name where they do not.",
         allow_abbrev=False,
         add_help=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
+        formatter_class=lambda prog: Help(prog, max_help_position=34, width=100),
     )
     parser.add_argument(*HELP, action="help", help="Show this and leave.")
     parser.add_argument(
