@@ -217,6 +217,15 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
         ("a.jsonl", '{"timestamp": 0, "input_length": 0, "output_length": 1}', "is no request"),
         ("b.jsonl", '{"timestamp": "x"}', "line 1: this is no request"),
         ("c.csv", "A,B\n1,2\n", "line 2: this is no request"),
+        ("d.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}', "line 1: this is"),
+        ("e.csv", AZURE + "2023-11-16 18:15:49.0,1,1\n", "line 5: the request is earlier than"),
+        (
+            "f.jsonl",
+            "\n".join(
+                f'{{"timestamp": {at}, "input_length": 1, "output_length": 1}}' for at in (9, 5)
+            ),
+            "line 2: the request is earlier than",
+        ),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(ConfigError, match=said):

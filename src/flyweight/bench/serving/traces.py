@@ -6,6 +6,7 @@ lines of JSON.
 """
 
 import csv
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def seen(path: Path) -> Iterator[Seen]:
 def azure(path: Path) -> Iterator[Seen]:
     with path.open(encoding="utf-8", newline="") as file:
         first: datetime | None = None
+        before = 0.0
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 # seven digits after the point are one more than Python reads
@@ -97,10 +99,13 @@ def azure(path: Path) -> Iterator[Seen]:
             except (KeyError, TypeError, ValueError):
                 raise _strange(path, number, [*row.values()]) from None
             first = first or when
-            yield _judged(path, number, Seen((when - first).total_seconds(), *lengths))
+            one = Seen((when - first).total_seconds(), *lengths)
+            yield _judged(path, number, one, before)
+            before = one.at
 
 
 def mooncake(path: Path) -> Iterator[Seen]:
+    before = -math.inf
     for number, row in enumerate(json_lines(path), 1):
         try:
             at = float(row["timestamp"]) / 1000
@@ -108,12 +113,17 @@ def mooncake(path: Path) -> Iterator[Seen]:
             blocks = tuple(int(block) for block in row.get("hash_ids", ()))
         except (KeyError, TypeError, ValueError):
             raise _strange(path, number, [*row.values()]) from None
-        yield _judged(path, number, Seen(at, *lengths, blocks))
+        yield _judged(path, number, Seen(at, *lengths, blocks), before)
+        before = at
 
 
-def _judged(path: Path, number: int, one: Seen) -> Seen:
-    if one.input < 1 or one.output < 1:
-        raise _strange(path, number, [one.input, one.output])
+def _judged(path: Path, number: int, one: Seen, before: float) -> Seen:
+    if one.input < 1 or one.output < 1 or not math.isfinite(one.at):
+        raise _strange(path, number, [one.at, one.input, one.output])
+    if one.at < before:
+        raise ConfigError(
+            f"{path}, line {number}: the request is earlier than the one above; sort them by time"
+        )
     return one
 
 
