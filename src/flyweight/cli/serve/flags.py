@@ -126,7 +126,7 @@ ENGINE = (
 
 HTTP = (
     Flag("host", "text", "Where to listen.", "server.host", "ADDRESS"),
-    Flag("port", "whole", "Of that; 0 is any that is free.", "server.port", "PORT"),
+    Flag("port", "whole", "The port; 0 is any that is free.", "server.port", "PORT"),
     Flag("api-key", "words", "Keys, any of which will do.", metavar="KEY ..."),
     Flag("api-key-file", "words", "Files with a key a line.", metavar="FILE ..."),
     Flag(
@@ -168,7 +168,7 @@ LOG = (
     Flag("log-format", "text", "text or json.", "server.log_format", "text|json"),
     Flag("log-file", "text", "For the log, instead of stderr.", "server.log_file", "PATH"),
     Flag(
-        "log-file-bytes", "size", "Of that; then it becomes PATH.1, and a new one begins.",
+        "log-file-bytes", "size", "Most in it; then it becomes PATH.1, and a new one begins.",
         "server.log_file_bytes", "SIZE",
     ),
 )  # fmt: skip
