@@ -229,7 +229,7 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(ConfigError, match=said):
-            drawn(Trace(tmp_path / name), Ids(5000), 1)
+            drawn(Trace(tmp_path / name), Ids(5000), 9)
     with pytest.raises(ConfigError, match="speed = 0 is out of range"):
         Trace(tmp_path, 0)
 
