@@ -1,6 +1,7 @@
 """/metrics: vLLM's names on a page a parser takes, and numbers that add up."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyweight.server.pipe import Gauges, News, Stepped
-from flyweight.server.remote.client import Stream
+from flyweight.collect import Collector
+from flyweight.server.pipe import Begin, Gauges, News, Stepped
+from flyweight.server.remote.client import EngineClient, Stream
 from flyweight.server.watching.counts import (
     FIELDS,
     ITL,
@@ -25,6 +27,7 @@ from flyweight.server.watching.counts import (
 )
 from flyweight.server.watching.log import Log
 from flyweight.server.watching.watch import Watch
+from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
 from http_server import Running, served, started
 from tiny_model import tiny_adapter, tiny_folder
@@ -62,6 +65,7 @@ tokens_predicted_seconds_total predicted_tokens_seconds requests_processing requ
 n_decode_total n_busy_slots_per_decode
 """
 LORA = {"max_lora", "running_lora_adapters", "waiting_lora_adapters"}
+VOCABULARY = Path(__file__).parents[1] / "data" / "text" / "tiny-spm.json"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 WAIT = 30.0
 
@@ -288,6 +292,26 @@ def test_gaps_between_tokens_are_the_engines() -> None:
     for at in (100.0, 100.25, 100.75):
         watch.stepped(Stepped([News("r", 0, (5,))], [], gauges, at=at))
     assert (watch.counts.itl.count, watch.counts.itl.sum) == (2, 0.75)
+
+
+def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
+    """The engine hears of the stop a step or two later; another choice goes on."""
+    tokenizer = load_tokenizer(json.loads(VOCABULARY.read_text(encoding="utf-8")))
+    params = SamplingParams(n=2, stop="Lily")
+    request = Request("r", (1,), params, max_tokens=40)
+    said = tokenizer.encode(" named Lily. She said", add_special=False)
+    watch = Watch(Counts(100), lambda: client.streams, Log("text"))
+    client = EngineClient(Begin({}, 0.2), watch.stepped, lambda reason: None)
+    stream = client.streams["r"] = Stream(Collector(request, tokenizer, "x"), asyncio.Event())
+    gauges = Gauges(2, 0, 8, 8, (0,) * len(FIELDS), 2, 0.1, 0.1)
+    for i, token in enumerate(said):
+        news = [News("r", 0, (token,)), News("r", 1, (5,))]
+        client.take(Stepped(news, [], gauges, at=1.0 + i))
+    watch.ended(stream)
+    counts = watch.counts
+    kept = int(counts.generation.sum)
+    assert len(said) < kept < 2 * len(said)
+    assert (counts.generation_tokens, counts.itl.count) == (kept, kept - 2)
 
 
 def test_running_goes_back_to_zero_after_a_client_left(quiet: Running) -> None:

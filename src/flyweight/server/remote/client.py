@@ -48,7 +48,7 @@ class Stream:
     `begun` is called when it is computed for the first time, `fed` with how many tokens came.
     """
 
-    __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen")
+    __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen", "stopped")
 
     def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
@@ -57,6 +57,7 @@ class Stream:
         self.fed: Callable[[int], None] = lambda tokens: None
         self.over = self.running = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
+        self.stopped: set[int] = set()  # choices that a stop string ended
 
     def end(self, error: FlyweightError | None = None) -> None:
         self.error, self.over = error, True
@@ -263,8 +264,10 @@ class EngineClient:
                 self._feed(stream, news)
 
     def _feed(self, stream: Stream, news: pipe.News) -> None:
-        if stream.collector.feed(news.event()) and self._line is not None:
-            self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
+        if stream.collector.feed(news.event()):
+            stream.stopped.add(news.index)
+            if self._line is not None:
+                self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
         if stream.collector.finished:
             del self.streams[news.id]
             stream.over = True

@@ -51,7 +51,7 @@ class Watch:
         for news in message.news:
             made = len(news.tokens)
             stream = streams.get(news.id) if made else None
-            if stream is None:
+            if stream is None or news.index in stream.stopped:
                 continue
             if _wanted(stream.collector.request):
                 counts.generation_tokens += made
