@@ -193,3 +193,13 @@ def test_a_text_to_tokenise_is_bounded(server: Running) -> None:
         refused = server.post("/tokenize", {name: text})
         assert refused.status == 400 and refused.json["error"]["param"] == name
         assert "--max-tokenize-bytes" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("cut", ["\\ud83d", "a\\uDE00", "\\ud83d\\ud83d", "\\ud83dx"])
+def test_half_a_character_is_told_as_what_it_is(server: Running, cut: str) -> None:
+    got = server.ask("POST", "/tokenize", f'{{"prompt": "{cut}"}}'.encode())
+    assert got.status == 400 and "half a character" in got.json["error"]["message"]
+    whole = server.ask("POST", "/tokenize", b'{"prompt": "\\ud83d\\ude00"}')
+    assert whole.status == 200
+    broken = server.ask("POST", "/tokenize", f'{{"prompt": "{cut}"'.encode())
+    assert broken.status == 400 and "valid JSON" in broken.json["error"]["message"]

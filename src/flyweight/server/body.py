@@ -6,6 +6,7 @@ dialect.
 """
 
 import json
+import re
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from flyweight.untrusted import shown
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
 BOTH = "x-either-way"  # and those whose limit counts from 0 either way
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
 Step = tuple["Step | None", int | str]  # a key, and the one before: paths share their beginnings
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
@@ -161,7 +163,24 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
                 value = shown(bytes(part)[:100].decode("utf-8", "replace"))
                 words = f"{name[:200]} = {value} is not valid; allowed: numbers that a float holds"
                 return HttpError(400, words, name[:200], "bad_value")
+    if _halved(raw):
+        return HttpError(
+            400, "a text of the body has half a character (a surrogate without the other)"
+        )
     return HttpError(400, f"the body is not valid JSON: {error}")
+
+
+def _halved(raw: bytes) -> bool:
+    """Whether all that is wrong are halves of characters, which clients cut emoji into."""
+    if SURROGATE.search(raw) is None:
+        return False
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 class _NoNumber(str):
