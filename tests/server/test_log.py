@@ -122,12 +122,16 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
 def test_a_line_has_the_ids_its_client_knows() -> None:
     named = {"x-request-id": "findme-1"}
     with started() as server:
-        body = {"prompt": "One", "max_tokens": 2, "request_id": "x y\nrequest"}
+        body = {"prompt": "One", "max_tokens": 2, "request_id": "mine-7"}
         for stream in (False, True):
             got = server.ask("POST", "/v1/completions", {**body, "stream": stream}, named)
             assert got.headers["x-request-id"] == "findme-1"
         line = told(server, " request_id=findme-1 reply=")
-        assert "reply=cmpl-x%20y%0Arequest " in line and line.count("\n") == 1
+        assert "reply=cmpl-mine-7 " in line and line.count("\n") == 1
+        forged = {**body, "request_id": "x y\nforged"}
+        assert server.post("/v1/completions", forged).status == 400
+        assert " request " in told(server, " status=400 ")
+        assert not [text for text in server.said if "forged" in text]
         got = server.ask("POST", "/v1/embeddings", {"input": "One"}, named)
         assert f"reply={got.json['id']} " in told(server, "path=/v1/embeddings")
         got = server.ask("GET", "/v1/models", None, {"x-request-id": "no good"})
