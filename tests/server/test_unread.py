@@ -12,6 +12,7 @@ from flyweight.server.bundle import Bundle
 from flyweight.server.http.errors import HttpError
 from flyweight.server.pipe import News
 from flyweight.server.remote.client import EngineClient, Stream
+from flyweight.server.settings import ServerSettings
 from flyweight.types import Request, SamplingParams
 from http_server import served
 
@@ -26,7 +27,7 @@ class Under:
         self.left: list[Stream] = []
         self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
         front: Any = SimpleNamespace(
-            settings=SimpleNamespace(request_seconds=60.0, unread_tokens=MOST),
+            settings=ServerSettings(request_seconds=60.0, unread_tokens=MOST),
             asking=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
             watch=SimpleNamespace(ended=lambda stream: None),

@@ -17,6 +17,7 @@ from flyweight.server.api.usage import RunningUsage, usage
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.remote.client import Stream
+from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served
 
@@ -45,7 +46,7 @@ class Under:
             return self.stream
 
         front: Any = SimpleNamespace(
-            settings=SimpleNamespace(request_seconds=60.0),
+            settings=ServerSettings(request_seconds=60.0),
             asking=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             watch=SimpleNamespace(ended=lambda stream: None),
