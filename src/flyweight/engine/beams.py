@@ -27,6 +27,13 @@ class Search:
     rows: dict[Sequence, Row] = field(default_factory=dict)
     aborted: bool = False
 
+    @property
+    def complete(self) -> bool:
+        """Whether all rows are there.  A beam that gave way has left its row; while it is computed
+        again no token may be added, and its row comes once more.
+        """
+        return len(self.rows) == len(self.live) and all(seq.extensible for seq in self.live)
+
 
 class Beams:
     """Searches by request id, from their first row on."""
@@ -38,6 +45,7 @@ class Beams:
     def take(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
         """Takes the rows of a committed step; answers of the searches that ended with it."""
         events: list[Event] = []
+        touched: dict[str, Search] = {}
         for chunk, out in zip(plan.chunks, produced, strict=True):
             seq = chunk.seq
             if not chunk.rows or seq.request.beam is None:
@@ -48,7 +56,9 @@ class Beams:
                 self.searches[seq.request.id] = search
             (row,) = out.logprobs
             search.rows[seq] = row.top_ids, row.top
-            if len(search.rows) == len(search.live):
+            touched[seq.request.id] = search
+        for search in touched.values():
+            if search.complete:
                 events += self._advance(search)
         return events
 

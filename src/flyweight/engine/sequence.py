@@ -90,6 +90,13 @@ class Sequence:
         return self.computed + 1 == len(self.tokens) and self.request.pooling is None
 
     @property
+    def extensible(self) -> bool:
+        """Whether a token may be added by somebody else: all is computed, or it waits.  Between
+        these it has blocks for the tokens that it had when it was admitted, and no others.
+        """
+        return self.state is not State.RUNNING or self.computed == len(self.tokens)
+
+    @property
     def every_row(self) -> bool:
         """Whether the rows of all its tokens are wanted, so that none may be skipped."""
         pooling = self.request.pooling
