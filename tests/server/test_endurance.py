@@ -101,7 +101,7 @@ def everything(server: Running, draw: Random) -> None:
 
 
 def fill(server: Running, draw: Random) -> None:
-    """More schemas than any cache keeps, which is 64 answers, or 64 MiB of compiled grammars."""
+    """More schemas than there are verdicts kept, which is 64 for each process that gives them."""
     for _ in range(SCHEMAS):
         body = {"prompt": "Once", "max_tokens": 1, "structured_outputs": {"json": fresh(draw)}}
         assert server.post("/v1/completions", body).status == 200
