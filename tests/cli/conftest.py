@@ -19,6 +19,14 @@ from tiny_model import TEMPLATE, tiny_folder
 Command = Callable[..., SimpleNamespace]
 
 
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command has a process of its own; what this one holds after a thousand tests would count
+    in every memory plan.
+    """
+    monkeypatch.setattr("flyweight.build.resident", lambda: 64 << 20)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that continues text."""
