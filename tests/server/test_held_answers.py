@@ -20,7 +20,7 @@ TEMPLATE = (
 )
 SCHEMA = {
     "type": "object",
-    "properties": {"kind": {"enum": ["cat", "dog"]}, "legs": {"type": "integer", "maximum": 9}},
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "legs": {"enum": [2, 4]}},
     "required": ["kind", "legs"],
     "additionalProperties": False,
 }
