@@ -225,18 +225,33 @@ def test_what_is_learned_of_one_kind_is_where_the_other_begins(cold: float) -> N
     assert not pace.crowded(0, 10**9), "no step has shown that decodes leave too little"
 
 
-def test_a_crowd_is_what_would_wait_longer_than_there_is_patience() -> None:
+def test_a_crowd_is_what_would_wait_longer_for_those_who_decode_than_there_is_patience() -> None:
     pace = Pace(TARGET, MOST, 4.0)
     assert not pace.crowded(10**9, 10**9), "nothing is known yet"
     machine = Machine(0.001, 0.001, 0.005)
     drive(pace, machine, 0, 40)
-    assert [pace.crowded(tokens, 0) for tokens in (0, 3_500, 4_500)] == [False, False, True]
+    assert not pace.crowded(10**9, 10**9), "nobody decodes"
     pace.note(0, 16, machine.step(0, 16))
     drive(pace, machine, 16, 40)
     each = TARGET / (pace.budget(16) - 16)  # decodes have their part of a step, prompts the rest
-    assert each > 1.5 * machine.token
-    assert [pace.crowded(int(wait / each), 10**9) for wait in (3.0, 5.0)] == [False, True]
+    lost = each - TARGET / pace.alone
+    assert 0.5 * machine.token < lost < 0.6 * each
+    assert [pace.crowded(int(wait / lost), 10**9) for wait in (3.0, 5.0)] == [False, True]
     assert not Pace(TARGET, MOST).crowded(10**9, 10**9)
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_few_who_decode_make_no_crowd_of_a_long_wait(decoded: bool) -> None:
+    """Nobody's tokens come late for what gains next to nothing; nor need a step of decodes by
+    themselves have been seen.
+    """
+    for decodes, crowd in ((4, False), (60, True)):
+        pace, machine = Pace(TARGET, MOST, 3.0), Machine(0.015, 0.0017, 0.002, opening=0.03)
+        drive(pace, machine, 0, 10)
+        if decoded:
+            pace.note(0, decodes, machine.step(0, decodes))
+        drive(pace, machine, decodes, 40)
+        assert pace.crowded(5_000, 0) is crowd, decodes
 
 
 def test_where_decodes_leave_hardly_anything_what_has_begun_counts_too() -> None:
@@ -262,7 +277,7 @@ def test_in_a_crowd_every_second_step_has_its_decodes_and_none_is_too_long(
         blocks=5_000,
     )  # fmt: skip
     scheduler = Scheduler(limits, BlockPool(limits.blocks, limits.block_size))
-    pace, machine = Pace(TARGET, MOST, 5.0), Machine(0.01, token, 0.001)
+    pace, machine = Pace(TARGET, MOST, 1.0), Machine(0.01, token, 0.001)
     for i in range(decodes):
         scheduler.add(Request(f"talk{i}", (i, 1, 2), SamplingParams(), max_tokens=10_000))
     alone, long, before = 0, 0, False

@@ -82,7 +82,7 @@ class ServerSettings:
     reasoning_parser: str = "auto"
     thinking_percent: int = 50
     step_seconds: float = 0.2
-    patience_seconds: float = 5.0
+    patience_seconds: float = 3.0
     queue_requests: int = 512
     queue_tokens: int = 1_000_000
     request_seconds: float = 600.0

@@ -119,7 +119,7 @@ ENGINE = (
     Flag("step-seconds", "number", "How long a step should take.", "server.step_seconds"),
     Flag(
         "patience-seconds", "number",
-        "That prompts may wait; from there every second step is theirs alone.",
+        "That prompts may lose to decodes; from there every second step is theirs alone.",
         "server.patience_seconds",
     ),
 )  # fmt: skip

@@ -165,8 +165,8 @@ def _computed(
     )  # fmt: skip
     yield Feature(
         "prompts alone", wishes.of("patience-seconds"), "in crowds",
-        f"every second step, while prompts would wait more than {server.patience_seconds:g} s to "
-        "begin", "alone", "steps that those who decode sat out",
+        f"every second step, while prompts would lose more than {server.patience_seconds:g} s to "
+        "those who decode", "alone", "steps that those who decode sat out",
     )  # fmt: skip
     guesses = settings.draft_tokens
     yield Feature(

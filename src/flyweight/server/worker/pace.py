@@ -19,7 +19,7 @@ STEEPEST = 2.0  # a budget at most doubles from one step to the next
 
 class Pace:
     """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
-    seconds prompts may have to wait before they are a crowd.
+    seconds that prompts may lose to those who decode before they are a crowd.
 
     A step is taken to cost what one without prompts did lately, and what prompts cost besides; that
     is paid in the same mix of depths and batch-mates, so what the first leaves out of
@@ -56,12 +56,12 @@ class Pace:
 
     def crowded(self, waiting: int, begun: int) -> bool:
         """Whether so many tokens that wait to begin would, beside decodes, be under way for longer
-        than there is patience; where decodes leave hardly anything of a step, with those of prompts
-        that have begun.
+        than alone by more than there is patience; where decodes leave hardly anything of a step,
+        with those of prompts that have begun.
         """
         starved = self._beside.own and self._beside.tokens * STARVED < self._alone.tokens
-        each = self._beside.price() + self._decode / self._beside.tokens
-        return (waiting + begun * starved) * each > self.patience
+        lost = self._beside.price() + self._decode / self._beside.tokens - self._alone.price()
+        return (waiting + begun * starved) * lost > self.patience
 
 
 class Prompts:
