@@ -26,18 +26,21 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_import_is_quick_and_light() -> None:
-    """A tenth of the promised 0.3 s in processor time: the clock would measure the neighbours."""
+    """Quicker than the standard library's asyncio, in processor time: the clock would measure the
+    neighbours.
+    """
     code = (
-        "import time; t = time.process_time(); import flyweight; "
+        "import time; t = time.process_time(); import {}; "
         "print(time.process_time() - t); import sys; "
-        "print(sorted({'numpy', 'typer', 'tokenizers', 'jinja2', 'rich'} & set(sys.modules)))"
+        "print(sorted({{'numpy', 'typer', 'tokenizers', 'jinja2', 'rich'}} & set(sys.modules)))"
     )
-    seconds = []
+    seconds: dict[str, list[float]] = {"flyweight": [], "asyncio": []}
     for _ in range(5):  # the least: a core that is shared takes longer for the same
-        took, loaded = run(code).splitlines()
-        assert loaded == "[]"
-        seconds.append(float(took))
-    assert min(seconds) < 0.03, seconds
+        for name, found in seconds.items():
+            took, loaded = run(code.format(name)).splitlines()
+            assert loaded == "[]"
+            found.append(float(took))
+    assert min(seconds["flyweight"]) < min(seconds["asyncio"]), seconds
 
 
 def test_help_does_not_load_what_computes() -> None:

@@ -94,18 +94,18 @@ def test_stories_gguf(data: Data) -> None:
     assert tokenizer.encode("Once upon a time") == [1, 403, 407, 261, 378]
 
 
-def test_a_megabyte_is_encoded_in_seconds(data: Data) -> None:
+def test_a_text_eight_times_as_long_takes_eight_times_as_long(data: Data) -> None:
+    """Not 64 times; it is allowed thrice its due, as caches hold less of it."""
     tokenizer = gguf_tokenizer(data, "llama-spm")
     text = data("text-wikitext2/wiki.test.raw").read_text(encoding="utf-8")[:1_000_000]
-    took = []
-    for _ in range(3):
+
+    def spent(text: str) -> float:
         start = time.process_time()
-        ids = tokenizer.encode(text)
-        took.append(time.process_time() - start)
-        if took[-1] < 3:
-            break
-    assert min(took) < 3, took
-    assert tokenizer.decode(ids) == text
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        return time.process_time() - start
+
+    short = min(spent(text[:125_000]) for _ in range(3))
+    assert any(spent(text) < 3 * 8 * short for _ in range(3))
 
 
 REAL = ["llama-spm", "gpt-2", "json:phi-3-mini", "json:phi-2"]
