@@ -105,3 +105,41 @@ def test_a_format_is_kept_to(talker: Running) -> None:
     assert talker.post("/api/chat", body).json["message"]["content"].startswith("{")
     got = talker.post("/api/chat", {**head, "messages": TALK, "format": {"not": {}}})
     assert got.status == 400 and "format: at '#': the keyword 'not'" in got.json["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+@pytest.mark.parametrize("most", [None, 3])
+def test_log_probabilities_are_those_of_openais_chat(
+    talker: Running, path: str, most: int | None
+) -> None:
+    scored = {"logprobs": True, "top_logprobs": most}
+    body = {"model": model(talker), "options": {**GREEDY, "seed": 1}, **scored}
+    said = {"messages": TALK} if path == "/api/chat" else {"prompt": TALK[0]["content"]}
+    got = talker.post(path, {**body, **said, "stream": False}).json["logprobs"]
+    same = {"messages": TALK, "temperature": 0, "max_tokens": 10, **scored}
+    choice = talker.post("/v1/chat/completions", same).json["choices"][0]
+    assert got == choice["logprobs"]["content"] and len(got) == 10
+    assert all(len(one["top_logprobs"]) == (most or 0) for one in got)
+    parts = lines(talker.post(path, {**body, **said}))
+    assert [one for part in parts for one in part.get("logprobs", ())] == got
+
+
+def test_log_probabilities_of_a_raw_prompt(talker: Running) -> None:
+    body = {"model": model(talker), "prompt": "A cat", "raw": True, "options": GREEDY}
+    parts = lines(talker.post("/api/generate", {**body, "logprobs": True}))
+    found = [one["logprob"] for part in parts for one in part.get("logprobs", ())]
+    same = {"prompt": "A cat", "temperature": 0, "max_tokens": 10, "logprobs": 0}
+    choice = talker.post("/v1/completions", same).json["choices"][0]
+    assert found == choice["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.parametrize(
+    "scored", [{"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": 1}]
+)
+def test_log_probabilities_out_of_range_are_refused(
+    talker: Running, scored: dict[str, Any]
+) -> None:
+    for path, said in (("/api/chat", {"messages": TALK}), ("/api/generate", {"prompt": "A"})):
+        for raw in ({}, {"raw": True}) if path == "/api/generate" else ({},):
+            got = talker.post(path, {"model": model(talker), **said, **raw, **scored})
+            assert got.status == 400 and list(scored)[-1] in got.json["error"], got.body

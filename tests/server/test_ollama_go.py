@@ -122,7 +122,6 @@ def test_what_is_loaded_is_what_is_served(server: Running) -> None:
         ("/api/generate", {"prompt": "x", "template": "{{ .Prompt }}"}),
         ("/api/generate", {"prompt": "x", "context": [1]}),
         ("/api/generate", {"prompt": "x", "truncate": True}),
-        ("/api/generate", {"prompt": "x", "logprobs": True}),
         ("/api/chat", {"messages": [SAID], "shift": True}),
         ("/api/chat", {"messages": [SAID], "top_logprobs": 2}),
         ("/api/embed", {"input": "x", "options": {"temperature": 1}}),

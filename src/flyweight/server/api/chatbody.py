@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError
-from flyweight.server.api.sampling import IDLE, Sampling, listing
+from flyweight.server.api.sampling import IDLE, Sampling, alternatives, listing
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import limited
 from flyweight.server.settings import MOST_TOOLS
@@ -128,13 +128,6 @@ class ChatBody(Sampling):
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
         found = {**self.options(defaults), "max_tokens": most}
-        if self.top_logprobs and not self.logprobs:
-            raise RequestError(
-                f"top_logprobs = {self.top_logprobs}, and logprobs is not true; allowed: 0, or "
-                "with logprobs = true",
-                "top_logprobs",
-            )
+        scored = alternatives(self.logprobs, self.top_logprobs)
         listing(self.logprob_token_ids, bool(self.logprobs), "true")
-        if self.logprobs:
-            found["logprobs"] = self.top_logprobs or 0
-        return found
+        return found if scored is None else {**found, "logprobs": scored}

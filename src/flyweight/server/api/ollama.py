@@ -4,7 +4,7 @@ Invariant: `options` are honoured or refused by name; durations are nanoseconds 
 itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from flyweight.server.api.ollamabody import (
 )
 from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import beside, params_of
+from flyweight.server.api.scores import Entry, Spelling, chat_scores
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import Tool
 from flyweight.server.api.usage import explained
@@ -66,7 +67,7 @@ async def generate(front: Front, request: Request) -> Response:
     if body.raw or front.tokenizer.chat_template is None:
         given = body.wanted(front)
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
-        given = {"max_tokens": None, **defaults, **given}
+        given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], Reading()
         with named(*NAMES):
             params = params_of({**given, "structured_outputs": body.form})
@@ -98,6 +99,8 @@ async def conversed(
         given["chat_template_kwargs"] = thinking(front, request, "think", wanted)
     if isinstance(body.think, str):
         given["reasoning_effort"] = body.think
+    if body.most is not None:
+        given.update(logprobs=True, top_logprobs=body.most)
     if tools:
         given["tools"] = [declared(tool) for tool in tools]
     with named(*NAMES):
@@ -157,6 +160,7 @@ class OllamaWriter:
         self.front = bundle.front
         (self.collector,) = texts(bundle)
         self.model, self.shape = body.model, shape
+        self.most, self.spelling = body.most or 0, Spelling(bundle.front.tokenizer)
         self.reading = reading
         self.telling = Telling(self.reading)
         self.finish = "stop"
@@ -165,7 +169,8 @@ class OllamaWriter:
     def whole(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         self.finish = choice.finish_reason or self.finish
-        return self._line(told(self.reading, choice), **self._spent())
+        said = told(self.reading, choice)
+        return self._line(said, **self._scored(choice.logprobs), **self._spent())
 
     def begin(self) -> bytes:
         return b""
@@ -174,6 +179,9 @@ class OllamaWriter:
         self.finish = piece.finish or self.finish
         said = [self._said(step) for step in self.telling.steps(piece)]
         lines = [self._line(one, done=False) for one in said if one is not None]
+        if scores := self._scored(piece.logprobs):  # once, though a piece be of several lines
+            lines = lines or [self._line(Answer(), done=False)]
+            lines[-1].update(scores)
         return b"".join([encode(line) + b"\n" for line in lines])
 
     def end(self) -> bytes:
@@ -193,6 +201,12 @@ class OllamaWriter:
             return None
         content = step.kind is Kind.CONTENT
         return Answer(content=step.text) if content else Answer(reasoning=step.text)
+
+    def _scored(self, found: Sequence[Entry] | None) -> dict[str, Any]:
+        """Log-probabilities, as OpenAI's chat tells them."""
+        return (
+            {"logprobs": chat_scores(found, self.most, self.spelling)["content"]} if found else {}
+        )
 
     def _line(self, said: Answer, **more: Any) -> dict[str, Any]:
         return {"model": self.model, "created_at": now(), **self.shape(said), **more}

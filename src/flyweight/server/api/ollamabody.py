@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from flyweight.errors import RequestError
 from flyweight.server.api.embeddings import Dimensions
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import Explain, No, Options, Priority, Salt
+from flyweight.server.api.sampling import Explain, No, Options, Priority, Salt, alternatives
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.structured import StructuredOutputs
-from flyweight.types import LEAST_REPETITION
+from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
@@ -91,14 +91,21 @@ class OllamaBody(BaseModel):
     think: bool | Literal["low", "medium", "high"] | None = None
     truncate: No | None = Field(None, description="What does not fit is refused.")
     shift: No | None = Field(None, description="An answer ends where the context does.")
-    logprobs: No | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=0)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
 
     def wanted(self, front: Front) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
         return {} if self.options is None else self.options.wanted(front)
+
+    @property
+    def most(self) -> int | None:
+        """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
+        return alternatives(self.logprobs, self.top_logprobs)
 
     @property
     def lane(self) -> dict[str, Any]:

@@ -237,6 +237,18 @@ def params_of(options: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**options)
 
 
+def alternatives(logprobs: bool | None, most: int | None) -> int | None:
+    """How many are told of beside each token; none where no log-probabilities are asked for.
+    Raises `RequestError`.
+    """
+    if most and not logprobs:
+        raise RequestError(
+            f"top_logprobs = {most}, and logprobs is not true; allowed: 0, or with logprobs = true",
+            "top_logprobs",
+        )
+    return most or 0 if logprobs else None
+
+
 def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
     """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
     if ids and not scored:
