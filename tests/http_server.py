@@ -19,6 +19,7 @@ from typing import Any
 WAIT = 120.0  # seconds for anything that should take one
 TAIL = 40  # lines of a log that a report shows
 SERVE = ("-m", "flyweight.cli.main", "serve")
+SEED = ("--seed", "7")
 KEYLESS: dict[str, str] = {}
 NOTHING: dict[str, Any] = {}
 
@@ -118,8 +119,11 @@ def last_words(values: Iterable[object]) -> Iterator[tuple[str, str]]:
 def started(
     *words: str, command: Sequence[str] = SERVE, **environment: str
 ) -> AbstractContextManager[Running]:
-    """`flyweight serve` with these words, once it takes requests."""
-    return running([*command, "--port", "0", *words], environment)
+    """`flyweight serve` with these words, once it takes requests: a test's draws are the same each
+    time.  Another command has all its words.
+    """
+    seeded = SEED if command == SERVE else ()
+    return running([*command, "--port", "0", *seeded, *words], environment)
 
 
 def served(
@@ -129,7 +133,7 @@ def served(
     **environment: str,
 ) -> AbstractContextManager[Running]:
     """The server with these `Settings` and `ServerSettings`; `before` is called in its process."""
-    given = json.dumps({"settings": dict(engine), "server": {"port": 0, **server}})
+    given = json.dumps({"settings": {"seed": 7, **engine}, "server": {"port": 0, **server}})
     script = str(Path(__file__).parent / "serve_settings.py")
     return running([script, given], environment, before)
 
