@@ -254,6 +254,30 @@ def test_few_who_decode_make_no_crowd_of_a_long_wait(decoded: bool) -> None:
         assert pace.crowded(5_000, 0) is crowd, decodes
 
 
+def test_what_decodes_cost_is_known_though_no_step_was_theirs_alone() -> None:
+    """A burst of prompts: ever more sequences decode beside the rest.  What the first step without
+    prompts then tells of them is not counted once more.
+    """
+    machine = Machine(0.016, 0.0023, 0.004, opening=0.015, noise=0.03)
+    pace = Pace(TARGET, MOST, 3.0)
+    drive(pace, machine, 0, 6)
+    for decodes in range(1, 17):
+        burst = drive(pace, machine, decodes, 5)
+    for _ in range(20):
+        pace.note(0, 16, machine.step(0, 16))
+    assert not pace.crowded(0, 600), "nobody is starved"
+    for prompt, seconds in [*burst[-3:], *drive(pace, machine, 16, 20)]:
+        assert 0.85 * TARGET < seconds < 1.15 * TARGET, (prompt, seconds)
+
+
+def test_a_first_step_that_finds_everything_cold_is_soon_forgotten() -> None:
+    machine = Machine(0.015, 0.0022, 0.001)
+    pace = Pace(TARGET, MOST)
+    pace.note(32, 0, 3 * machine.step(32, 0))
+    found = drive(pace, machine, 0, 20)
+    assert all(0.8 * TARGET < seconds < 1.15 * TARGET for _, seconds in found[7:]), found
+
+
 def test_where_decodes_leave_hardly_anything_what_has_begun_counts_too() -> None:
     """A newcomer beside them would otherwise come in sixteen tokens a step."""
     pace, machine = Pace(TARGET, MOST, 4.0), Machine(0.001, 0.001, 0.0038)

@@ -8,9 +8,12 @@ Standard library only.
 
 from math import inf
 
+GRAIN = 4  # prompt tokens of a step are a multiple: small changes of the machine are none of it
 LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half empty
 FIRST = 32  # while nothing is known of the machine
 SOONER = 0.3  # weight of the newest step in what is remembered, at most
+EARLY = 5  # steps, of which each weighs as much as all before: the first finds memory cold
+LATER = 0.1  # and where it tells of something only beside something else
 FEW = 32  # a step of so many prompt tokens counts half: what it costs is mostly the weights' way
 ALIKE = 10.0**2  # a variance of sizes below which little is learned of what a step costs at all
 STARVED = 4  # prompts beside decodes have less than that part of what they would have alone
@@ -21,9 +24,10 @@ class Pace:
     """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
     seconds that prompts may lose to those who decode before they are a crowd.
 
-    A step is taken to cost what one without prompts did lately, and what prompts cost besides; that
-    is paid in the same mix of depths and batch-mates, so what the first leaves out of
-    account, the second takes in.  Prompts alone have a price of their own.
+    A step is taken to cost what decodes do, and what prompts cost besides; that is paid in the same
+    mix of depths and batch-mates, so what the first leaves out of account, the second takes in.
+    What decodes cost is known from steps without prompts, and while there are none, from what a
+    step of both took beyond its prompts alone.  Prompts alone have a price of their own.
     """
 
     def __init__(self, seconds: float, most: int, patience: float = inf) -> None:
@@ -36,6 +40,9 @@ class Pace:
         if not prompt:
             self._decode = _mixed(self._decode or seconds, seconds, SOONER)
         elif decodes:
+            if self._alone.own:
+                beyond = min(max(0.0, seconds - self._alone.cost(prompt)), seconds)
+                self._decode = _mixed(self._decode, beyond, LATER)
             self._beside.note(prompt, seconds - min(self._decode, seconds / 2))
             self._alone.learn(self._beside)
         else:
@@ -72,14 +79,17 @@ class Prompts:
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
         self.own = False  # whether a step of this kind was seen
+        self._steps = 0  # so many of them
         self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
 
     def note(self, tokens: int, seconds: float) -> None:
         if self._seen is None and tokens < LEAST:
             return  # that was the weights' way
         new, weight = (tokens, seconds, tokens**2, tokens * seconds), tokens / (tokens + FEW)
+        self._steps += 1
+        weight = max(SOONER * weight, 0.5 if self._steps < EARLY else 0.0)
         old = self._seen or new
-        t, s, tt, ts = (_mixed(a, b, SOONER * weight) for a, b in zip(old, new, strict=True))
+        t, s, tt, ts = (_mixed(a, b, weight) for a, b in zip(old, new, strict=True))
         self._seen, self.own = (t, s, tt, ts), True
 
     def learn(self, other: "Prompts") -> None:
@@ -87,10 +97,14 @@ class Prompts:
         if not self.own:
             self._seen, self.tokens = other._seen, other.tokens
 
+    def cost(self, tokens: int) -> float:
+        """Seconds for so many in a step; 0 while nothing is known."""
+        at_all, each = self._line()
+        return at_all + each * tokens
+
     def price(self) -> float:
         """Seconds for one, in a step of as many as there may be; 0 while nothing is known."""
-        at_all, each = self._line()
-        return at_all / self.tokens + each
+        return self.cost(self.tokens) / self.tokens
 
     def fit(self, seconds: float) -> None:
         """As many as so much time has room for."""
@@ -98,7 +112,7 @@ class Prompts:
             return
         at_all, each = self._line()
         wanted = min(max(0.0, seconds - at_all) / each, self.tokens * STEEPEST, self.most)
-        self.tokens = max(LEAST, int(wanted) // LEAST * LEAST)
+        self.tokens = max(LEAST, int(wanted) // GRAIN * GRAIN)
 
     def _line(self) -> tuple[float, float]:
         """Seconds at all, and for each token: by least squares, as far as sizes differ."""
