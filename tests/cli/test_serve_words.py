@@ -81,6 +81,7 @@ def test_every_setting_has_an_option() -> None:
         "model_defaults",
         "sampling_defaults",
         "template_defaults",
+        "parents",
     }
     assert {f"server.{x}" for x in thoughtful} == server - sets
     assert not {flag.name for flag in flags().values() if not flag.help}
@@ -154,6 +155,11 @@ def test_adapters() -> None:
     given = "--enable-lora", "--lora-modules", "a=/x/y", '{"name": "b", "path": "/z"}'
     assert chosen(*given).settings.adapters == {"a": "/x/y", "b": "/z"}
     assert "needs --enable-lora" in refusal(*given[1:])
+    named = '{"name": "c", "path": "/z", "base_model_name": "llama"}'
+    assert chosen(*given, named).server.parents == {"c": "llama"}
+    odd = '{"name": "c", "path": "/z", "rank": 8}'
+    assert "'rank' is unknown; known: name, path, base_model_name" in refusal(*given, odd)
+    assert "are text" in refusal(*given, '{"name": "c", "path": "/z", "base_model_name": 5}')
     assert "'c=' is not valid; allowed: NAME=FOLDER" in refusal(*given, "c=")
     assert "'a' is given twice" in refusal(*given, "a=/other")
     assert "--lora-modules NAME=FOLDER" in refusal("--enable-lora")

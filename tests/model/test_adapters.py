@@ -201,6 +201,23 @@ def test_a_model_with_pictures_names_its_text_otherwise(prefix: str, tmp_path: P
         open_adapter(folder)
 
 
+def test_matrices_that_are_none(tmp_path: Path) -> None:
+    """Answers would be the base model's, or NaN."""
+    folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    up, down = np.ones((64, 4)), np.ones((4, 64))
+    up[3, 1] = np.nan
+    tensors = {name.format("A"): encode(down, "f32"), name.format("B"): encode(up, "f32")}
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    (pair,) = open_adapter(folder).pairs.values()
+    assert (pair.down() == 1).all()
+    with pytest.raises(CheckpointError, match=r"lora_B.weight' holds NaN or infinity"):
+        pair.up()
+    write_safetensors(folder / "adapter_model.safetensors", {})
+    with pytest.raises(CheckpointError, match="no lora_A and lora_B of any module"):
+        open_adapter(folder)
+
+
 def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
     """Their matrices are in the plan, but no adapter would run beside them."""
     folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")

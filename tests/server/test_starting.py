@@ -196,6 +196,40 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
         assert server.post("/apply-template", talk).json["prompt"] == "<hello>"
 
 
+def test_an_adapter_may_not_have_the_models_name(tmp_path: Path) -> None:
+    """It would be listed, and the base model would answer in its place."""
+    model, adapter = str(tiny_folder(tmp_path / "model")), str(tiny_adapter(tmp_path / "poet"))
+    for words in (("model",), ("tiny", "--served-model-name", "also", "tiny"), (model,)):
+        name, *more = words
+        given = "--enable-lora", "--lora-modules", f"{name}={adapter}", *more
+        refused = pytest.raises(AssertionError, match="is the model's own name; allowed: another")
+        with refused, started(model, *given):
+            pass
+
+
+def test_names_with_a_tag_and_parents_as_they_were_given(tmp_path: Path) -> None:
+    """Ollama's clients say a name as it is listed, or without its tag."""
+    adapter = {"path": str(tiny_adapter(tmp_path / "poet")), "base_model_name": "llama"}
+    words = "--enable-lora", "--lora-modules", json.dumps({"name": "poet", **adapter})
+    model = str(tiny_folder(tmp_path / "model"))
+    with started(model, "--served-model-name", "tiny:latest", *words) as server:
+        cards = {card["id"]: card["parent"] for card in server.get("/v1/models").json["data"]}
+        assert cards == {"tiny:latest": None, "poet": "llama"}
+        listed = [card["name"] for card in server.get("/api/tags").json["models"]]
+        assert listed == [*cards]
+        for name in ("tiny:latest", "tiny", "poet", "poet:latest"):
+            asked = {"model": name, "stream": False}
+            for path, body in (
+                ("/api/show", {}),
+                ("/api/embed", {"input": "hi"}),
+                ("/api/generate", {"prompt": "hi", "options": {"num_predict": 1}}),
+                ("/api/chat", {"messages": [], "options": {"num_predict": 1}}),
+            ):
+                taken = {"model": name} if path in ("/api/show", "/api/embed") else asked
+                assert server.post(path, taken | body).status == 200, (name, path)
+        assert server.post("/api/show", {"model": "tiny:other"}).status == 404
+
+
 @pytest.mark.parametrize("module", ["flyweight serve", "flyweight.entrypoints.openai.api_server"])
 def test_the_names_of_modules(module: str) -> None:
     draft = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'

@@ -114,12 +114,13 @@ class Front:
         explain: bool | None = None,
     ) -> Lane:
         """How a request for `model` runs; an adapter is a model of its own name."""
-        adapter = ""
-        if model is not None and model not in self.names and model not in self.also:
-            if model not in self.asking.facts.adapters:
-                raise self.unserved(model)
-            adapter = model
+        if model is not None and not self.serves(model):
+            raise self.unserved(model)
+        adapter = model if model in self.asking.facts.adapters else ""
         return Lane(salt or "", priority or 0, adapter, bool(explain))
+
+    def serves(self, model: str) -> bool:
+        return model in self.names or model in self.also or model in self.asking.facts.adapters
 
     def unserved(self, model: str) -> HttpError:
         """Of a name nothing here has."""

@@ -28,7 +28,7 @@ from flyweight.server.http.protocol import Crowd, Server, room
 from flyweight.server.ledger.ledger import Ledger
 from flyweight.server.ledger.portrait import portrait
 from flyweight.server.ledger.wishes import Wishes
-from flyweight.server.naming import called
+from flyweight.server.naming import names_of
 from flyweight.server.remote.client import EngineClient
 from flyweight.server.remote.spawning import Engine
 from flyweight.server.remote.telling import Shows
@@ -62,6 +62,7 @@ class Order:
 def live(order: Order, sock: socket.socket, engine: Engine) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
     settings, server = order.settings, order.server
+    names_of(settings.model, server.names, settings.adapters)
     path = find(settings, order.show)
     order.show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
@@ -176,8 +177,7 @@ class Life:
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
-        own = called(self.settings.model)
-        names, also = (self.server.names, ()) if self.server.names else ((own.name,), own.also)
+        names, also = names_of(self.settings.model, self.server.names, self.settings.adapters)
         ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
         front = Front(self.server, self.client, asking, defaults, names, ledger, also)
         front.log.to = self.log

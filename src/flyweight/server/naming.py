@@ -5,9 +5,12 @@ file, as who finds the model does, and reads nothing.
 """
 
 import os
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from flyweight.build import DEFAULT_MODEL
+from flyweight.errors import ConfigError
+from flyweight.untrusted import shown
 
 
 class Called(NamedTuple):
@@ -27,3 +30,20 @@ def called(model: str | os.PathLike[str] | None) -> Called:
         return Called(given)
     whole = os.path.abspath(path)
     return Called(os.path.basename(whole) or "model", frozenset({given, path, whole}))
+
+
+def names_of(
+    model: str | os.PathLike[str] | None, given: Sequence[str], adapters: Collection[str]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What clients are told the model is called, and what is taken beside it.  Raises `ConfigError`
+    where an adapter has one of these names: nobody could ask for it.
+    """
+    own = called(model)
+    names, also = (tuple(given), frozenset[str]()) if given else ((own.name,), own.also)
+    taken = [name for name in adapters if name in names or name in also]
+    if taken:
+        raise ConfigError(
+            f"--lora-modules: {shown(taken[0])} is the model's own name; allowed: another name for "
+            "the adapter, or another --served-model-name"
+        )
+    return names, also

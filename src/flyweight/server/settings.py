@@ -52,7 +52,8 @@ class ServerSettings:
     priority is at most `priorities` from 0, either way; 0: all come in order.  `chat_template`
     stands for the model's own; without `model_defaults` sampling options that a request leaves out
     are neutral, not the model's.  `sampling_defaults` come before either, None taking one away;
-    `template_defaults` are variables of the chat template that a request does not set.
+    `template_defaults` are variables of the chat template that a request does not set.  `parents`
+    are what adapters' base models are called in lists, where that is not this model's name.
     """
 
     host: str = "127.0.0.1"
@@ -78,6 +79,7 @@ class ServerSettings:
     model_defaults: bool = True
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     template_defaults: Mapping[str, Any] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     thinking_percent: int = 50

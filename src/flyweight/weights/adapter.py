@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flyweight.errors import CheckpointError
 from flyweight.untrusted import read_json, shown
 from flyweight.weights.formats.dense import to_f32
@@ -60,8 +62,14 @@ class Pair:
         return scaled
 
     def _read(self, name: str, rows: int) -> F32:
-        found: Any = self.file.file.rows(name, self.file.spans[name], 0, rows)
-        return to_f32(found)
+        read: Any = self.file.file.rows(name, self.file.spans[name], 0, rows)
+        found = to_f32(read)
+        if not np.isfinite(found).all():
+            raise CheckpointError(
+                f"{self.file.file.path}: tensor {shown(name)} holds NaN or infinity; "
+                "its training went wrong, take an earlier checkpoint"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,8 @@ def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict
         if found[2] in sides.setdefault(module, {}):
             raise CheckpointError(f"{path}: two tensors are lora_{found[2]} of {shown(module)}")
         sides[module][found[2]] = name
+    if not sides:
+        raise CheckpointError(f"{path / WEIGHTS}: no lora_A and lora_B of any module in it")
     return {module: _pair(module, names, file, config, path) for module, names in sides.items()}
 
 

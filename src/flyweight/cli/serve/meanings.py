@@ -187,30 +187,37 @@ def _adapters(draft: Draft) -> None:
     if draft.asked.options.get("enable-lora") is not True:
         raise ConfigError("--lora-modules needs --enable-lora")
     found: dict[str, str] = {}
+    parents: dict[str, str] = {}
     for word in _many(draft, "lora-modules"):
-        name, path = _adapter(word)
+        name, path, parent = _adapter(word)
         if name in found:
             raise ConfigError(f"--lora-modules: the name {shown(name)} is given twice")
         found[name] = path
-    draft.engine["adapters"] = found
+        if parent:
+            parents[name] = parent
+    draft.engine["adapters"], draft.server["parents"] = found, parents
 
 
-def _adapter(word: str) -> tuple[str, str]:
-    """`name=folder`, or vLLM's JSON."""
+def _adapter(word: str) -> tuple[str, str, str]:
+    """`name=folder`, or vLLM's JSON, with what the base model is called in lists."""
     if word.lstrip().startswith("{"):
         with_json = f"--lora-modules {shown(word)}"
         try:
             given = json.loads(word)
-            name, path = given["name"], given["path"]
+            name, path = given.pop("name"), given.pop("path")
+            parent = given.pop("base_model_name", None) or ""
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError(f"{with_json}: allowed: an object with name and path") from None
-        if isinstance(name, str) and isinstance(path, str) and name and path:
-            return name, path
-        raise ConfigError(f"{with_json}: name and path are text")
+        if given:
+            known = "name, path, base_model_name"
+            raise ConfigError(f"{with_json}: {shown(next(iter(given)))} is unknown; known: {known}")
+        if all(isinstance(one, str) for one in (name, path, parent)) and name and path:
+            return name, path, parent
+        raise ConfigError(f"{with_json}: name, path and base_model_name are text")
     match = ADAPTER.fullmatch(word)
     if match is None:
         raise ConfigError(f"--lora-modules = {shown(word)} is not valid; allowed: NAME=FOLDER")
-    return match[1], match[2]
+    return match[1], match[2], ""
 
 
 def _enable_lora(draft: Draft) -> None:

@@ -80,15 +80,20 @@ def all_names(front: Front) -> list[str]:
     return [*front.names, *front.asking.facts.adapters]
 
 
+def parent_of(front: Front, name: str) -> str:
+    """What an adapter's base model is called; "" for the model itself."""
+    adapter = name in front.asking.facts.adapters
+    return front.settings.parents.get(name, front.names[0]) if adapter else ""
+
+
 def card(front: Front, name: str) -> dict[str, Any]:
     """A model as OpenAI lists it, with vLLM's fields."""
-    adapter = name in front.asking.facts.adapters
     return {
         "id": name,
         "object": "model",
         "created": front.created,
         "owned_by": "flyweight",
         "root": front.names[0],
-        "parent": front.names[0] if adapter else None,
+        "parent": parent_of(front, name) or None,
         "max_model_len": front.asking.facts.max_model_len,
     }

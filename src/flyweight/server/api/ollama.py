@@ -45,7 +45,7 @@ NAMES = (
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaChatBody)
-    front.lane(body.name, None, None)
+    front.lane(*body.lane(front).values())
     if not body.messages:
         return loaded(body, {"message": {"role": "assistant", "content": ""}})
     talk = [one.chat() for one in body.messages]
@@ -61,7 +61,7 @@ async def chat(front: Front, request: Request) -> Response:
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaGenerateBody)
-    lane = front.lane(*body.lane.values())
+    lane = front.lane(*body.lane(front).values())
     if not body.prompt:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
@@ -104,7 +104,7 @@ async def conversed(
     if tools:
         given["tools"] = [declared(tool) for tool in tools]
     with named(*NAMES):
-        same = chat_body({"messages": talk, **body.lane, **given})
+        same = chat_body({"messages": talk, **body.lane(front), **given})
         defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
         return await asked_of(front, request, same, defaults, "format", NAMES)
 

@@ -15,15 +15,15 @@ from starlette.responses import Response
 from flyweight.collect import VectorCollector
 from flyweight.errors import RequestError
 from flyweight.prompts import beginning
-from flyweight.server.api.about import all_names
+from flyweight.server.api.about import all_names, parent_of
 from flyweight.server.api.embeddings import gathered, vectors
 from flyweight.server.api.ollama import ns
 from flyweight.server.api.ollamabody import (
-    LATEST,
     EmbedBody,
     EmbeddingsBody,
     Shared,
     ShowBody,
+    tagged,
 )
 from flyweight.server.api.renaming import named
 from flyweight.server.front import Front
@@ -78,7 +78,7 @@ async def vectors_of(
     """What the engine made of texts, of which there may be none: that only loads a model."""
     options = body.options or Shared.model_validate({})
     options.check(front)
-    lane = front.lane(body.model.removesuffix(LATEST), options.cache_salt, options.priority)
+    lane = front.lane(tagged(front, body.model), options.cache_salt, options.priority)
     if not given:
         return []
     with named(("prompt", "input")):
@@ -111,7 +111,7 @@ async def show(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ShowBody)
     if not (body.model or body.name):
         raise RequestError("model is missing", "model")
-    name = (body.model or body.name).removesuffix(LATEST)
+    name = tagged(front, body.model or body.name)
     front.lane(name, None, None)
     portrait, speech = front.ledger.portrait, front.speech
     calls = speech.calls if speech.shows_tools else None
@@ -136,7 +136,6 @@ async def show(front: Front, request: Request) -> Response:
 def card(front: Front, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` tells names apart and no more."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(front.created))
-    parent = front.names[0] if name in front.asking.facts.adapters else ""
     portrait = front.ledger.portrait
     return {
         "name": name,
@@ -145,7 +144,7 @@ def card(front: Front, name: str) -> dict[str, Any]:
         "size": front.client.facts["memory"]["weights"],
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
-            "parent_model": parent,
+            "parent_model": parent_of(front, name),
             "format": portrait.format,
             "family": portrait.family,
             "families": [portrait.family],

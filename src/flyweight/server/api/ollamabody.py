@@ -27,6 +27,12 @@ Unset = Literal[""]
 Keep = Annotated[str | float | None, Field(description=KEEP)]
 
 
+def tagged(front: Front, name: str) -> str:
+    """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
+    known = (name, name.removesuffix(LATEST), name + LATEST)
+    return next((one for one in known if front.serves(one)), known[1])
+
+
 def called(field: str) -> dict[str, Any]:
     """The schema of a body that has a name here."""
     return {"required": [field], "properties": {field: {"type": "string", "minLength": 1}}}
@@ -107,12 +113,11 @@ class OllamaBody(BaseModel):
         """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
         return alternatives(self.logprobs, self.top_logprobs)
 
-    @property
-    def lane(self) -> dict[str, Any]:
+    def lane(self, front: Front) -> dict[str, Any]:
         """Where it runs, as fields of a `ChatBody`."""
         options = self.options or OllamaOptions.model_validate({})
         return {
-            "model": self.name,
+            "model": tagged(front, self.model),
             "cache_salt": options.cache_salt,
             "priority": options.priority,
             "return_cache_explanation": self.return_cache_explanation,
@@ -126,10 +131,6 @@ class OllamaBody(BaseModel):
         if isinstance(self.format, str):
             return StructuredOutputs(json_object=True)
         return schema_in("format", self.format)
-
-    @property
-    def name(self) -> str:
-        return self.model.removesuffix(LATEST)
 
 
 class OllamaCall(BaseModel):
