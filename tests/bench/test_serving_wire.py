@@ -96,6 +96,39 @@ def test_a_chats_opening_and_closing_are_no_tokens() -> None:
     assert got.ok and [*got.times] == [1, 2, 3, 4, 5] and got.text == "so...Hi"
 
 
+def test_a_null_is_as_good_as_absent() -> None:
+    """Some servers write every field: an error of null is none, a call of null no token."""
+    nothing = {"content": None, "reasoning_content": None, "tool_calls": None}
+    answer = reading([
+        delta(None, **{**nothing, "role": "assistant", "content": ""}),
+        delta(None, **{**nothing, "content": "a"}),
+        delta("stop", **nothing),
+        data({"choices": [{"delta": None, "finish_reason": "stop"}], "error": None}),
+        data({"choices": None, "error": None}) + DONE,
+    ], "openai-chat")  # fmt: skip
+    assert answer.ok and [*answer.times] == [1.0], answer.error
+    ended = data({"choices": None, "error": None})
+    assert reading([text("a"), ended, DONE]).ok
+    last = {"content": "a", "stop": True, "error": None, "tokens_predicted": 1}
+    assert reading([data(last)], "llama.cpp").ok
+
+
+def test_the_last_line_need_not_have_an_end() -> None:
+    assert one(*stream(text("a"), b"data: [DONE]")).ok
+    assert "not of this dialect" in one(*stream(text("a"), b'data: {"choices')).error
+
+
+def test_a_body_may_end_with_its_connection() -> None:
+    """As in HTTP/1.0, without a length: what it says is heard."""
+    head = b"HTTP/1.0 %s\r\ncontent-type: %s\r\n\r\n"
+    bad = head % (b"400 Bad Request", b"application/json")
+    answer = one(bad, b'{"error": {"message": "too long"}}', DROP)
+    assert answer.error == "HTTP 400: too long"
+    good = head % (b"200 OK", b"text/event-stream")
+    assert one(good, text("a"), DONE, DROP).ok
+    assert "before its last event" in one(good, text("a"), DROP).error
+
+
 def test_llama_servers_own_events() -> None:
     last = {"content": "", "stop": True, "tokens_predicted": 7, "tokens_evaluated": 3}
     got = reading([data({"content": " a", "stop": False}), data(last)], "llama.cpp")

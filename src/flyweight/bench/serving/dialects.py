@@ -24,11 +24,16 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
+    """A null is as good as absent, here as elsewhere: some servers write all their fields."""
+
     role: str | None = None
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+NOTHING = Delta()
 
 
 class TextChoice(msgspec.Struct, gc=False):
@@ -37,18 +42,18 @@ class TextChoice(msgspec.Struct, gc=False):
 
 
 class ChatChoice(msgspec.Struct, gc=False):
-    delta: Delta = msgspec.field(default_factory=Delta)
+    delta: Delta | None = None
     finish_reason: str | None = None
 
 
 class TextEvent(msgspec.Struct):
-    choices: list[TextChoice] = []
+    choices: list[TextChoice] | None = None
     usage: Usage | None = None
     error: msgspec.Raw = msgspec.Raw()
 
 
 class ChatEvent(msgspec.Struct):
-    choices: list[ChatChoice] = []
+    choices: list[ChatChoice] | None = None
     usage: Usage | None = None
     error: msgspec.Raw = msgspec.Raw()
 
@@ -95,14 +100,14 @@ class Completions:
             answer.complete = True
             return
         event = self._decode(payload)
-        for choice in event.choices:
+        for choice in event.choices or ():
             if choice.text or choice.finish_reason is None:
                 answer.times.append(now)
                 answer.texts.append(choice.text or "")
         if event.usage is not None:
             _counted(event.usage, answer)
         if event.error:
-            answer.fail(reason(bytes(event.error)))
+            _wrong(event.error, answer)
 
 
 class Chat:
@@ -126,8 +131,8 @@ class Chat:
             answer.complete = True
             return
         event = self._decode(payload)
-        for choice in event.choices:
-            delta = choice.delta
+        for choice in event.choices or ():
+            delta = choice.delta or NOTHING
             text = delta.content or delta.reasoning or delta.reasoning_content or ""
             silent = choice.finish_reason is None and delta.role is None
             if text or delta.tool_calls or silent:
@@ -136,7 +141,7 @@ class Chat:
         if event.usage is not None:
             _counted(event.usage, answer)
         if event.error:
-            answer.fail(reason(bytes(event.error)))
+            _wrong(event.error, answer)
 
 
 class Llama:
@@ -162,8 +167,7 @@ class Llama:
         if payload == DONE:
             return
         event = self._decode(payload)
-        if event.error:
-            answer.fail(reason(bytes(event.error)))
+        if event.error and _wrong(event.error, answer):
             return
         if event.content or not event.stop:
             answer.times.append(now)
@@ -213,3 +217,12 @@ def _openai(manner: Manner, turn: int) -> dict[str, Any]:
 def _counted(usage: Usage, answer: Answer) -> None:
     answer.counted = usage.completion_tokens
     answer.prompt_counted = usage.prompt_tokens
+
+
+def _wrong(error: msgspec.Raw, answer: Answer) -> bool:
+    """Whether an event tells of an error; null is none."""
+    found = bytes(error)
+    if found == b"null":
+        return False
+    answer.fail(reason(found))
+    return True

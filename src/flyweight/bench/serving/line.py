@@ -43,7 +43,7 @@ class Place:
             port = parts.port
         except ValueError as error:
             raise ConfigError(f"base_url = {shown(url)}: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
             raise ConfigError(
                 f"base_url = {shown(url)} is not a server's; write http://127.0.0.1:8000"
             )
@@ -61,10 +61,12 @@ class Reading:
 
     def __init__(self, dialect: Dialect | None, answer: Answer) -> None:
         self.dialect, self.answer = dialect, answer
-        self.status, self.events = 0, False
+        self.status, self.events, self.now = 0, False, 0.0
+        self.sized = False  # whether the body says where it ends, or ends with the connection
         self.body = bytearray()
 
     def take(self, part: bytes, now: float) -> None:
+        self.now = now
         if not self.events:
             self.body += part[: (MOST_ERROR if self.dialect else MOST_EVENT) - len(self.body)]
             return
@@ -94,6 +96,8 @@ class Reading:
         """The body has come to its end."""
         if self.dialect is None:
             return
+        if self.events and self.body:
+            self.take(b"\n", self.now)  # the last line need not have an end
         if self.status != 200:
             self.answer.fail(f"HTTP {self.status}: {reason(bytes(self.body))}")
         elif not self.events:
@@ -171,8 +175,11 @@ class Line(asyncio.Protocol):
     # what httptools calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type":
-            assert self.reading is not None
+        assert self.reading is not None
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self.reading.sized = True
+        elif name == b"content-type":
             self.reading.events = SSE in value.decode("latin-1").lower()
 
     def on_headers_complete(self) -> None:
@@ -193,7 +200,9 @@ class Line(asyncio.Protocol):
         """The connection is gone; an answer that was complete has its end all the same."""
         assert self.reading is not None
         answer = self.reading.answer
-        if not answer.complete:
+        if self.reading.status and not self.reading.sized:
+            self.reading.finish()
+        elif not answer.complete:
             count = len(answer.times)
             answer.fail(f"the connection was closed after {'some' if count else 'no'} chunks")
         self._finish(usable=False)
@@ -226,7 +235,10 @@ class Lines:
                 return line
         loop = asyncio.get_running_loop()
         place = self.place
-        _, line = await loop.create_connection(Line, place.host, place.port, ssl=self._tls)
+        try:
+            _, line = await loop.create_connection(Line, place.host, place.port, ssl=self._tls)
+        except UnicodeError:
+            raise OSError(f"{shown(place.host)} cannot be the name of a host") from None
         return line
 
     def give(self, line: Line) -> None:
