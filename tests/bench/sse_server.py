@@ -92,8 +92,12 @@ MODELS = {"object": "list", "data": [{"id": "fake", "max_model_len": 4096}]}
 
 
 @contextmanager
-def serving(plan: Plan = words, models: Any = MODELS, status: str = "200 OK") -> Iterator[Fake]:
-    """A server that answers each request by `plan`, in a thread of its own."""
+def serving(
+    plan: Plan = words, models: Any = MODELS, status: str = "200 OK", mute: str = "/none"
+) -> Iterator[Fake]:
+    """A server that answers each request by `plan`, in a thread of its own; who asks for the page
+    `mute` loses the connection.
+    """
     fake, loop = Fake(), asyncio.new_event_loop()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,6 +117,8 @@ def serving(plan: Plan = words, models: Any = MODELS, status: str = "200 OK") ->
         method, path, _ = lines[0].split(" ")
         body = json.loads(raw) if raw else None
         fake.asked.append((path, headers, body))
+        if path == mute:
+            raise ConnectionResetError
         steps = page(models, status) if method == "GET" else plan(body)
         fake.active += method == "POST"
         fake.most = max(fake.most, fake.active)

@@ -151,6 +151,17 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--save-result", "--result-filename", "no/x"), "result_filename = "),
         (("--nonsense",), "unknown option --nonsense"),
         (("--lora-assignment", "rnd"), "lora_assignment = 'rnd'; allowed: random, round-robin"),
+        (("--port", "0", "--base-url", "http://127.0.0.1:0"), "http://127.0.0.1:0' is not a"),
+        (("--base-url", "http://a..b"), "'a..b' cannot be the name of a host"),
+        (("--ready-check-timeout-sec", "nan"), "ready_check_timeout_sec = nan is out of range"),
+        (("--extra-body", r'{"user": "\ud800"}'), "extra_body is not valid JSON"),
+        (("--vs-model", "m"), "vs_model has no effect here: it is of the second server"),
+        (("--vs-backend", "openai"), "vs_backend has no effect here"),
+        (("--vs", "http://127.0.0.1:1", "--vs-model", "m", "--lora-modules", "a"), "vs_model has"),
+        (("--backend", "llama.cpp", "--lora-modules", "a"), "lora_modules has no effect here"),
+        (("--speed", "2"), "speed has no effect here: it is of --dataset-name trace, not random"),
+        (("--dataset-name", "prefix-repetition", "--input-len", "9"), "input_len has no effect"),
+        (("--dataset-name", "trace", "--output-len", "9"), "output_len has no effect here"),
         (("--request-timeout", "0"), "request_timeout = 0 is out of range; allowed: above 0"),
         (("--profile",), "--profile is not taken here: no profile is taken; /debug/steps"),
         (("--tokenizer_mode", "hf"), "--tokenizer-mode is not taken here: a tokenizer's own files"),
@@ -228,6 +239,20 @@ def test_adapters_by_chance_and_lengths_that_are_kept() -> None:
             assert all(body["ignore_eos"] for body in fake.bodies)
             fake.asked.clear()
     assert asked[0] == asked[1] and {*asked[0]} == {"a", "b"} != asked[0][:2] * 10
+
+
+def test_a_result_is_the_models_where_adapters_are_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving() as fake:
+        assert run(fake, "--lora-modules", "a", "b", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model_id"] == "fake"
+
+
+def test_a_server_need_not_know_our_pages() -> None:
+    with serving(mute="/server_info") as fake:
+        assert run(fake) == 0
+    assert len(fake.bodies) == 6
 
 
 def test_a_server_without_models_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:

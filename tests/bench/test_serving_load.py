@@ -143,6 +143,19 @@ def test_conversations(texts: Texts, tmp_path: Path) -> None:
         drawn(Conversations([talk("alone")]), texts, 1)
 
 
+def test_half_characters_are_question_marks(texts: Texts, tmp_path: Path) -> None:
+    """A file's JSON may have them, cut out of a pair; no request can."""
+    half = "Tell me of a cat \ud83d"
+    (tmp_path / "talks.json").write_text(json.dumps([talk(half, "They were \ud83d friends")]))
+    (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": half}))
+    for data in (
+        Conversations(json_list(tmp_path / "talks.json")),
+        Custom([*json_lines(tmp_path / "own.jsonl")]),
+    ):
+        (ask,) = drawn(data, texts, 1)
+        assert ask.prompt == "Tell me of a cat ?" and ask.length == texts.count(ask.prompt)
+
+
 def test_a_file_of_ones_own(texts: Texts, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "One day", "output_tokens": 5}\n\n{"prompt": "A cat"}\n')
@@ -211,6 +224,15 @@ def test_published_traces_are_read_whole(
     assert all(len(one.blocks) * 512 >= one.input for one in found if one.blocks)
 
 
+def test_times_with_a_zone_and_without_a_fraction(tmp_path: Path) -> None:
+    """As Azure's traces of 2024 have them: a whole second has no point."""
+    rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00.500000+00:00,5,3\n"
+    rows += "2024-05-12 00:00:01+00:00,5,3\n2024-05-12 00:00:02.2500000,5,3\n"
+    (tmp_path / "a.csv").write_text(rows)
+    asks = Trace(tmp_path / "a.csv").asks(Ids(1000), 3, random.Random(0))
+    assert [ask.at for ask in asks] == [0.0, 0.5, 1.75]
+
+
 def test_traces_that_are_none(tmp_path: Path) -> None:
     for name, text, said in (
         ("a.txt", "", "a trace is a .csv"),
@@ -218,6 +240,9 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
         ("b.jsonl", '{"timestamp": "x"}', "line 1: this is no request"),
         ("c.csv", "A,B\n1,2\n", "line 2: this is no request"),
         ("d.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}', "line 1: this is"),
+        ("g.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "no request of"),
+        ("h.jsonl", "", "there is no request in this file"),
+        ("i.csv", AZURE + "2023-11-16 18:15:59\udcff,1,1\n", "this is no text"),
         ("e.csv", AZURE + "2023-11-16 18:15:49.0,1,1\n", "line 5: the request is earlier than"),
         (
             "f.jsonl",
@@ -227,7 +252,7 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
             "line 2: the request is earlier than",
         ),
     ):
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         with pytest.raises(ConfigError, match=said):
             drawn(Trace(tmp_path / name), Ids(5000), 9)
     with pytest.raises(ConfigError, match="speed = 0 is out of range"):

@@ -143,7 +143,7 @@ class Conversations:
         texts = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
         if not all(isinstance(text, str) for text in texts):
             return None
-        prompt, answer = str(texts[0]), str(texts[1])
+        prompt, answer = _sendable(str(texts[0])), _sendable(str(texts[1]))
         length = words.count(prompt)
         output = self.output or words.count(answer)
         short = length < LEAST_SHARED or (self.output is None and output < LEAST_SHARED)
@@ -174,6 +174,7 @@ class Custom:
             raise ConfigError(f"dataset_path: a line has no prompt: {shown(dict(record))}")
         whole("output_tokens" if self.output is None else "custom_output_len", output, 1, MOST_LEN)
         assert isinstance(output, int)
+        prompt = _sendable(prompt)
         return Ask(prompt, words.count(prompt), output)
 
 
@@ -218,6 +219,11 @@ def _object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: a JSON object was expected")
     return found
+
+
+def _sendable(text: str) -> str:
+    """Half characters, which a file's JSON may have and no request can, are made question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _about(length: int, ratio: float, rng: random.Random) -> int:

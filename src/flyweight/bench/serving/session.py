@@ -15,7 +15,17 @@ from flyweight.bench.serving.arrivals import Pace
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.bench.serving.dialects import dialect
 from flyweight.bench.serving.line import Place
-from flyweight.bench.serving.load import Load, Played, Target, Tell, drafted, get, play, ready
+from flyweight.bench.serving.load import (
+    PATIENCE,
+    Load,
+    Played,
+    Target,
+    Tell,
+    drafted,
+    get,
+    play,
+    ready,
+)
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import UNKNOWN, Ids, Texts, Vocabulary
 from flyweight.build import DEFAULT_MODEL, find, open_tokenizer
@@ -87,16 +97,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A server that is there: what it is asked through, its models, the size of its vocabulary."""
+    """A server that is there: the model's name, what it is asked through, the models it lists, the
+    size of its vocabulary.
+    """
 
     server: Server
+    model: str
     target: Target
     cards: Sequence[Mapping[str, Any]]
     vocab: int | None
-
-    @property
-    def model(self) -> str:
-        return self.target.manner.models[0]
 
     @property
     def longest(self) -> int | None:
@@ -197,7 +206,7 @@ async def looked(server: Server, body: Body, seconds: float) -> Found:
         body.adapters or (first,), body.sampling, body.ignore_eos, body.logprobs, body.extra
     )
     target = Target(server.place, dialect(server.backend), manner, server.path, body.headers)
-    return Found(server, target, cards, await vocabulary(server.place, cards, body.headers))
+    return Found(server, first, target, cards, await vocabulary(server.place, cards, body.headers))
 
 
 async def vocabulary(
@@ -207,7 +216,10 @@ async def vocabulary(
     meta = cards[0].get("meta") if cards else None
     found = meta.get("n_vocab") if isinstance(meta, dict) else None
     if found is None:
-        _, page = await get(place, "/server_info", headers)
+        try:
+            _, page = await asyncio.wait_for(get(place, "/server_info", headers), PATIENCE)
+        except (OSError, TimeoutError):
+            return None  # whoever does not know the page may do anything
         engine = page.get("engine") if isinstance(page, dict) else None
         found = engine.get("vocab") if isinstance(engine, dict) else None
     return found if isinstance(found, int) and found > 1 else None

@@ -8,9 +8,10 @@ lines of JSON.
 import csv
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from flyweight.bench.serving.vocabulary import Vocabulary
 from flyweight.errors import ConfigError
 from flyweight.untrusted import shown
 
+FINE = re.compile(r"(\.\d{6})\d+")
 BLOCK = 512  # tokens of a hash in Mooncake's traces
 
 
@@ -54,7 +56,9 @@ class Trace:
         )  # fmt: skip
         chosen = [*islice(fits, count)]
         if not chosen:
-            least = min((one.input + one.output for one in seen(self.path)), default=0)
+            least = min((one.input + one.output for one in seen(self.path)), default=None)
+            if least is None:
+                raise ConfigError(f"{self.path}: there is no request in this file")
             raise ConfigError(
                 f"{self.path}: no request of at most {self.longest} tokens, the shortest has "
                 f"{least}; serve a longer --max-model-len, or ask all the same: --trace-max-len"
@@ -84,7 +88,10 @@ def seen(path: Path) -> Iterator[Seen]:
     kinds = {".csv": azure, ".jsonl": mooncake}
     if path.suffix not in kinds:
         raise ConfigError(f"dataset_path = {str(path)!r}: a trace is a .csv (Azure's) or a .jsonl")
-    return kinds[path.suffix](path)
+    try:
+        yield from kinds[path.suffix](path)
+    except (UnicodeDecodeError, csv.Error):
+        raise ConfigError(f"dataset_path = {str(path)!r}: this is no text") from None
 
 
 def azure(path: Path) -> Iterator[Seen]:
@@ -93,8 +100,7 @@ def azure(path: Path) -> Iterator[Seen]:
         before = 0.0
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
-                # seven digits after the point are one more than Python reads
-                when = datetime.fromisoformat(row["TIMESTAMP"][:26])
+                when = moment(row["TIMESTAMP"])
                 lengths = int(row["ContextTokens"]), int(row["GeneratedTokens"])
             except (KeyError, TypeError, ValueError):
                 raise _strange(path, number, [*row.values()]) from None
@@ -104,6 +110,12 @@ def azure(path: Path) -> Iterator[Seen]:
             before = one.at
 
 
+def moment(text: str) -> datetime:
+    """Seven digits after the point are one more than Python reads; without a zone it is UTC."""
+    found = datetime.fromisoformat(FINE.sub(r"\1", text))
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def mooncake(path: Path) -> Iterator[Seen]:
     before = -math.inf
     for number, row in enumerate(json_lines(path), 1):
@@ -111,7 +123,7 @@ def mooncake(path: Path) -> Iterator[Seen]:
             at = float(row["timestamp"]) / 1000
             lengths = int(row["input_length"]), int(row["output_length"])
             blocks = tuple(int(block) for block in row.get("hash_ids", ()))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise _strange(path, number, [*row.values()]) from None
         yield _judged(path, number, Seen(at, *lengths, blocks), before)
         before = at

@@ -12,7 +12,7 @@ import typer
 
 from flyweight.cli.bench.options import using
 from flyweight.cli.bench.refusals import DATASETS
-from flyweight.config import data_folder, openai_key
+from flyweight.config import data_folder, openai_key, whole
 from flyweight.errors import ConfigError, nearest
 from flyweight.untrusted import one_line
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serving.line import Place
     from flyweight.bench.serving.session import Dataset
 
+SIZED = ("random", "sonnet")  # whose prompts --input-len is the length of
 SONNET = "prompts-sonnet/sonnet.txt"
 
 # The server, and how it is spoken to.
@@ -223,13 +224,51 @@ def seconds(name: str, value: float) -> float:
     return value
 
 
+def waiting(value: float) -> float:
+    """Raises `ConfigError`."""
+    if not value >= 0:
+        raise ConfigError(
+            f"ready_check_timeout_sec = {value:g} is out of range; allowed: 0 seconds or more"
+        )
+    return value
+
+
+def counts(given: Mapping[str, int | None]) -> None:
+    """Raises `ConfigError`."""
+    for name, value in given.items():
+        if value is not None:
+            whole(name, value, 1, 1 << 20)
+
+
+def heard(backend: str, data: str, given: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for an option that was given and would change nothing."""
+    data = data.replace("-", "_")
+    second = "" if given["vs"] else "it is of the second server; give --vs URL"
+    of_trace = "" if data == "trace" else f"it is of --dataset-name trace, not {data}"
+    many = bool(given["lora_modules"])
+    reasons = {
+        "vs_backend": second,
+        "vs_model": second or ("--lora-modules are asked there too" if many else ""),
+        "lora_modules": "llama.cpp's /completion names no model" if backend == "llama.cpp" else "",
+        "speed": of_trace,
+        "trace_max_len": of_trace,
+        "input_len": "" if data in SIZED else f"{data} has prompts of its own lengths",
+        "output_len": "a trace has lengths of its own" if data == "trace" else "",
+    }
+    for name, why in reasons.items():
+        if why and given[name] not in (None, []):
+            raise ConfigError(f"{name} has no effect here: {why}, or leave it out")
+
+
 def fields(text: str | None) -> Mapping[str, Any]:
     """A JSON object.  Raises `ConfigError`."""
+    import msgspec
+
     if text is None:
         return {}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"extra_body is not valid JSON: {one_line(str(error))}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"extra_body = {text[:80]!r}: a JSON object is needed")

@@ -151,11 +151,13 @@ def serve(
     from flyweight.bench.serving.summary import goals_of, metrics_of, percents_of
 
     whole("num_warmups", num_warmups, 0, 1 << 20)
-    given = {"num_prompts": num_prompts, "max_concurrency": max_concurrency,
-             "input_len": input_len, "output_len": output_len}  # fmt: skip
-    for name, value in given.items():
-        if value is not None:
-            whole(name, value, 1, 1 << 20)
+    by.counts({"num_prompts": num_prompts, "max_concurrency": max_concurrency,
+               "input_len": input_len, "output_len": output_len})  # fmt: skip
+    by.heard(backend, dataset_name, {
+        "vs": vs, "vs_backend": vs_backend, "vs_model": vs_model, "lora_modules": lora_modules,
+        "speed": None if speed == 1 else speed, "trace_max_len": trace_max_len,
+        "input_len": input_len, "output_len": output_len,
+    })  # fmt: skip
     custom = None if custom_output_len == -1 else custom_output_len
     lengths = {
         "random": (input_len or random_input_len, output_len or random_output_len,
@@ -198,7 +200,7 @@ def serve(
         label, by.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
     )  # fmt: skip
     file = ResultFile(save_result, append_result, result_dir, result_filename)
-    return measure(wanted, body, servers, ready_check_timeout_sec, telling, file)
+    return measure(wanted, body, servers, by.waiting(ready_check_timeout_sec), telling, file)
 
 
 def measure(
