@@ -192,6 +192,10 @@ def test_a_model_with_pictures_names_its_text_otherwise(prefix: str, tmp_path: P
     kind = family({"model_type": "gemma3"})
     spec = kind.spec({"text_config": read_json(MODELS / "gemma3" / "config.json")})
     assert [*places(open_adapter(folder), kind.plan(spec, Files()))] == ["layers.0.qkv"]
+    for own in (prefix, "^" + prefix):  # patterns name it as the file does
+        config = {"peft_type": "LORA", "lora_alpha": 4, "alpha_pattern": {own + layer: 12}}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        assert [pair.scale for pair in open_adapter(folder).pairs.values()] == [3.0]
     again = {
         f"base_model.model.model.{layer}.lora_{side}.weight": tensors[name]
         for side, name in zip("AB", tensors, strict=True)

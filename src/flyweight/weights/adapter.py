@@ -149,12 +149,16 @@ def _pair(
             f"{path}: {shown(module)} has lora_A {list(down)} and lora_B {list(up)}; "
             f"[r, K] and [N, r] with r from 1 to {MOST_RANK} expected"
         )
-    scale = _scale(module, down[0], config, path)
+    said = NAME.fullmatch(names["A"])
+    assert said is not None
+    scale = _scale(said[1], down[0], config, path)
     return Pair(module, (up[0], down[1]), down[0], scale, file, (names["A"], names["B"]))
 
 
 def _scale(module: str, rank: int, config: Mapping[str, Any], path: Path) -> float:
-    """lora_alpha / r, or over its root for rank-stabilised adapters."""
+    """lora_alpha / r, or over its root for rank-stabilised adapters; of a module as its file calls
+    it, as patterns do.
+    """
     alpha, patterns = config.get("lora_alpha", 8), config.get("alpha_pattern") or {}
     if not isinstance(patterns, Mapping) or not all(map(PLAIN.fullmatch, patterns)):
         raise CheckpointError(
