@@ -174,14 +174,12 @@ def test_every_dialect_tells_times_and_what_was_cached(
     last(talker, path, stream=False)
     told = last(talker, path, stream=stream)
     assert "cache_explanation" not in told
+    assert set(told["metrics"]) == NAMES and told["metrics"]["time_to_first_token_ms"] > 0
     if path.startswith("/api/"):
         shares = told["prompt_eval_duration"] + told["eval_duration"]
         assert 0 < shares <= told["total_duration"] + 2
-        return
     if path == "/completion":
         assert told["timings"]["prompt_ms"] > 0 and told["timings"]["cache_n"] > 0
-    else:
-        assert set(told["metrics"]) == NAMES and told["metrics"]["time_to_first_token_ms"] > 0
     for word in DIALECTS[path][2].split():
         told = told[word]
     assert told[CACHED.get(path, "cached_tokens")] > 0
@@ -208,6 +206,23 @@ def test_a_vector_has_times_and_an_explanation_too(server: Running) -> None:
     long, short = got["cache_explanation"]
     assert long["reason"] is None and short["reason"] == "short"
     assert got["usage"]["prompt_tokens_details"]["cached_tokens"] == long["hit_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/api/embed", "input"), ("/api/embeddings", "prompt")]
+)
+def test_so_has_one_of_ollamas(server: Running, path: str, field: str) -> None:
+    name = server.get("/v1/models").json["data"][0]["id"]
+    salt = {"options": {"cache_salt": path}}
+    body = {"model": name, field: SAID + "A vector.", **salt, "return_cache_explanation": True}
+    (first,) = server.post(path, body).json["cache_explanation"]
+    assert first["reason"] == "new_salt"
+    got = server.post(path, body).json
+    assert set(got["metrics"]) == {"queue_time_ms", "prefill_time_ms"}
+    (again,) = got["cache_explanation"]
+    assert again["reason"] is None and got["cached_tokens"] == again["hit_tokens"] > 0
+    plain = server.post(path, {"model": name, field: "A cat"}).json
+    assert "cache_explanation" not in plain and plain["cached_tokens"] == 0
 
 
 def explained(server: Running, prompt: str, **more: Any) -> dict[str, Any]:

@@ -128,6 +128,7 @@ class LlamaReply(TypedDict):
     truncated: Literal[False]
     generation_settings: Object
     timings: Object
+    metrics: Object
 
 
 class Piece(TypedDict):
@@ -161,6 +162,8 @@ class OllamaReply(TypedDict):
     total_duration: NotRequired[int]
     prompt_eval_count: NotRequired[int]
     eval_count: NotRequired[int]
+    cached_tokens: NotRequired[int]
+    metrics: NotRequired[Object]
 
 
 class EmbedReply(TypedDict):
@@ -169,10 +172,14 @@ class EmbedReply(TypedDict):
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+    cached_tokens: NotRequired[int]
+    metrics: NotRequired[Object]
 
 
 class OneVectorReply(TypedDict):
     embedding: list[float]
+    cached_tokens: NotRequired[int]
+    metrics: NotRequired[Object]
 
 
 class TagsReply(TypedDict):

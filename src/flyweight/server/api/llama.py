@@ -29,7 +29,7 @@ from flyweight.server.api.sampling import (
     params_of,
 )
 from flyweight.server.api.scores import Spelling, token_scores
-from flyweight.server.api.usage import explained, llama_timings
+from flyweight.server.api.usage import llama_timings, timed
 from flyweight.server.body import limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -227,7 +227,7 @@ class LlamaWriter:
             "stop_type": ended,
             "stopping_word": word,
             "timings": llama_timings(collector),
-            **explained(self.front, collector),
+            **timed(self.front, collector),
         }
 
 

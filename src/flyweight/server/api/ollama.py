@@ -26,7 +26,7 @@ from flyweight.server.api.sampling import beside, params_of
 from flyweight.server.api.scores import Entry, Spelling, chat_scores
 from flyweight.server.api.telling import Step, Telling, arguments_of, chat_body, told
 from flyweight.server.api.tools import Tool
-from flyweight.server.api.usage import explained
+from flyweight.server.api.usage import timed
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -222,7 +222,8 @@ class OllamaWriter:
             "prompt_eval_duration": ns(m.ttft - m.queued),
             "eval_count": self.collector.produced,
             "eval_duration": ns(m.total - m.ttft),
-            **explained(self.front, self.collector),
+            "cached_tokens": self.collector.cached,
+            **timed(self.front, self.collector),
         }
 
 

@@ -26,6 +26,7 @@ from flyweight.server.api.ollamabody import (
     tagged,
 )
 from flyweight.server.api.renaming import named
+from flyweight.server.api.usage import explained, vector_timings
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.tasks import PoolingParams
@@ -53,6 +54,7 @@ async def embed(front: Front, request: Request) -> Response:
                 "total_duration": ns(took),
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(one.tokens) for one in found),
+                **spent(front, found),
             }
         )
 
@@ -65,7 +67,20 @@ async def embeddings(front: Front, request: Request) -> Response:
     given = [partial(shortened, front, body.prompt)] if body.prompt else []
     with named(("input", "prompt")):
         found = await vectors_of(front, request, body, given, None)
-    return reply({"embedding": [one for vector in vectors(found, None) for one in vector]})
+    flat = [one for vector in vectors(found, None) for one in vector]
+    return reply({"embedding": flat, **spent(front, found)})
+
+
+def spent(front: Front, found: list[VectorCollector]) -> dict[str, Any]:
+    """What vectors cost beside what Ollama tells of it."""
+    if not found:
+        return {}
+    cached = sum(one.cached for one in found)
+    return {
+        "cached_tokens": cached,
+        "metrics": vector_timings(*found),
+        **explained(front, *found),
+    }
 
 
 async def vectors_of(
@@ -78,7 +93,8 @@ async def vectors_of(
     """What the engine made of texts, of which there may be none: that only loads a model."""
     options = body.options or Shared.model_validate({})
     options.check(front)
-    lane = front.lane(tagged(front, body.model), options.cache_salt, options.priority)
+    name, explain = tagged(front, body.model), body.return_cache_explanation
+    lane = front.lane(name, options.cache_salt, options.priority, explain)
     if not given:
         return []
     with named(("prompt", "input")):

@@ -207,6 +207,7 @@ class EmbedBody(BaseModel):
     dimensions: Dimensions | Literal[0] | None = None
     keep_alive: Keep = None
     options: Shared | None = None
+    return_cache_explanation: Explain = None
 
 
 class EmbeddingsBody(BaseModel):
@@ -218,6 +219,7 @@ class EmbeddingsBody(BaseModel):
     prompt: str = ""
     keep_alive: Keep = None
     options: Shared | None = None
+    return_cache_explanation: Explain = None
 
 
 class ShowBody(BaseModel):

@@ -100,9 +100,7 @@ def spent(front: Front, collectors: Sequence[Collector]) -> dict[str, Any]:
 
 
 def timed(front: Front, *collectors: Collector) -> dict[str, Any]:
-    """Timings, and the cache explanation where it was asked for: of every dialect that has no
-    place of its own for times.
-    """
+    """Timings, the same in every dialect, and the cache explanation where it was asked for."""
     return {"metrics": timings(*collectors), **explained(front, *collectors)}
 
 
