@@ -88,6 +88,20 @@ def test_a_conversation_as_the_model_sees_it(talker: Running) -> None:
     assert answer["usage"]["prompt_tokens"] == len(ids)
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_a_conversation_gets_the_special_tokens_a_chat_would(
+    talker: Running, special: bool
+) -> None:
+    body = {"messages": TALK, "add_special_tokens": special}
+    got = talker.post("/tokenize", body)
+    assert got.status == 200, got.body
+    more = {"max_tokens": 1, "return_token_ids": True}
+    answer = talker.post("/v1/chat/completions", {**body, **more}).json
+    assert got.json["tokens"] == answer["prompt_token_ids"]
+    plain = talker.post("/tokenize", {"messages": TALK}).json["tokens"]
+    assert got.json["count"] == len(plain) + special
+
+
 def test_generate(server: Running) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
     got = server.post("/generate", body).json

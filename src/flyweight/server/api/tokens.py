@@ -27,7 +27,7 @@ from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
-OF_TEXT = ("add_special_tokens", "add_special", "parse_special")
+OF_TEXT = ("add_special", "parse_special")
 OF_MESSAGES = (
     "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents",
     "tools",
@@ -80,7 +80,8 @@ class TokenizeBody(BaseModel):
         if stray is not None:
             raise RequestError(f"{stray} has no meaning beside {given[0]}; leave it out", stray)
         if self.messages is not None:
-            own = {name: getattr(self, name) for name in ("messages", *OF_MESSAGES)}
+            taken = ("messages", "add_special_tokens", *OF_MESSAGES)
+            own = {name: getattr(self, name) for name in taken}
             found: list[int] = rendered(front, heard(front, request, ChatBody(**own)))[
                 "prompt_token_ids"
             ]
