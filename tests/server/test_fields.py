@@ -186,6 +186,8 @@ def test_anthropics_thinking_and_effort(thinker: Running, talker: Running) -> No
     spent = ok(thinker, "/v1/messages", **base, max_tokens=2, **effort)["usage"]
     told = ok(thinker, CHAT, messages=TALK, max_tokens=2, reasoning_effort="low")["usage"]
     assert spent["input_tokens"] + spent["cache_read_input_tokens"] == told["prompt_tokens"]
+    counted = prompt_of(thinker, "/v1/messages/count_tokens", **base, **effort)
+    assert counted == told["prompt_tokens"]
 
 
 def test_ollamas_levels_of_thought(thinker: Running) -> None:

@@ -70,6 +70,20 @@ def test_tokens_are_counted_as_they_are_run(talker: Running) -> None:
     assert shown.endswith("<assistant> On the"), "the last message is gone on with"
 
 
+def test_what_is_sent_to_be_answered_can_be_counted(talker: Running) -> None:
+    form = {"type": "json_schema", "schema": {"enum": ["cat", "dog"]}}
+    more = {"cache_control": {"type": "ephemeral"}, "output_config": {"format": form}}
+    asked = body(talker, **more)
+    got = talker.post("/v1/messages", asked)
+    assert got.status == 200, got.body
+    spent = got.json["usage"]
+    del asked["max_tokens"], asked["temperature"]
+    counted = talker.post("/v1/messages/count_tokens", asked)
+    assert counted.status == 200, counted.body
+    read = spent["input_tokens"] + spent["cache_read_input_tokens"]
+    assert counted.json["input_tokens"] == read
+
+
 def test_results_of_tools_are_messages_of_their_own(talker: Running) -> None:
     use = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "cat"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "It sat."}

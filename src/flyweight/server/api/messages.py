@@ -17,7 +17,7 @@ from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.heard import heard, thinking
 from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.renaming import named
-from flyweight.server.api.sampling import HOTTEST, Explain, Priority, Salt, StopText
+from flyweight.server.api.sampling import HOTTEST, KEYS, Explain, Priority, Salt, StopText
 from flyweight.server.api.telling import chat_body
 from flyweight.server.body import limited
 from flyweight.server.front import Front
@@ -44,9 +44,7 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    cache_control: dict[str, Any] | None = Field(
-        None, description="Has no effect: whatever was computed is kept."
-    )
+    cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
 
 class Text(Part):
@@ -167,6 +165,8 @@ class CountBody(BaseModel):
     )
     tool_choice: MessageChoice | None = None
     thinking: ThinkingChoice | None = None
+    output_config: OutputConfig | None = None
+    cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
     def chat(self) -> dict[str, Any]:
         """As a chat has it.  Raises `RequestError`."""
@@ -180,6 +180,12 @@ class CountBody(BaseModel):
             found["tools"] = [declared(tool) for tool in self.tools]
         if self.tool_choice is not None:
             found |= chosen(self.tool_choice)
+        config = self.output_config
+        if config is not None and config.format is not None:
+            schema = {"name": "answer", "schema": config.format.asked}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if config is not None and config.effort is not None:
+            found["reasoning_effort"] = config.effort
         return found
 
 
@@ -192,7 +198,6 @@ class MessagesBody(CountBody):
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
-    output_config: OutputConfig | None = None
     cache_salt: Salt = None
     priority: Priority = None
     return_cache_explanation: Explain = None
@@ -203,12 +208,6 @@ class MessagesBody(CountBody):
 
     def chat(self) -> dict[str, Any]:
         found = {**super().chat(), "max_tokens": self.max_tokens}
-        config = self.output_config
-        if config is not None and config.format is not None:
-            schema = {"name": "answer", "schema": config.format.asked}
-            found["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if config is not None and config.effort is not None:
-            found["reasoning_effort"] = config.effort
         for name in TAKEN:
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
