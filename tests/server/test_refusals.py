@@ -4,8 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from flyweight.server.api.completions import CompletionBody
+from flyweight.server.body import refused
 from flyweight.server.routes import ROUTES
+from flyweight.server.settings import ServerSettings
 from http_server import Reply, Running
 
 TALK = [{"role": "user", "content": "A cat sat."}]
@@ -46,7 +50,8 @@ def name_of(server: Running) -> str:
         (TEXT, {"prompt": "x", "top_p": 1.5}, "top_p", "allowed: more than 0, up to 1."),
         (TEXT, {"prompt": "x", "min_p": -1}, "min_p", "= -1 is not valid; allowed: 0 to 1."),
         (TEXT, {"prompt": "x", "min_tokens": -1}, "min_tokens", "allowed: 0 to 2147483647."),
-        (TEXT, {"prompt": "x", "n": 0}, "n", "= 0 is not valid; allowed: 1 or more."),
+        (TEXT, {"prompt": "x", "n": 0}, "n", "= 0 is not valid; allowed: 1 to 128."),
+        (TEXT, {"prompt": "x", "logprobs": 65}, "logprobs", "allowed: 0 to 20."),
         (TEXT, {"prompt": "x", "stream": "yes"}, "stream", "allowed: true or false"),
         (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "text, or a"),
         (CHAT, {"messages": TALK, "tool_choice": {"type": "function"}}, "tool_choice.function",
@@ -70,6 +75,25 @@ def test_a_mistake_is_told_of_what_was_meant(
 ) -> None:
     got = talker.post(path, body)
     assert words in message(got) + "." and got.json["error"]["param"] == param, got.json
+
+
+@pytest.mark.parametrize(
+    ("limits", "field", "range"),
+    [
+        ({}, {"n": 0}, "1 to 128"),
+        ({"choices": 4}, {"n": 500}, "1 to 4"),
+        ({}, {"prompt_logprobs": 65}, "0 to 20"),
+        ({"logprobs": 40}, {"logprobs": 65}, "0 to 40"),
+        ({"priorities": 3}, {"priority": 2**31}, "-3 to 3"),
+    ],
+)
+def test_ranges_end_where_this_servers_limits_do(
+    limits: dict[str, Any], field: dict[str, Any], range: str
+) -> None:
+    with pytest.raises(ValidationError) as found:
+        CompletionBody.model_validate({"prompt": "x", **field})
+    told = refused(found.value, CompletionBody, ServerSettings(**limits))
+    assert told.message.endswith(f"is not valid; allowed: {range}")
 
 
 def test_blocks_that_are_not_read_are_named(talker: Running) -> None:

@@ -52,7 +52,7 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     try:
         body = _lenient(request, given, kind) if settings.lenient else kind.model_validate(given)
     except ValidationError as error:
-        raise refused(error, kind) from None
+        raise refused(error, kind, settings) from None
     except RecursionError:
         raise HttpError(400, "the body is nested too deeply") from None
     _bounded(settings, body)
@@ -140,9 +140,25 @@ def _schemas(kind: type[BaseModel]) -> dict[str, Any]:
     return found
 
 
-def refused(error: ValidationError, kind: type[BaseModel]) -> HttpError:
-    """The first mistake of a body, in our words."""
-    return refusal(error.errors(include_url=False), _schemas(kind))
+def _narrowed(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]:
+    """The same, where numbers end at this server's limits."""
+    found = dict(_schemas(kind))
+    for name, limit, both in _limits(kind):
+        most = getattr(settings, limit)
+        ends = {"maximum": most, "minimum": -most} if both else {"maximum": most}
+        kinds = found[name].get("anyOf", [found[name]])
+        numbers = [{**one, **ends} for one in kinds if one.get("type") == "integer"]
+        if numbers:
+            found[name] = {"anyOf": [{k: v for k, v in numbers[0].items() if k[:2] != "x-"}]}
+    return found
+
+
+def refused(
+    error: ValidationError, kind: type[BaseModel], settings: ServerSettings | None = None
+) -> HttpError:
+    """The first mistake of a body, in our words; of a client's own, with the server's limits."""
+    fields = _schemas(kind) if settings is None else _narrowed(kind, settings)
+    return refusal(error.errors(include_url=False), fields)
 
 
 def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
