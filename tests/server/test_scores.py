@@ -69,6 +69,18 @@ def test_chat_tells_the_scores_and_ids_of_its_prompt(talker: Running) -> None:
     assert all("prompt_token_ids" not in e and "prompt_logprobs" not in e for e in rest)
 
 
+def test_chat_tells_the_text_of_its_prompt(talker: Running) -> None:
+    body = {"messages": TALK, **GREEDY, "return_prompt_text": True}
+    shown = talker.post("/apply-template", {"messages": TALK}).json["prompt"]
+    assert talker.post("/v1/chat/completions", body).json["prompt_text"] == shown
+    first, *rest = chunks(talker, "/v1/chat/completions", body)
+    assert first["prompt_text"] == shown and all("prompt_text" not in one for one in rest)
+    cut = {**body, "truncate_prompt_tokens": 3, "return_token_ids": True}
+    got = talker.post("/v1/chat/completions", cut).json
+    kept = talker.post("/detokenize", {"tokens": got["prompt_token_ids"]}).json["prompt"]
+    assert got["prompt_text"] == kept != shown
+
+
 def test_a_stream_of_completions_tells_the_ids_of_its_prompt(server: Running) -> None:
     body = {"prompt": PROMPT, **GREEDY, "return_token_ids": True}
     whole = server.post("/v1/completions", body).json["choices"][0]

@@ -56,6 +56,16 @@ def test_vectors_that_cannot_be(server: Running, body: dict[str, object]) -> Non
     assert got.json["error"]["param"].startswith(next(iter(body)))
 
 
+def test_vllms_names_of_a_vectors_form(server: Running) -> None:
+    form = {"embed_dtype": "float32", "endianness": "native"}
+    for unit in (True, False):
+        ours = server.post("/v1/embeddings", {"input": "A cat", "normalize": unit}).json
+        got = server.post("/v1/embeddings", {"input": "A cat", "use_activation": unit, **form})
+        assert got.status == 200 and got.json["data"] == ours["data"], got.body
+    other = server.post("/v1/embeddings", {"input": "A cat", "embed_dtype": "float16"})
+    assert other.status == 400 and "allowed: 'float32'" in other.json["error"]["message"]
+
+
 def test_both_dialects_of_tokenize(server: Running) -> None:
     text = "Once upon a time"
     vllm = server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json

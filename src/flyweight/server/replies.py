@@ -40,6 +40,7 @@ class ChatReply(TypedDict):
     usage: Usage
     metrics: Object
     prompt_token_ids: NotRequired[list[int]]
+    prompt_text: NotRequired[str]
     prompt_logprobs: NotRequired[list[Object | None]]
 
 

@@ -94,6 +94,7 @@ class ChatBody(Sampling):
         None, description="Given to the model's template."
     )
     add_special_tokens: bool | None = None
+    return_prompt_text: bool | None = None
     modalities: list[Literal["text"]] | None = Field(None, min_length=1, max_length=1)
     chat_template: None = Field(None, description="The server's own: --chat-template.")
     functions: None = Field(None, description="`tools` took their place.")

@@ -102,6 +102,13 @@ class ChatWriter:
             self.plain[choice] = found
         return found(text)
 
+    def _prompt_text(self) -> str:
+        """What the template wrote, or what was kept of it."""
+        given, whole = self.collector, self.body.truncate_prompt_tokens is None
+        if given.prompt is not None and whole:
+            return given.prompt
+        return given.tokenizer.decode(given.request.tokens, False)
+
     def _prompt(self) -> dict[str, Any]:
         """What a reply, or the first chunk of one, tells of the prompt."""
         found: dict[str, Any] = {}
@@ -109,6 +116,8 @@ class ChatWriter:
             found["prompt_logprobs"] = prompt_scores(self.collector)
         if self.body.return_token_ids:
             found["prompt_token_ids"] = list(self.collector.request.tokens)
+        if self.body.return_prompt_text:
+            found["prompt_text"] = self._prompt_text()
         return found
 
     def _spent(self) -> dict[str, Any]:

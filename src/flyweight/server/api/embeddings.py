@@ -68,6 +68,9 @@ class EmbeddingBody(BaseModel):
     truncation_side: Literal["left", "right"] | None = None
     pooling: Literal["last", "mean", "cls"] | None = None
     normalize: bool | None = None
+    use_activation: bool | None = Field(None, description="vLLM's name for `normalize`.")
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
     add_special_tokens: bool | None = None
     priority: Priority = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
@@ -87,7 +90,9 @@ class EmbeddingBody(BaseModel):
         return fitted(each(self.input), self, front, answer=0)
 
     def wanted(self) -> PoolingParams:
-        return PoolingParams(self.pooling or "last", self.normalize is not False)
+        given = (self.normalize, self.use_activation, True)
+        normalize = next(flag for flag in given if flag is not None)
+        return PoolingParams(self.pooling or "last", normalize)
 
 
 async def embeddings(front: Front, request: Request) -> Response:
