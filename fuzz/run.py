@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "build" / "findings"
-TARGETS = ("gguf", "safetensors", "tokenizer", "template", "answers")
+TARGETS = ("gguf", "safetensors", "tokenizer", "template", "answers", "schemas")
 READERS = ("gguf", "safetensors")
 LEAST = 90
 MOST_INPUT, MOST_SECONDS, MOST_MEMORY = 16384, 5, 512 << 20

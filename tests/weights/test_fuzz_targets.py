@@ -18,7 +18,9 @@ from flyweight.weights.formats import FORMATS
 FUZZ = Path(__file__).parents[2] / "fuzz"
 
 
-@pytest.mark.parametrize("name", ["gguf", "safetensors", "tokenizer", "template", "answers"])
+@pytest.mark.parametrize(
+    "name", ["gguf", "safetensors", "tokenizer", "template", "answers", "schemas"]
+)
 def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FUZZ)
     target = importlib.import_module(f"fuzz_{name}").Target(tmp_path)
