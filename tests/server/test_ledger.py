@@ -110,6 +110,8 @@ def test_processes_are_known_by_when_they_began() -> None:
         assert began is not None and Process(child.pid, began).alive
         assert Process(child.pid, began) in family(os.getpid())
         assert 0 <= age(child.pid) <= age(os.getpid())
+        while not command(child.pid):  # it has no words until its program is in place
+            pass
         assert command(child.pid).split()[0] == os.path.basename(sys.executable)
     finally:
         child.kill()
