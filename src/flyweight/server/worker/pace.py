@@ -41,7 +41,7 @@ class Pace:
             self._decode = _mixed(self._decode or seconds, seconds, SOONER)
         elif decodes:
             if self._alone.own:
-                beyond = min(max(0.0, seconds - self._alone.cost(prompt)), seconds)
+                beyond = max(0.0, seconds - self._alone.cost(prompt))
                 self._decode = _mixed(self._decode, beyond, LATER)
             self._beside.note(prompt, seconds - min(self._decode, seconds / 2))
             self._alone.learn(self._beside)
@@ -78,8 +78,7 @@ class Prompts:
 
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
-        self.own = False  # whether a step of this kind was seen
-        self._steps = 0  # so many of them
+        self._steps = 0  # of this kind, that told something
         self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
 
     def note(self, tokens: int, seconds: float) -> None:
@@ -90,7 +89,12 @@ class Prompts:
         weight = max(SOONER * weight, 0.5 if self._steps < EARLY else 0.0)
         old = self._seen or new
         t, s, tt, ts = (_mixed(a, b, weight) for a, b in zip(old, new, strict=True))
-        self._seen, self.own = (t, s, tt, ts), True
+        self._seen = (t, s, tt, ts)
+
+    @property
+    def own(self) -> bool:
+        """Whether a step of this kind was seen."""
+        return self._steps > 0
 
     def learn(self, other: "Prompts") -> None:
         """Takes over what the other kind knows, as long as none of this one was seen."""
