@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
 from flyweight.server.http.errors import HttpError
@@ -25,6 +25,8 @@ from flyweight.untrusted import shown
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
 BOTH = "x-either-way"  # and those whose limit counts from 0 either way
+FIRST = Field(fail_fast=True)  # of a list: its first mistake is told, no others are looked for
+TOKEN = "x-token"  # marks ids: their range is the model's
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
 Step = tuple["Step | None", int | str]  # a key, and the one before: paths share their beginnings
@@ -46,7 +48,7 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
         raise _malformed(raw, error) from None
     if not isinstance(given, dict):
         raise HttpError(400, "the body is not a JSON object")
-    if raw.count(b",") > MOST_ITEMS // 8 and items(given) > MOST_ITEMS:
+    if raw.count(b",") > MOST_ITEMS // 8 and items(given, kind) > MOST_ITEMS:
         raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
     given = {name: value for name, value in given.items() if value is not None}
     try:
@@ -59,15 +61,23 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     return body
 
 
-def items(value: Any) -> int:
-    """How many values are in lists and objects; lists of ids count as one."""
+def items(given: dict[str, Any], kind: type[BaseModel]) -> int:
+    """How many values are in lists and objects; a list of ids counts as one in a field that takes
+    them, as no more than one mistake is looked for in it.
+    """
+    schemas = _schemas(kind)
+    taking = {name for name in given if TOKEN in str(schemas.get(name))}
+    return len(given) + sum(_values(value, name in taking) for name, value in given.items())
+
+
+def _values(value: Any, ids: bool) -> int:
     count, left = 0, [value]
     while left:
         one = left.pop()
         if isinstance(one, dict):
             count += len(one)
             left.extend(one.values())
-        elif isinstance(one, list) and set(map(type, one)) != {int}:
+        elif isinstance(one, list) and not (ids and set(map(type, one)) == {int}):
             count += len(one)
             left.extend(one)
     return count

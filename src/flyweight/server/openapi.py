@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from flyweight import __version__
 from flyweight.server import replies
-from flyweight.server.api.sampling import TOKEN, WIDTH
-from flyweight.server.body import BOTH, LIMIT
+from flyweight.server.api.sampling import WIDTH
+from flyweight.server.body import BOTH, LIMIT, TOKEN
 from flyweight.server.routes import JSON, ROUTES, Entry
 from flyweight.server.settings import ServerSettings
 

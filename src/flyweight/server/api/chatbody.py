@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flyweight.errors import RequestError
 from flyweight.server.api.sampling import IDLE, Sampling, alternatives, listing
 from flyweight.server.api.tools import Choice, Tool
-from flyweight.server.body import limited
+from flyweight.server.body import FIRST, limited
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
@@ -44,9 +44,9 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Role
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], FIRST] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
@@ -81,7 +81,7 @@ class ChatBody(Sampling):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
-    documents: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     tools: list[Tool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )

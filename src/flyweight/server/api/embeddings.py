@@ -38,7 +38,7 @@ from flyweight.server.http.sse import reply, while_connected
 from flyweight.server.http.visits import visit_of
 from flyweight.tasks import PoolingParams
 
-MANY = Field(min_length=1)
+MANY = Field(min_length=1, fail_fast=True)
 SOURCES = ("input", "messages")  # one of them is what is read
 OF_CHAT = ("messages", "add_special_tokens", "truncate_prompt_tokens", "truncation_side")
 Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]

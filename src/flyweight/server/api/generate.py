@@ -3,7 +3,7 @@
 Invariant: the same tokens as /v1/completions with the same options.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from flyweight.collect import Piece
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.sampling import HOTTEST, Explain, Priority, Salt, StopText, params_of
 from flyweight.server.api.usage import spent
+from flyweight.server.body import FIRST
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -33,7 +34,7 @@ class GenerateBody(BaseModel):
     temperature: float = Field(0.7, ge=0, le=HOTTEST)
     top_p: float = Field(0.95, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: StopText | list[StopText] | None = None
+    stop: StopText | Annotated[list[StopText], FIRST] | None = None
     stream: bool = False
     cache_salt: Salt = None
     priority: Priority = None

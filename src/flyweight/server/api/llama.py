@@ -18,7 +18,6 @@ from flyweight.prompts import encoded, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import Source, grammar_in, schema_in
 from flyweight.server.api.sampling import (
-    TOKEN,
     Bias,
     Explain,
     Id,
@@ -30,7 +29,7 @@ from flyweight.server.api.sampling import (
 )
 from flyweight.server.api.scores import Spelling, token_scores
 from flyweight.server.api.usage import llama_timings, timed
-from flyweight.server.body import limited
+from flyweight.server.body import FIRST, TOKEN, limited
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
@@ -42,7 +41,7 @@ from flyweight.untrusted import shown
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
-Mixed = Annotated[list[str | Id], Field(min_length=1)]  # one prompt: ids with texts between them
+Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
 SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "typical_p": "typical_p", "top_n_sigma": "top_n_sigma", "seed": "seed",
@@ -80,7 +79,7 @@ class LlamaBody(Options):
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
-    logit_bias: list[Pair] | dict[str, Bias | Literal[False]] | None = Field(
+    logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
         None, json_schema_extra=limited("biases")
     )
     n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))

@@ -19,7 +19,7 @@ from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import HOTTEST, KEYS, Explain, Priority, Salt, StopText
 from flyweight.server.api.telling import chat_body
-from flyweight.server.body import limited
+from flyweight.server.body import FIRST, limited
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
@@ -69,7 +69,7 @@ class ToolUse(Part):
 class ToolResult(Part):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Text] | None = None
+    content: str | Annotated[list[Text], FIRST] | None = None
     is_error: bool | None = None
 
 
@@ -82,7 +82,7 @@ class Turn(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["user", "assistant"]
-    content: str | list[Block]
+    content: str | Annotated[list[Block], FIRST]
 
     def chat(self) -> list[dict[str, Any]]:
         """As a chat has it: each result of a tool is a message of its own, before the rest."""
@@ -159,7 +159,7 @@ class CountBody(BaseModel):
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
-    system: str | list[Text] | None = None
+    system: str | Annotated[list[Text], FIRST] | None = None
     tools: list[MessageTool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
@@ -194,7 +194,7 @@ class MessagesBody(CountBody):
 
     max_tokens: int = Field(ge=1, lt=2**31)
     stream: bool | None = None
-    stop_sequences: list[StopText] | None = None
+    stop_sequences: list[StopText] | None = Field(None, fail_fast=True)
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)

@@ -157,7 +157,7 @@ class OllamaMessage(BaseModel):
     content: str | None = None
     thinking: str | None = None
     images: Media | None = None
-    tool_calls: list[OllamaCall] | None = None
+    tool_calls: list[OllamaCall] | None = Field(None, fail_fast=True)
     tool_name: str | None = None
     tool_call_id: str | None = None
 

@@ -27,7 +27,7 @@ from flyweight.server.api.sampling import (
 )
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Named, ToolName
-from flyweight.server.body import limited
+from flyweight.server.body import FIRST, limited
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
@@ -57,7 +57,7 @@ class Said(Strict):
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], FIRST]
     id: str | None = None
     status: str | None = None
     phase: str | None = None
@@ -79,7 +79,7 @@ class CallOutput(Strict):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[TextPart]
+    output: str | Annotated[list[TextPart], FIRST]
     id: str | None = None
     status: str | None = None
 
@@ -95,7 +95,7 @@ class Reasoned(Strict):
     type: Literal["reasoning"]
     id: str | None = None
     summary: list[Any] | None = None
-    content: list[ReasoningPart] | None = None
+    content: list[ReasoningPart] | None = Field(None, fail_fast=True)
     encrypted_content: None = None
     status: str | None = None
 
@@ -243,7 +243,7 @@ class ResponseBody(Beside):
     prompt_cache_key: str | None = Field(None, description=KEYS)
     request_id: RequestId = None
     chat_template_kwargs: Switches | None = None
-    documents: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     add_special_tokens: bool | None = None
     thinking_token_budget: Budget = None
     return_cache_explanation: Explain = None

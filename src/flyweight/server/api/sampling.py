@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from flyweight.errors import RequestError
 from flyweight.repetition import LARGEST, LONGEST, RepetitionDetectionParams
 from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
-from flyweight.server.body import limited
+from flyweight.server.body import TOKEN, limited
 from flyweight.server.http.guard import LETTERS
 from flyweight.server.settings import MOST_PRIORITY
 from flyweight.types import (
@@ -26,7 +26,6 @@ from flyweight.untrusted import shown
 HOTTEST = 100.0
 MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
 WIDTH = "x-width"  # marks lengths of vectors
-TOKEN = "x-token"  # marks ids in schemas: their range is the model's
 Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]

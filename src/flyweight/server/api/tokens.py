@@ -62,7 +62,7 @@ class TokenizeBody(BaseModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
-    documents: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     tools: list[Tool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
@@ -102,7 +102,7 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    tokens: list[Id]
+    tokens: list[Id] = Field(fail_fast=True)
 
 
 async def tokenize(front: Front, request: Request) -> Response:
