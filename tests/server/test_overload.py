@@ -124,6 +124,21 @@ def quietly(ask: Callable[..., object], *args: object) -> None:
         assert type(error).__module__ == "http.client"
 
 
+def test_one_whose_turn_does_not_come_is_told_to_come_back() -> None:
+    """Whole or streamed; what runs is not touched, and nothing of those who waited is left."""
+    slow = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
+    with served(NARROW, {"queue_seconds": 0.3}, **slow) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.post, "/v1/completions", {**SLOW, "max_tokens": 100})
+        server.until(lambda: not server.empty())
+        whole = server.post("/v1/completions", SLOW)
+        assert whole.status == 429 and int(whole.headers["retry-after"]) >= 1
+        assert whole.json["error"]["code"] == "queue_timeout"
+        last = server.post("/v1/completions", {**SLOW, "stream": True}).events[-1]
+        assert last["error"]["code"] == "queue_timeout"
+        assert not first.done() and first.result().status == 200
+        server.until(server.empty)
+
+
 def test_a_request_that_takes_too_long_is_ended() -> None:
     with served(NARROW, {"request_seconds": 0.3}) as server:
         got = server.post("/v1/completions", {**SLOW, "n": 16})

@@ -35,8 +35,11 @@ class Bundle:
         self._ahead = 0  # tokens that came since somebody looked
         self._choices = sum(width(one) for one in asked)
         seconds = front.settings.request_seconds
-        left = max(0.0, seconds - (time.monotonic() - came))
-        self._late = asyncio.get_running_loop().call_later(left, self._too_late)
+        gone = time.monotonic() - came
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
+        waiting = max(0.0, front.settings.queue_seconds - gone)
+        self._waiting = loop.call_later(waiting, self._not_begun)
         try:
             for one in asked:
                 self._submit(one)
@@ -55,6 +58,7 @@ class Bundle:
             return
         self._closed = True
         self._late.cancel()
+        self._waiting.cancel()
         for stream in self._streams:
             self.front.client.leave(stream)
             self.front.watch.ended(stream)
@@ -124,6 +128,12 @@ class Bundle:
     def _too_late(self) -> None:
         self._given_up = late(self.front.settings.request_seconds)
         self._news.set()
+
+    def _not_begun(self) -> None:
+        """Whose turn has not come by now is told to come back, while it has some time left."""
+        if not any(stream.running or stream.over for stream in self._streams):
+            self._given_up = self.front.door.overdue()
+            self._news.set()
 
     def _fed(self, tokens: int) -> None:
         """So many came for one of its prompts."""

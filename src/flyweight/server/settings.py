@@ -48,12 +48,13 @@ class ServerSettings:
 
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
     `insecure`.  Of several keys each has a prefix cache of its own, unless `share_prefix_cache`.
-    `queue_requests` and `queue_tokens` may wait to be computed; more is refused.  A request's
-    priority is at most `priorities` from 0, either way; 0: all come in order.  `chat_template`
-    stands for the model's own; without `model_defaults` sampling options that a request leaves out
-    are neutral, not the model's.  `sampling_defaults` come before either, None taking one away;
-    `template_defaults` are variables of the chat template that a request does not set.  `parents`
-    are what adapters' base models are called in lists, where that is not this model's name.
+    `queue_requests` and `queue_tokens` may wait to be computed, for `queue_seconds`; more is
+    refused.  A request's priority is at most `priorities` from 0, either way; 0: all come in order.
+    `chat_template` stands for the model's own; without `model_defaults` sampling options that a
+    request leaves out are neutral, not the model's.  `sampling_defaults` come before
+    either, None taking one away; `template_defaults` are variables of the chat template that a
+    request does not set.  `parents` are what adapters' base models are called in lists, where that
+    is not this model's name.
     """
 
     host: str = "127.0.0.1"
@@ -87,6 +88,7 @@ class ServerSettings:
     patience_seconds: float = 3.0
     queue_requests: int = 512
     queue_tokens: int = 1_000_000
+    queue_seconds: float = 300.0
     request_seconds: float = 600.0
     drain_seconds: float = 30.0
     stuck_seconds: float = 60.0

@@ -182,6 +182,7 @@ LIMITS = (
         "max-queued-tokens", "count", "Of prompts that wait.", "server.queue_tokens", "N",
         ("--max-num-queued-tokens",),
     ),
+    Flag("queue-timeout", "number", "Until one is begun.", "server.queue_seconds"),
     Flag("request-timeout", "number", "Until an answer is whole.", "server.request_seconds"),
     Flag(
         "drain-seconds", "number", "For what runs, on SIGTERM.", "server.drain_seconds",

@@ -110,12 +110,14 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value is not None}
     talk = [message.chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
+    tools = offered(front, body).declared or None
     if whole:
-        shallow("messages", talk)
-        readable("messages", str(talk), most_bytes(front))
+        read = {"messages": talk, "tools": tools, "documents": body.documents}
+        for name, value in read.items():
+            shallow(name, value)
+            readable(name, str(value), most_bytes(front))
     theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
     own = switches(options, {**front.settings.template_defaults, **theirs})
-    tools = offered(front, body).declared or None
     longest = front.asking.facts.max_model_len
     added = body.add_special_tokens
     try:

@@ -14,7 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.prompts import within
 from flyweight.server.api.chat import rendered
 from flyweight.server.api.chatbody import ChatBody, Message, Switches
-from flyweight.server.api.given import readable
+from flyweight.server.api.given import most_bytes, readable
 from flyweight.server.api.heard import heard
 from flyweight.server.api.renaming import named
 from flyweight.server.api.responses import NAMES, ResponseBody
@@ -130,8 +130,16 @@ async def detokenize(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), DetokenizeBody)
     front.lane(body.model, None, None)
     within("tokens", body.tokens, front.asking.facts.vocab)
-    text = await front.aside(front.tokenizer.decode, body.tokens, False)
-    return reply({"prompt": text, "content": text})
+    return await front.aside(lambda: reply(detokenized(front, body.tokens)))
+
+
+def detokenized(front: Front, ids: list[int]) -> dict[str, Any]:
+    """Raises `RequestError` where they are more text than may be asked about: ids are short, and
+    what one stands for can be long.
+    """
+    text = front.tokenizer.decode(ids, False)
+    readable("tokens", text, most_bytes(front))
+    return {"prompt": text, "content": text}
 
 
 async def apply_template(front: Front, request: Request) -> Response:

@@ -42,7 +42,9 @@ class Door:
     _lately: int = 0  # tokens of these
 
     def prepare(self) -> None:
-        """Raises `HttpError` where too many requests are being read."""
+        """Raises `HttpError` where too many requests are being read, or none is taken any more."""
+        if self.draining:
+            raise self.closed()
         most = max(self.limits.queue_requests, PREPARING)
         if self.preparing >= most:
             self.refused["requests"] += 1
@@ -86,6 +88,16 @@ class Door:
             "the server is being shut down",
             code="draining",
             headers={"retry-after": str(away)},
+        )
+
+    def overdue(self) -> HttpError:
+        """Of a request that has waited too long."""
+        return HttpError(
+            429,
+            f"not begun within {self.limits.queue_seconds:g} seconds, as others came first; "
+            "--queue-timeout sets that",
+            code="queue_timeout",
+            headers={"retry-after": str(self.retry_after())},
         )
 
     def leave(self, place: Place, requests: int, tokens: int) -> None:

@@ -52,14 +52,14 @@ class Stream:
 
     def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
-        self.error: FlyweightError | None = None
+        self.error: Exception | None = None
         self.begun: Callable[[], None] = lambda: None
         self.fed: Callable[[int], None] = lambda tokens: None
         self.over = self.running = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
         self.stopped: set[int] = set()  # choices that a stop string ended
 
-    def end(self, error: FlyweightError | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         self.error, self.over = error, True
         self.news.set()
 
@@ -154,7 +154,9 @@ class EngineClient:
             self._answers.pop(number, None)
 
     def silent(self) -> float:
-        """Seconds since the engine last said anything, while it had something to do."""
+        """Seconds since the engine last said anything, while it had something to do; where there
+        are streams, since it last told of work that was done for one.
+        """
         return time.monotonic() - self.spoke if self._busy else 0.0
 
     def ping(self) -> None:
@@ -198,7 +200,9 @@ class EngineClient:
     # --- what the line tells ---
 
     def take(self, message: Any) -> None:
-        self.spoke, self._pinged = time.monotonic(), False
+        if not self.streams or _gets_on(message):
+            self.spoke = time.monotonic()
+        self._pinged = False
         if isinstance(message, pipe.Stepped):
             self._stepped(message)
         elif isinstance(message, pipe.Refused):
@@ -264,7 +268,13 @@ class EngineClient:
                 self._feed(stream, news)
 
     def _feed(self, stream: Stream, news: pipe.News) -> None:
-        if stream.collector.feed(news.event()):
+        try:
+            stopped = stream.collector.feed(news.event())
+        except Exception as error:  # of this answer, as where its text cannot be made; of no other
+            self.leave(stream)
+            stream.end(error)
+            return
+        if stopped:
             stream.stopped.add(news.index)
             if self._line is not None:
                 self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
@@ -292,6 +302,15 @@ class EngineClient:
                 wait = min(LATEST, 2 * wait)
                 reason = str(error)
         self.given_up(f"the engine could not be started again: {reason}")
+
+
+def _gets_on(message: Any) -> bool:
+    """Whether it shows that something was done for a request: an engine that answers questions, or
+    steps without a token, may be stuck.
+    """
+    if isinstance(message, pipe.Stepped):
+        return bool(message.gauges.tokens or message.news or message.started)
+    return isinstance(message, pipe.Refused)
 
 
 class _Line(asyncio.Protocol):
