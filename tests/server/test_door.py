@@ -2,7 +2,10 @@
 
 import time
 
+import pytest
+
 from flyweight.server.http.door import PACE_OVER, Door
+from flyweight.server.http.errors import HttpError
 from flyweight.server.settings import ServerSettings
 
 WIDE = ServerSettings(queue_requests=1 << 20, queue_tokens=1 << 30)
@@ -38,3 +41,15 @@ def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> No
     assert door.retry_after() == 15, "two of the four are too long ago"
     now[0] += PACE_OVER
     assert door.retry_after() == 5, "all are"
+
+
+def test_nothing_is_prepared_for_a_server_that_ends() -> None:
+    """Nor let in, where it was being prepared before."""
+    door = Door(WIDE)
+    door.prepare()
+    door.draining = True
+    for come in (door.prepare, lambda: door.enter(1, 5)):
+        with pytest.raises(HttpError) as caught:
+            come()
+        assert caught.value.status == 503 and caught.value.code == "draining"
+    assert door.preparing == 1 and door.requests == 0

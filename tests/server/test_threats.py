@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+import chat_model
 import flyweight
 from flyweight.server.http import guard
 from flyweight.server.http.guard import Guard
 from flyweight.server.settings import ServerSettings
-from http_server import Running
+from http_server import Running, served
 
 ROOT = Path(flyweight.__file__).parent
 RUNS_CODE = {"eval", "exec", "compile", "__import__"}
@@ -193,6 +194,35 @@ def test_a_text_to_tokenise_is_bounded(server: Running) -> None:
         refused = server.post("/tokenize", {name: text})
         assert refused.status == 400 and refused.json["error"]["param"] == name
         assert "--max-tokenize-bytes" in refused.json["error"]["message"]
+
+
+def test_a_text_of_ids_is_bounded(server: Running) -> None:
+    """A few bytes of a body are one id, which may be many bytes of a reply."""
+    word = server.post("/tokenize", {"content": "Once upon a time"}).json["tokens"][-1]
+    size = len(server.post("/detokenize", {"tokens": [word] * 100}).json["content"]) / 100
+    most = int((256 << 10) / size)
+    got = server.post("/detokenize", {"tokens": [word] * (most - 9)})
+    assert got.status == 200 and len(got.json["content"]) > (255 << 10)
+    refused = server.post("/detokenize", {"tokens": [word] * (most + 9)})
+    assert refused.status == 400 and refused.json["error"]["param"] == "tokens"
+    assert "--max-tokenize-bytes" in refused.json["error"]["message"]
+
+
+def test_all_of_a_conversation_that_is_cut_is_bounded(tmp_path: Path) -> None:
+    """It is written and read to its end before it is cut: what its tools and documents say too."""
+    all_of_it = "{% if tools or documents %}{{ tools }}{{ documents }}{% endif %}"
+    template = chat_model.TEMPLATE + all_of_it
+    model = chat_model.write(tmp_path / "model.gguf", template)
+    with served({"model": str(model)}) as own:
+        for text, status in (("a" * 100, 200), ("a" * ((256 << 10) + 1), 400)):
+            tool = {"type": "function", "function": {"name": "f", "description": text}}
+            for name, value in (("tools", [tool]), ("documents", [{"text": text}])):
+                body = {"messages": [{"role": "user", "content": "x"}], name: value}
+                got = own.post("/apply-template", {**body, "truncate_prompt_tokens": 5})
+                assert got.status == status, got.body
+                if status == 400:
+                    assert got.json["error"]["param"] == name
+                    assert "--max-tokenize-bytes" in got.json["error"]["message"]
 
 
 @pytest.mark.parametrize("cut", ["\\ud83d", "a\\uDE00", "\\ud83d\\ud83d", "\\ud83dx"])
