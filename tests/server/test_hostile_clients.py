@@ -17,6 +17,7 @@ from http_server import Running, served
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+TOKENIZE = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 GOOD = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
 SHORT = {"header_seconds": 1.0, "body_seconds": 1.0, "stalled_seconds": 1.0, "connections": 64}
 QUICK = 0.1  # seconds in which health is answered at once
@@ -108,6 +109,20 @@ def test_who_reads_nothing_is_shut_out(hasty: Running, calm: Running) -> None:
         healthy(hasty, calm)
         hasty.until(hasty.empty)
         hasty.until(lambda: connections(hasty) <= 1)
+
+
+def test_answers_nobody_reads_are_bounded_together() -> None:
+    """Who has read nothing for longest gives way; one alone may hold any size."""
+    raw = json.dumps({"content": "a" * (256 << 10), "with_pieces": True}).encode()
+    limits = {"unread_bytes": 1 << 20, "stalled_seconds": 1e6}
+    with served(server=limits) as own, ExitStack() as held:
+        for _ in range(6):
+            one = held.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", own.port))
+            one.sendall(TOKENIZE + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        own.until(lambda: connections(own) <= 3)  # of these six
+        assert own.ask("POST", "/tokenize", raw).json["count"] > 1000
 
 
 def connections(server: Running) -> int:

@@ -101,6 +101,7 @@ class ServerSettings:
     header_seconds: float = 15.0
     stalled_seconds: float = 60.0
     unread_tokens: int = 8192
+    unread_bytes: int = 256 * MIB
     ping_seconds: float = 15.0
     prompts: int = 1024
     choices: int = 128

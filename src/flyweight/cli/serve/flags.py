@@ -199,6 +199,7 @@ LIMITS = (
     Flag("stalled-seconds", "number", "For a reader that reads not.", "server.stalled_seconds"),
     Flag("ping-seconds", "number", "Of a stream's silence; 0: never.", "server.ping_seconds"),
     Flag("max-unread-tokens", "count", "Ahead of a reader.", "server.unread_tokens", "N"),
+    Flag("max-unread-bytes", "size", "Of all answers.", "server.unread_bytes", "SIZE"),
     Flag("max-prompts", "whole", "In one request.", "server.prompts", "N"),
     Flag("max-choices", "whole", "n of a request.", "server.choices", "N"),
     Flag("max-request-choices", "whole", "Prompts times n.", "server.request_choices", "N"),

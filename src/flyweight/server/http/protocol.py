@@ -2,8 +2,9 @@
 server that sleeps while nothing happens.
 
 Invariant: a connection that sends no whole head in time, one that is too large, or takes nothing of
-its answer, is closed, and meanwhile costs no more than its socket; where there are too many, the
-one that has waited longest between requests gives way.
+its answer, is closed, and meanwhile costs no more than its socket and what it has not read, of
+which all together hold so much and no more; where there are too many connections, the one that has
+waited longest between requests gives way.
 """
 
 import asyncio
@@ -52,13 +53,27 @@ def raw_reply(error: HttpError) -> bytes:
 
 class Crowd:
     """The connections of one server: `most` at a time; `idle` ones, the longest idle first, are
-    between requests.
+    between requests, `unread` ones, the longest first, have not taken all of their answers.
     """
 
     def __init__(self, limits: ServerSettings, most: int) -> None:
         self.limits, self.most = limits, most
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
+        self.unread: dict[Connection, None] = {}
+
+    def hold(self, one: "Connection") -> None:
+        """It waits to be read; where all who do hold too much, those who began it first go.  One
+        alone may hold any size.
+        """
+        self.unread.pop(one, None)
+        self.unread[one] = None
+        sizes = [(other, other.transport.get_write_buffer_size()) for other in self.unread]
+        held = sum(size for _, size in sizes)
+        for other, size in sizes[:-1]:
+            if size and held > self.limits.unread_bytes:
+                held -= size
+                other.transport.abort()
 
     @property
     def answering(self) -> bool:
@@ -211,8 +226,10 @@ class Connection(HttpToolsProtocol):
     def _block(self) -> None:
         self._unblock()
         self._stuck = self.loop.call_later(self.limits.stalled_seconds, self._drop)
+        self.crowd.hold(self)
 
     def _unblock(self) -> None:
+        self.crowd.unread.pop(self, None)
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
