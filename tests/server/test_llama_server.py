@@ -25,6 +25,32 @@ def test_a_completion(server: Running) -> None:
     assert first["top_logprobs"][0]["logprob"] == first["logprob"]
 
 
+def test_settings_are_told_as_they_were(server: Running) -> None:
+    plain = server.post("/completion", START).json["generation_settings"]
+    assert plain["n_probs"] == 0 and plain["n_predict"] == 12
+    told = server.post("/completion", {**START, "n_probs": 2}).json["generation_settings"]
+    assert told["n_probs"] == 2
+    body = {"prompt": "Once", "stop": [" "]}
+    assert server.post("/completion", body).json["generation_settings"]["n_predict"] == -1
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"lora": []}, {"response_fields": []}, {"t_max_predict_ms": 0}, {"t_max_predict_ms": -1},
+        {"dynatemp_range": 0, "dynatemp_exponent": 1.5}, {"sse_ping_interval": 30},
+        {"top_n_sigma": -1}, {"top_n_sigma": 0}, {"min_keep": 0}, {"n_indent": 0},
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_is_taken(server: Running, field: dict[str, object]) -> None:
+    body = {**START, "seed": 7}
+    plain = server.post("/completion", body).json
+    got = server.post("/completion", {**body, **field})
+    assert got.status == 200, got.body
+    assert got.json["content"] == plain["content"]
+    assert got.json["generation_settings"] == plain["generation_settings"]
+
+
 def test_a_stream_joined_is_the_answer(server: Running) -> None:
     body = {**START, "stop": ["little"], "n_predict": 40}
     whole = server.post("/completion", body).json
@@ -63,7 +89,7 @@ def test_biases_by_text_or_id(server: Running) -> None:
         {"repeat_last_n": 64}, {"dynatemp_range": 0.5}, {"n_predict": 0},
         {"logit_bias": [[1, True]]},
         {"lora": [{"id": 0, "scale": 1}]}, {"t_max_predict_ms": 5},
-        {"response_fields": ["content"]},
+        {"response_fields": ["content"]}, {"sse_ping_interval": 5}, {"top_n_sigma": -2},
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_refused(server: Running, field: dict[str, object]) -> None:

@@ -69,6 +69,10 @@ def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) 
 
     assert (told()["temperature"], told()["top_k"]) == (0.3, 7)
     assert told(temperature=0.9)["temperature"] == 0.9
+    got = quiet.post("/completion", {"prompt": "Hi", "ignore_eos": True}).json
+    assert (got["tokens_predicted"], got["generation_settings"]["n_predict"]) == (5, 5)
+    more = {"prompt": "Hi", "ignore_eos": True, "n_predict": -1}
+    assert quiet.post("/completion", more).json["tokens_predicted"] > 200, "to the end of the room"
     body = {"messages": TALK, "ignore_eos": True}
     usage = quiet.post(CHAT, body).json["usage"]
     assert usage["completion_tokens"] == 5

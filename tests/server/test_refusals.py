@@ -240,13 +240,17 @@ def test_a_transfer_coding_nobody_reads_is_answered(server: Running, coding: str
     assert b'"error"' in got and server.get("/health").status == 200
 
 
-NEUTRAL = {"watermarking": False, "vllm_xargs": {}, "media_io_kwargs": {}}
+NEUTRAL = {
+    "watermarking": False, "return_mm_kwargs": False, "return_token_offsets": False,
+    "vllm_xargs": {}, "media_io_kwargs": {}, "mm_processor_kwargs": {}, "kv_transfer_params": {},
+    "ec_transfer_params": {},
+}  # fmt: skip
 
 
 def test_fields_without_effect_are_taken_at_the_value_that_has_none(server: Running) -> None:
     body = {"prompt": "x", "max_tokens": 1}
     assert server.post("/v1/completions", {**body, **NEUTRAL}).status == 200
     assert server.post("/v1/completions", {**body, **dict.fromkeys(NEUTRAL)}).status == 200
-    for name, value in {**{name: {"a": 1} for name in NEUTRAL}, "watermarking": True}.items():
-        got = server.post("/v1/completions", {**body, name: value})
+    for name, neutral in NEUTRAL.items():
+        got = server.post("/v1/completions", {**body, name: {"a": 1} if neutral == {} else True})
         assert got.status == 400 and got.json["error"]["param"] == name

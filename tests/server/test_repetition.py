@@ -34,8 +34,14 @@ def test_an_answer_that_repeats_itself_ends(
 
 
 def test_sizes_of_nothing_look_for_nothing(talker: Running) -> None:
-    body = {"prompt": "Once", **STUCK, "repetition_detection": {"max_pattern_size": 0}}
-    assert talker.post(TEXT, body).json["choices"][0]["finish_reason"] == "length"
+    for nothing in (0, None):
+        sizes = dict.fromkeys(("max_pattern_size", "min_pattern_size", "min_count"), nothing)
+        got = talker.post(TEXT, {"prompt": "Once", **STUCK, "repetition_detection": sizes})
+        assert got.status == 200, got.body
+        assert got.json["choices"][0]["finish_reason"] == "length"
+    four = {**FOUR, "min_pattern_size": None}
+    got = talker.post(TEXT, {"prompt": "Once", **STUCK, "repetition_detection": four})
+    assert got.json["choices"][0]["finish_reason"] == "repetition"
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,18 @@ def test_the_joined_stream_has_the_scores_of_the_whole(
         assert len(joined["tokens"]) == prompt + most
 
 
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_a_chosen_token_is_always_told_of(server: Running, most: int) -> None:
+    """Beside the likely ones, where it is none of them: of the answer and of an echoed prompt."""
+    more = {"temperature": 1.5, "seed": 3, "max_tokens": 24, "return_tokens_as_token_ids": True}
+    told = completed(server, echo=True, logprobs=most, **more)["choices"][0]["logprobs"]
+    places = list(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True))
+    assert places[0][1:] == (None, None)
+    for token, logprob, best in places[1:]:
+        assert best[token] == logprob and max(most, 1) <= len(best) <= most + 1
+    assert any(len(best) == most + 1 for _, _, best in places[1:]), "some are not likely"
+
+
 def test_offsets_are_places_in_the_text(server: Running) -> None:
     choice = completed(server, echo=True, logprobs=0, max_tokens=12)["choices"][0]
     told, text = choice["logprobs"], choice["text"]

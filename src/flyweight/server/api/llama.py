@@ -38,7 +38,7 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
 from flyweight.untrusted import shown
 
-DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "max_tokens": None}
 NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
@@ -50,7 +50,7 @@ SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
     "xtc_threshold": "xtc_threshold", "dry_multiplier": "dry_multiplier", "dry_base": "dry_base",
     "dry_allowed_length": "dry_allowed_length", "dry_penalty_last_n": "dry_penalty_last_n",
     "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
-    "stop": "stop", "ignore_eos": "ignore_eos", "n_probs": "logprobs",
+    "stop": "stop", "ignore_eos": "ignore_eos",
 }  # fmt: skip
 
 
@@ -91,6 +91,7 @@ class LlamaBody(Options):
     priority: Priority = None
     return_cache_explanation: Explain = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
+    dynatemp_exponent: float | None = Field(None, description="Of a range that is 0.")
     n_indent: Off | None = None
     n_keep: Off | None = None
     n_cache_reuse: Off | None = None
@@ -100,12 +101,19 @@ class LlamaBody(Options):
     id_slot: Literal[-1] | None = None
     post_sampling_probs: No | None = None
     return_progress: No | None = None
+    lora: list[Any] | None = Field(None, max_length=0)
+    response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
+    t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
+    sse_ping_interval: Literal[30] | None = Field(
+        None, description="Has no effect: the server says how often a quiet stream is pinged."
+    )
 
     def wanted(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
         found = self.drawn({**DEFAULTS, **defaults})
         found["n"] = self.n_cmpl
-        found["max_tokens"] = None if self.n_predict == -1 else self.n_predict
+        if "n_predict" in self.model_fields_set:
+            found["max_tokens"] = None if self.n_predict == -1 else self.n_predict
         if self.seed == -1:
             found["seed"] = None
         if self.repeat_penalty is not None:
@@ -212,6 +220,8 @@ class LlamaWriter:
         ended = "limit" if finish == "length" else "word" if word else "eos"
         settings = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
         settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
+        settings["n_probs"] = params.logprobs or 0
+        settings["n_predict"] = -1 if params.max_tokens is None else params.max_tokens
         return {
             "index": index,
             "id_slot": -1,
@@ -220,7 +230,7 @@ class LlamaWriter:
             "tokens_predicted": len(collector.choices[index % self.body.n_cmpl].tokens),
             "tokens_evaluated": len(request.tokens),
             "tokens_cached": collector.cached,
-            "generation_settings": {**settings, "n_predict": self.body.n_predict},
+            "generation_settings": settings,
             "prompt": collector.prompt or collector.tokenizer.decode(request.tokens, False),
             "truncated": False,
             "stop_type": ended,

@@ -101,9 +101,9 @@ class Circles(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    max_pattern_size: int = Field(0, ge=0, le=LARGEST)
-    min_pattern_size: int = Field(0, ge=0, le=LARGEST)
-    min_count: int = Field(0, ge=0, le=LONGEST)
+    max_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
+    min_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
+    min_count: int | None = Field(None, ge=0, le=LONGEST)
 
 
 class Options(BaseModel):
@@ -123,7 +123,7 @@ class Options(BaseModel):
     )
     ignore_eos: bool | None = None
     typical_p: float | None = Field(None, gt=0, le=1)
-    top_n_sigma: float | None = Field(None, ge=0, le=1000)
+    top_n_sigma: float | None = Field(None, ge=-1, le=1000, description="0 or less: off.")
     xtc_probability: Share | None = None
     xtc_threshold: float | None = Field(None, ge=0, le=0.5)
     dry_multiplier: float | None = Field(None, ge=0, le=100)
@@ -139,6 +139,8 @@ class Options(BaseModel):
         """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
         given = {name: getattr(self, name, None) for name in TAKEN}
         given = {name: value for name, value in given.items() if value is not None}
+        if given.get("top_n_sigma", 0) < 0:  # llama-server's off
+            given["top_n_sigma"] = 0
         return {**beside(self.mirostat, defaults), **given}
 
 
@@ -167,6 +169,11 @@ class Beside(Options):
     watermarking: No | None = None
     vllm_xargs: Nothing = None
     media_io_kwargs: Nothing = None
+    mm_processor_kwargs: Nothing = None
+    return_mm_kwargs: No | None = None
+    return_token_offsets: No | None = None
+    kv_transfer_params: Nothing = None
+    ec_transfer_params: Nothing = None
 
 
 class Sampling(Beside):
@@ -216,8 +223,8 @@ class Sampling(Beside):
         if self.logit_bias:
             found["logit_bias"] = biases(self.logit_bias)
         if self.repetition_detection is not None:
-            circles = RepetitionDetectionParams(**self.repetition_detection.model_dump())
-            found["repetition_detection"] = circles
+            sizes = self.repetition_detection.model_dump(exclude_none=True)
+            found["repetition_detection"] = RepetitionDetectionParams(**sizes)
         form = constraint(self.response_format, self.structured_outputs)
         if form is not None:
             found["structured_outputs"] = form

@@ -123,8 +123,10 @@ def _add(
     chosen = entry[token] if entry else None
     unknown = spelling.raw(token).decode("utf-8", "replace")
     text = spelling.text(token, chosen.decoded_token if chosen else unknown)
-    ranked = [(i, one) for i, one in (entry or {}).items() if _told(one, most)]
-    best = {spelling.text(i, one.decoded_token): _finite(one.logprob) for i, one in ranked}
+    best: dict[str, float] = {}
+    for i, one in (entry or {}).items():
+        if i == token or _told(one, most):  # the chosen one always, beside the likely ones
+            best.setdefault(spelling.text(i, one.decoded_token), _finite(one.logprob))
     lists["tokens"].append(text)
     lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
     lists["top_logprobs"].append(best if chosen else None)
