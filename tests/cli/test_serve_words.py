@@ -276,6 +276,17 @@ def test_values_that_look_like_options() -> None:
     assert chosen("-qgguf", "-q=gguf").format == "gguf"
 
 
+@pytest.mark.parametrize(
+    "words", [["some/model", "--tokenizer", "some/model"],
+              ["--model", "some/model", "--tokenizer=some/model"]],
+)  # fmt: skip
+def test_a_tokenizer_that_is_the_models_own_is_taken(words: list[str]) -> None:
+    (wish,) = chosen(*words).wishes.noted
+    assert (wish.feature, wish.active) == ("--tokenizer", "the model's own")
+    assert "some" not in wish.asked, "no folder is told to clients"
+    assert "--tokenizer = other cannot" in refusal("some/model", "--tokenizer", "other")
+
+
 @pytest.mark.parametrize("stance", STANCES, ids=[stance.name for stance in STANCES])
 def test_no_option_is_ignored(stance) -> None:
     """What asks for what is so anyway is in the ledger; everything else is refused by name."""

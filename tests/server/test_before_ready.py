@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flyweight.server.http.loading import answering
+import pytest
+
+from flyweight.server.http.loading import LOADING, answering, path_of
 from flyweight.server.run import listen
 from http_server import WAIT, Running
 
@@ -54,6 +56,9 @@ def test_everything_is_a_503_until_it_is_ready() -> None:
             got = server.get(path)
             assert got.status == 503 and got.json["error"]["code"] == "loading"
             assert int(got.headers["retry-after"]) >= 1
+        assert server.get("/api/tags?x=1").json == {"error": LOADING.message}
+        said = server.post("/v1/messages", {}).json["error"]
+        assert said == {"type": "overloaded_error", "message": LOADING.message}
         assert server.post("/v1/completions", {"prompt": "x" * 200_000}).status == 503
         process.stdin.write("\n")
         process.stdin.flush()
@@ -67,11 +72,24 @@ def test_everything_is_a_503_until_it_is_ready() -> None:
         process.stdin.close()
 
 
+@pytest.mark.parametrize(
+    ("head", "path"),
+    [
+        (b"GET /api/tags HTTP/1.1\r\nHost: x\r\n\r\n", "/api/tags"),
+        (b"POST /api/chat?a=/b HTTP/1.1\r\n\r\n", "/api/chat"),
+        (b"GET /\xff HTTP/1.1\r\n", "/\xff"), (b"\r\n\r\n", ""), (b"GET\r\n\r\n", ""),
+        (b" " * 70_000, ""),
+    ],
+)  # fmt: skip
+def test_a_path_is_read_out_of_any_head(head: bytes, path: str) -> None:
+    assert path_of(head) == path
+
+
 def test_the_port_stays_open_for_who_serves_next() -> None:
     sock = listen("127.0.0.1", 0)
 
     async def work() -> None:
-        early = await answering(sock)
+        early = await answering(sock, {})
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(POST)  # its body is not whole: answered all the same
         assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")

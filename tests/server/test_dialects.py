@@ -1,5 +1,6 @@
 """What must be the same in every dialect: schemas are kept to, strangers' fields refused."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,10 @@ from typing import Any
 import pytest
 
 import chat_model
+from flyweight.server.http.errors import OURS, HttpError
+from flyweight.server.http.guard import Guard
+from flyweight.server.routes import SHAPES
+from flyweight.server.settings import ServerSettings
 from http_server import Running, started
 
 SCHEMA = {
@@ -206,3 +211,24 @@ def test_a_call_that_is_cut_off_is_told_so(caller: Running, stream: bool) -> Non
     response = got.events[-1]["response"] if stream else got.json
     assert response["status"] == "incomplete"
     assert [item["status"] for item in response["output"]] == ["incomplete"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/messages", "/v1/completions", "/nowhere"])
+def test_what_no_route_caught_has_the_dialects_shape(path: str) -> None:
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("secret")
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "http_version": "1.1",
+             "headers": [(b"host", b"localhost")]}  # fmt: skip
+    asyncio.run(Guard(app, ServerSettings(), shapes=SHAPES)(scope, receive, send))
+    assert sent[0]["status"] == 500
+    shape = SHAPES.get(path, HttpError.body)
+    assert json.loads(sent[1]["body"]) == shape(HttpError(500, OURS, code="internal_error"))

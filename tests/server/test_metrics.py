@@ -26,6 +26,7 @@ from flyweight.server.watching.counts import (
     series,
 )
 from flyweight.server.watching.log import Log
+from flyweight.server.watching.metrics import share
 from flyweight.server.watching.watch import Watch
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
@@ -62,7 +63,8 @@ time_per_output_token_seconds
 LLAMA = """
 prompt_tokens_total prompt_seconds_total prompt_tokens_seconds tokens_predicted_total
 tokens_predicted_seconds_total predicted_tokens_seconds requests_processing requests_deferred
-n_decode_total n_busy_slots_per_decode
+n_decode_total n_busy_slots_per_decode n_tokens_max spec_decode_num_drafts_total
+spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total
 """
 LORA = {"max_lora", "running_lora_adapters", "waiting_lora_adapters"}
 VOCABULARY = Path(__file__).parents[1] / "data" / "text" / "tiny-spm.json"
@@ -157,6 +159,26 @@ def test_guesses_by_their_place(everything: Running) -> None:
     guesses = page.value("vllm:spec_decode_num_draft_tokens_total")
     assert stood == sorted(stood, reverse=True) and 0 < stood[0] <= drafts <= guesses <= 4 * drafts
     assert sum(stood) == page.value("vllm:spec_decode_num_accepted_tokens_total")
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        name = f"spec_decode_num_{name}_total"
+        assert page.value(f"llamacpp:{name}") == page.value(f"vllm:{name}"), name
+    name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    assert [page.value(name, position=str(place)) for place in range(4)] == stood
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"), [("80%", 0.8), ("92.5%", 0.925), ("4GiB", None), (1 << 30, None)]
+)
+def test_a_limit_of_memory_as_a_share(limit: str | int, found: float | None) -> None:
+    assert share(limit) == found
+
+
+def test_the_share_of_memory_is_told(quiet: Running) -> None:
+    (one,) = Page(quiet).families["vllm:cache_config_info"].samples
+    assert one.labels["gpu_memory_utilization"] == "0.8"
+    with started("--gpu-memory-utilization", "0.7") as server:
+        (one,) = Page(server).families["vllm:cache_config_info"].samples
+        assert one.labels["gpu_memory_utilization"] == "0.7"
 
 
 def test_how_long_blocks_stayed(everything: Running) -> None:
@@ -249,6 +271,7 @@ def test_what_is_counted_adds_up(quiet: Running) -> None:
     assert grown("vllm:inter_token_latency_seconds_count") == made - 4
     assert grown("vllm:request_generation_tokens_sum") == made
     assert grown("vllm:request_params_n_sum") == 4
+    assert page.value("llamacpp:n_tokens_max") >= used[0]["total_tokens"]
     assert grown("vllm:e2e_request_latency_seconds_sum") > 0
     assert grown("vllm:iteration_tokens_total_sum") >= asked - found + made - 4
     route = {"handler": "/v1/completions", "method": "POST"}
@@ -319,6 +342,7 @@ def test_running_goes_back_to_zero_after_a_client_left(quiet: Running) -> None:
     raw = b'{"prompt": "One day", "max_tokens": 400, "ignore_eos": true, "stream": true}'
     line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})
     line.getresponse().read(100)
+    assert quiet.get("/load").json == {"server_load": 1}
     line.close()
     until = time.monotonic() + WAIT
     while time.monotonic() < until:

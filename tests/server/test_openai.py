@@ -78,6 +78,9 @@ def test_what_is_not_there(server: Running) -> None:
 
 def test_the_server_tells_of_itself(server: Running) -> None:
     assert server.get("/health").status == 200 == server.get("/ready").status
+    for got in (server.get("/v1/health"), server.get("/ping"), server.post("/ping", {})):
+        assert got.status == 200 and got.json == {"status": "ok"}
+    server.until(lambda: server.get("/load").json == {"server_load": 0})
     (card,) = server.get("/v1/models").json["data"]
     assert card["max_model_len"] > 0
     assert server.get(f"/v1/models/{card['id']}").json == card

@@ -19,7 +19,7 @@ from flyweight.server.http.ignored import tell
 from flyweight.server.http.sse import ClientGone, reply
 from flyweight.server.http.visits import Visits, visit_of
 from flyweight.server.preparing import prepared
-from flyweight.server.routes import ROUTES, Entry
+from flyweight.server.routes import ROUTES, SHAPES, Entry
 
 
 def make_app(front: Front) -> ASGIApp:
@@ -28,11 +28,10 @@ def make_app(front: Front) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     app.router.redirect_slashes = False
-    shapes = {entry.path: entry.errors for entry in ROUTES}
     log = front.log if front.settings.log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = Guard(app, front.settings, open_paths, shapes)
-    return Visits(guard, front.counts.http, log, shapes)
+    guard = Guard(app, front.settings, open_paths, SHAPES)
+    return Visits(guard, front.counts.http, log, SHAPES)
 
 
 def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
@@ -58,6 +57,6 @@ def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Respo
 async def _unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} on this path: {status_text(error.status_code)}"
-    shape = next((e.errors for e in ROUTES if e.path == request.url.path), HttpError.body)
+    shape = SHAPES.get(request.url.path, HttpError.body)
     body = shape(HttpError(error.status_code, message))
     return reply(body, error.status_code, error.headers)

@@ -213,6 +213,10 @@ class StatusReply(TypedDict):
     status: Literal["ok"]
 
 
+class LoadReply(TypedDict):
+    server_load: int
+
+
 class VersionReply(TypedDict):
     version: str
 

@@ -30,7 +30,7 @@ from flyweight.server.api import (
     tokens,
 )
 from flyweight.server.front import Front
-from flyweight.server.http.errors import HttpError
+from flyweight.server.http.errors import HttpError, Shape
 
 Handler = Callable[[Front, Request], Coroutine[Any, Any, Response]]
 JSON = "application/json"
@@ -48,7 +48,7 @@ class Entry:
     summary: str
     body: type[BaseModel] | None = None
     reply: Any = dict[str, Any]
-    errors: Callable[[HttpError], dict[str, Any]] = HttpError.body
+    errors: Shape = HttpError.body
     media: str = JSON
     open: bool = False
 
@@ -110,6 +110,13 @@ OWN = (
           generate.GenerateBody, replies.GenerateReply),
     Entry("GET", "/health", about.health, "Whether the engine lives and gets on",
           reply=replies.StatusReply, open=True),
+    Entry("GET", "/v1/health", about.health, "As /health, by llama-server's other name",
+          reply=replies.StatusReply, open=True),
+    Entry("GET", "/ping", about.health, "As /health, by vLLM's other name",
+          reply=replies.StatusReply, open=True),
+    Entry("POST", "/ping", about.health, "As /health, by vLLM's other name",
+          reply=replies.StatusReply, open=True),
+    Entry("GET", "/load", about.load, "How many requests are under way", reply=replies.LoadReply),
     Entry("GET", "/ready", about.ready, "Whether new requests are taken",
           reply=replies.StatusReply, open=True),
     Entry("GET", "/metrics", about.metrics, "Figures for Prometheus", media="text/plain"),
@@ -129,3 +136,4 @@ OWN = (
 )
 # fmt: on
 ROUTES = OPENAI + ANTHROPIC + LLAMA + OLLAMA + OWN
+SHAPES = {entry.path: entry.errors for entry in ROUTES}  # of errors, by path

@@ -70,7 +70,7 @@ def _steps(draft: Draft, refusals: list[str]) -> list[Meaning]:
         stance = stances.get(name)
         if stance is not None:
             refusal = stance.refusal(value)
-            if refusal is None:
+            if refusal is None or (name == "tokenizer" and said(value) in _models(draft.asked)):
                 draft.wish(name, stance.active, stance.why)
             else:
                 refusals.append(refusal)
@@ -79,6 +79,12 @@ def _steps(draft: Draft, refusals: list[str]) -> list[Meaning]:
         elif name in MEANINGS:
             steps.append(MEANINGS[name])
     return steps
+
+
+def _models(asked: Asked) -> list[str]:
+    """What is to be served, in its own words: its vocabulary may be asked for by the same."""
+    model = asked.options.get("model")
+    return [*asked.models, model] if isinstance(model, str) else asked.models
 
 
 def _given(name: str, value: Value) -> str:

@@ -11,7 +11,9 @@ from typing import Literal
 
 from flyweight.cli.serve.flags import Flag
 
-FILES = ("api-key-file", "chat-template", "lora-modules", "log-file")  # options that name some
+FILES = (  # options that name some
+    "api-key-file", "chat-template", "lora-modules", "log-file", "tokenizer",
+)  # fmt: skip
 FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()

@@ -33,6 +33,11 @@ async def ready(front: Front, request: Request) -> Response:
     return await health(front, request)
 
 
+async def load(front: Front, request: Request) -> Response:
+    """Under vLLM's name: HTTP requests under way, this one left out."""
+    return reply({"server_load": front.counts.http.active - 1})
+
+
 async def models(front: Front, request: Request) -> Response:
     return reply({"object": "list", "data": [card(front, name) for name in all_names(front)]})
 

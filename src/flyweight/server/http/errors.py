@@ -6,7 +6,7 @@ address or another's text.
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -55,6 +55,9 @@ class HttpError(Exception):
                 "code": self.code,
             }
         }
+
+
+Shape = Callable[[HttpError], dict[str, Any]]  # how a dialect writes errors
 
 
 def late(seconds: float) -> HttpError:

@@ -8,7 +8,7 @@ or not at all; what a route raises is told in our words, and every answer has an
 import asyncio
 import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -18,20 +18,19 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.http.bodies import Bodies
-from flyweight.server.http.errors import HttpError, note, told
+from flyweight.server.http.errors import HttpError, Shape, note, told
 from flyweight.server.http.origins import Given, Origins
 from flyweight.server.http.sse import reply
 from flyweight.server.http.visits import visit_of
 from flyweight.server.settings import LOOPBACK, ServerSettings
 
-OPEN = frozenset({"/health", "/ready"})
+OPEN = frozenset({"/health", "/v1/health", "/ping", "/ready"})
 METRICS = "/metrics"
 HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 LETTERS = "[A-Za-z0-9._:-]"  # of a client's name for a request: none forges a line of the log
 ID = re.compile(LETTERS + "{1,64}")
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
-Shape = Callable[[HttpError], dict[str, Any]]
 
 
 class Guard:
@@ -66,6 +65,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         answer = Answer(send, headers.get("x-request-id", ""))
+        shape = self.shapes.get(scope["path"], HttpError.body)
         visit_of(scope).id = answer.id
         try:
             answer.named += self.origins.check(headers, self._host(scope, headers))
@@ -78,7 +78,6 @@ class Guard:
             body = await self.bodies.read(headers, receive) if taken else b""
         except HttpError as refused:
             error = told(refused)
-            shape = self.shapes.get(scope["path"], HttpError.body)
             await _refuse(error, shape(error), headers, receive, answer)
             return
         try:
@@ -87,7 +86,7 @@ class Guard:
             note(f"{scope['method']} {answer.id}", error)
             if answer.begun:  # all that is left is to close the connection
                 raise RuntimeError("an answer broke off") from None
-            await reply(told(error).body(), 500)(scope, receive, answer)
+            await reply(shape(told(error)), 500)(scope, receive, answer)
         finally:
             self.bodies.free(len(body))  # routes keep parts of it until they have answered
 

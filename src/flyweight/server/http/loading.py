@@ -6,9 +6,10 @@ looked at; a connection ends soon, whatever its client does.
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from typing import cast
 
-from flyweight.server.http.errors import HttpError
+from flyweight.server.http.errors import HttpError, Shape
 from flyweight.server.http.protocol import raw_reply
 
 ENDS = b"\r\n\r\n"  # of a head
@@ -20,9 +21,12 @@ LOADING = HttpError(
 
 
 class Waiting(asyncio.Protocol):
-    """A connection: a head comes, the answer goes, and what else comes is thrown away."""
+    """A connection: a head comes, the answer goes, in the shape its path has among `shapes`, and
+    what else comes is thrown away.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self.shapes = shapes
         self._head = b""
         self._answered = False
         self._end: asyncio.TimerHandle | None = None
@@ -36,8 +40,9 @@ class Waiting(asyncio.Protocol):
             return
         self._head += data
         if ENDS in self._head or len(self._head) > HEAD:
+            shape = self.shapes.get(path_of(self._head), HttpError.body)
             self._answered, self._head = True, b""
-            self._transport.write(raw_reply(LOADING))
+            self._transport.write(raw_reply(LOADING, shape))
             self._transport.write_eof()  # closed at once, unread bytes would take the answer along
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -45,6 +50,13 @@ class Waiting(asyncio.Protocol):
             self._end.cancel()
 
 
-async def answering(sock: socket.socket) -> asyncio.Server:
+def path_of(head: bytes) -> str:
+    """The path in the first line of a head, as far as it can be told."""
+    words = head.partition(b"\r\n")[0].split(b" ")
+    return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
+
+
+async def answering(sock: socket.socket, shapes: Mapping[str, Shape]) -> asyncio.Server:
     """Answers on a port until closed; `sock` itself stays open for who serves after that."""
-    return await asyncio.get_running_loop().create_server(Waiting, sock=sock.dup())
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: Waiting(shapes), sock=sock.dup())

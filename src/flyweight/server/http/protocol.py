@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from flyweight.errors import ConfigError
-from flyweight.server.http.errors import HttpError
+from flyweight.server.http.errors import HttpError, Shape
 from flyweight.server.http.sse import encode
 from flyweight.server.settings import ServerSettings
 
@@ -40,9 +40,9 @@ def room(wanted: int) -> int:
     return found
 
 
-def raw_reply(error: HttpError) -> bytes:
+def raw_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
     """A refusal as bytes, for who never became a request."""
-    body = encode(error.body())
+    body = encode(shape(error))
     named = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
     head = (
         f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n{named}"

@@ -147,6 +147,7 @@ class Counts:
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
         self.offered = self.reasoned = 0  # chats with tools; read for reasoning
         self.seats = 0  # sequences, summed over steps
+        self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
         self.totals = EngineTotals()
         self.http = HttpCounts()

@@ -60,6 +60,7 @@ DRAFTS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("spec_decode_num_draft_tokens", "Guesses computed.", lambda c: c.totals["proposed"]),
     ("spec_decode_num_accepted_tokens", "Guesses that stood.", lambda c: c.totals["accepted"]),
 )
+BY_PLACE = "spec_decode_num_accepted_tokens_per_pos", "Guesses that stood, by place."
 OURS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
     ("steps", "Steps computed.", lambda c: c.totals["steps"]),
     ("busy_seconds", "Seconds within steps.", lambda c: c.busy),
@@ -125,7 +126,7 @@ class Metrics(Collector):
             "block_size": facts.get("block_size"),
             "cache_dtype": facts.get("kv_dtype"),
             "enable_prefix_caching": facts.get("prefix_caching"),
-            "gpu_memory_utilization": None,
+            "gpu_memory_utilization": share(self.client.begin.settings.get("memory_limit")),
             "num_gpu_blocks": facts.get("blocks"),
         }
         names = ("engine", *given)
@@ -171,8 +172,7 @@ class Metrics(Collector):
         ended = "Choices by how they ended."
         yield self._count("vllm:request_success", ended, "finished_reason", counts.reasons)
         places = {str(place): float(n) for place, n in enumerate(counts.totals.places)}
-        name, text = "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that stood, by place."
-        yield self._count(name, text, "position", places)
+        yield self._count("vllm:" + BY_PLACE[0], BY_PLACE[1], "position", places)
         refused = {f"max_num_queued_{word}": self.refused[kind] for kind, word in REFUSED.items()}
         yield self._count("vllm:admission_rejections", "By what was full.", "reason", refused)
 
@@ -218,8 +218,13 @@ class Metrics(Collector):
             ("tokens_predicted", "Tokens of answers.", counts.generation_tokens),
             ("tokens_predicted_seconds", "Seconds of decode.", writing),
             ("n_decode", "Steps computed.", steps),
+            *((name, text, of(counts)) for name, text, of in DRAFTS),
         ):
             yield CounterMetricFamily("llamacpp:" + name, text, value)
+        stood = CounterMetricFamily("llamacpp:" + BY_PLACE[0], BY_PLACE[1], labels=["position"])
+        for place, found in enumerate(counts.totals.places):
+            stood.add_metric((str(place),), found)
+        yield stood
         for name, text, gauge in (
             ("prompt_tokens_seconds", "Prompt tokens a second.", _rate(computed, reading)),
             (
@@ -230,6 +235,7 @@ class Metrics(Collector):
             ("requests_processing", "Sequences being computed.", now.running),
             ("requests_deferred", "Sequences that wait.", now.waiting),
             ("n_busy_slots_per_decode", "Sequences a step.", _rate(counts.seats, steps)),
+            ("n_tokens_max", "Prompt and answer of the longest so far.", counts.longest),
         ):
             yield GaugeMetricFamily("llamacpp:" + name, text, gauge)
 
@@ -263,6 +269,12 @@ class Metrics(Collector):
         family = HistogramMetricFamily(name, text, labels=LABELS)
         family.add_metric(self.labels, buckets(histogram), histogram.sum)
         return family
+
+
+def share(limit: str | int | None) -> float | None:
+    """A limit of memory that is a share of it, by default too, as vLLM's option has it."""
+    text = str(limit).strip()
+    return round(float(text[:-1]) / 100, 9) if text.endswith("%") else None
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:

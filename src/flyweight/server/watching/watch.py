@@ -86,6 +86,7 @@ class Watch:
         counts.most.observe(request.max_tokens if _wanted(request) else 0)
         counts.computed.observe(len(request.tokens) - collector.cached)
         if stream.seen or any(lengths):
+            counts.longest = max(counts.longest, len(request.tokens) + max(lengths))
             self._times(collector)
 
     def _read(self, stream: Stream, collector: VectorCollector) -> None:
@@ -96,6 +97,7 @@ class Watch:
         if event is not None:
             self._prompt(len(collector.tokens), event.cached)
             counts.prompt.observe(len(collector.tokens))
+            counts.longest = max(counts.longest, len(collector.tokens))
             counts.computed.observe(len(collector.tokens) - event.cached)
 
     def _first(self, stream: Stream, news: News) -> None:
