@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.messages import MessagesBody
+from flyweight.server.api.messages import MessagesBody, Turn
 from flyweight.server.api.telling import chat_body
 from http_server import Running
 
@@ -95,6 +95,23 @@ def test_results_of_tools_are_messages_of_their_own(talker: Running) -> None:
     assert (
         counted.json["input_tokens"] == talker.post("/tokenize", {"messages": same}).json["count"]
     )
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"content": "No cat."}, "No cat."),
+        ({"content": "No cat.", "is_error": False}, "No cat."),
+        ({"content": "No cat.", "is_error": True}, "Error: No cat."),
+        ({"content": [{"type": "text", "text": "No cat."}], "is_error": True}, "Error: No cat."),
+        ({"content": "ERROR 7: no cat", "is_error": True}, "ERROR 7: no cat"),
+        ({"is_error": True}, "Error"),
+    ],
+)
+def test_a_model_is_told_of_a_tool_that_failed(result: dict[str, Any], text: str) -> None:
+    given = {"type": "tool_result", "tool_use_id": "t1", **result}
+    (found,) = Turn.model_validate({"role": "user", "content": [given]}).chat()
+    assert found == {"role": "tool", "tool_call_id": "t1", "content": text}
 
 
 @pytest.mark.parametrize(

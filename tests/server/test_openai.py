@@ -76,13 +76,23 @@ def test_what_is_not_there(server: Running) -> None:
     assert got.status == 404 and got.json["error"]["code"] == "model_not_found"
 
 
+def test_keys_that_are_always_null_are_there(server: Running) -> None:
+    prompt = {"prompt": "Once", "max_tokens": 2}
+    talk = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 2}
+    for path, body in (("/v1/completions", prompt), ("/v1/chat/completions", talk)):
+        got = server.post(path, body).json
+        assert got["system_fingerprint"] is None and got["service_tier"] is None
+        events = server.post(path, {**body, "stream": True}).events
+        assert len(events) > 1 and all(one["system_fingerprint"] is None for one in events)
+
+
 def test_the_server_tells_of_itself(server: Running) -> None:
     assert server.get("/health").status == 200 == server.get("/ready").status
     for got in (server.get("/v1/health"), server.get("/ping"), server.post("/ping", {})):
         assert got.status == 200 and got.json == {"status": "ok"}
     server.until(lambda: server.get("/load").json == {"server_load": 0})
     (card,) = server.get("/v1/models").json["data"]
-    assert card["max_model_len"] > 0
+    assert card["max_model_len"] > 0 and card["permission"] == []
     assert server.get(f"/v1/models/{card['id']}").json == card
     assert server.get("/debug/steps").json["steps"]
     assert server.get("/debug/kv").json["sequences"] == []

@@ -73,6 +73,8 @@ def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) 
     assert (got["tokens_predicted"], got["generation_settings"]["n_predict"]) == (5, 5)
     more = {"prompt": "Hi", "ignore_eos": True, "n_predict": -1}
     assert quiet.post("/completion", more).json["tokens_predicted"] > 200, "to the end of the room"
+    assert quiet.post("/generate", {"prompt": "Hi", "seed": 1}).json["tokens"] == 5
+    assert quiet.post("/generate", {"prompt": "Hi", "seed": 1, "max_tokens": 9}).json["tokens"] == 9
     body = {"messages": TALK, "ignore_eos": True}
     usage = quiet.post(CHAT, body).json["usage"]
     assert usage["completion_tokens"] == 5

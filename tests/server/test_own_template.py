@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import chat_model
 from http_server import SERVE, WAIT, started
 
 CHAT = "/v1/chat/completions"
@@ -52,6 +53,18 @@ def test_what_fails_later_is_the_servers_failure(tmp_path: Path) -> None:
         running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
         refused = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
         assert refused.status == 400 and refused.json["error"]["param"] == "messages"
+
+
+def test_what_the_models_own_fails_on_is_named_by_its_kind(tmp_path: Path) -> None:
+    """What it says itself is for the client; Python's words are not."""
+    with started(str(chat_model.write(tmp_path / "late.gguf", LATE))) as running:
+        user = {"role": "user", "content": "Hi"}
+        got = running.post(CHAT, {"messages": [user] * 3, "max_tokens": 1})
+        words = "messages: the model's chat template fails on them (UndefinedError in its line 2)"
+        assert got.status == 400 and got.json["error"]["message"] == words
+        running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
+        got = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
+        assert got.json["error"]["message"] == "messages: the model's chat template fails: no"
 
 
 def test_calls_that_are_none_are_the_clients_mistake(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ class ChatReply(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: None
+    service_tier: None
     choices: list[ChatChoice]
     usage: Usage
     metrics: Object
@@ -60,6 +62,8 @@ class CompletionReply(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: None
+    service_tier: None
     choices: list[CompletionChoice]
     usage: Usage
     metrics: Object
@@ -202,6 +206,7 @@ class Card(TypedDict):
     root: str
     parent: str | None
     max_model_len: int
+    permission: list[Object]
 
 
 class ModelsReply(TypedDict):

@@ -38,7 +38,10 @@ def encoding(library: Tokenizer, text: str, add_special: bool = False) -> Encodi
 
 
 def not_encoded(reason: str) -> RequestError:
-    return RequestError(f"prompt: the model's tokenizer fails on it ({reason})", "prompt")
+    """The library's words are a note of it, for a traceback: clients of a server get none."""
+    found = RequestError("prompt: the model's tokenizer fails on it", "prompt")
+    found.add_note(f"tokenizers: {reason}")
+    return found
 
 
 def not_decoded(reason: str) -> CheckpointError:

@@ -101,4 +101,5 @@ def card(front: Front, name: str) -> dict[str, Any]:
         "root": front.names[0],
         "parent": parent_of(front, name) or None,
         "max_model_len": front.asking.facts.max_model_len,
+        "permission": [],
     }

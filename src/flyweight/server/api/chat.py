@@ -23,7 +23,7 @@ from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.tasks import BeamSearchParams
-from flyweight.text.chat import TemplateFault
+from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import shallow, switches
 from flyweight.text.tools.parser import Reading
 from flyweight.text.tools.xmlcall import types_of
@@ -131,11 +131,12 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
             bounds=front.settings.templates,
             **own,
         )
-    except TemplateFault as fault:
-        if not front.settings.chat_template:
-            raise
+    except TemplateFault as fault:  # whose words are Python's: a client is told the kind
         front.log.event("chat_template", failed=fault.kind, line=fault.line)
-        raise HttpError(500, BROKEN, code="chat_template") from None
+        if front.settings.chat_template:
+            raise HttpError(500, BROKEN, code="chat_template") from None
+        line = "" if fault.line is None else f" in its line {fault.line}"
+        raise RequestError(f"{FAILS} fails on them ({fault.kind}{line})", "messages") from None
     return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 

@@ -51,12 +51,13 @@ class ChatWriter:
             "object": "chat.completion.chunk",
             "created": front.now(),
             "model": body.model or front.names[0],
+            "system_fingerprint": None,
         }
 
     def whole(self) -> dict[str, Any]:
         found = self.collector.output().outputs[: self.body.n or 1]
         choices = [self._whole(choice) for choice in found]
-        head = {**self.head, "object": "chat.completion"}
+        head = {**self.head, "object": "chat.completion", "service_tier": None}
         return {**head, "choices": choices, **self._prompt(), **self._spent()}
 
     def begin(self) -> bytes:

@@ -158,6 +158,7 @@ class CompletionWriter:
             "object": "text_completion",
             "created": front.now(),
             "model": body.model or front.names[0],
+            "system_fingerprint": None,
         }
 
     def whole(self) -> dict[str, Any]:
@@ -171,7 +172,8 @@ class CompletionWriter:
                 if self.body.return_token_ids:
                     one["token_ids"] = choice.token_ids
                 choices.append({**one, **self._prompt(prompt)})
-        return {**self.head, "choices": choices, **spent(self.front, self.collectors)}
+        head = {**self.head, "service_tier": None}
+        return {**head, "choices": choices, **spent(self.front, self.collectors)}
 
     def begin(self) -> bytes:
         return b""

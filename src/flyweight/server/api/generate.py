@@ -43,9 +43,11 @@ class GenerateBody(BaseModel):
 
 async def generate(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), GenerateBody)
-    given = body.model_dump(exclude=BESIDE, exclude_none=True)
+    every = body.model_dump(exclude=BESIDE, exclude_none=True)
+    given = {name: value for name, value in every.items() if name in body.model_fields_set}
+    params = params_of({**every, **front.defaults, **given})
     lane = front.lane(None, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await front.ask([body.prompt], params_of({**front.defaults, **given}), lane)
+    asked = await front.ask([body.prompt], params, lane)
     return await answer(front, request, asked, GenerateWriter, stream=body.stream)
 
 

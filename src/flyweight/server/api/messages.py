@@ -70,7 +70,15 @@ class ToolResult(Part):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[Text], FIRST] | None = None
-    is_error: bool | None = None
+    is_error: bool | None = Field(None, description="Told the model before the content.")
+
+    @property
+    def text(self) -> str:
+        """What the model is told: templates know no mark of failure but its text."""
+        found = joined(self.content)
+        if not self.is_error or found.lower().startswith("error"):
+            return found
+        return f"Error: {found}" if found else "Error"
 
 
 Block = Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
@@ -90,7 +98,7 @@ class Turn(BaseModel):
             return [{"role": self.role, "content": self.content}]
         blocks = self.content
         found: list[dict[str, Any]] = [
-            {"role": "tool", "tool_call_id": one.tool_use_id, "content": joined(one.content)}
+            {"role": "tool", "tool_call_id": one.tool_use_id, "content": one.text}
             for one in blocks
             if isinstance(one, ToolResult)
         ]
