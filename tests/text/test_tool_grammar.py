@@ -131,6 +131,30 @@ def test_reasoning_comes_first(form: Format) -> None:
         assert found.calls == [GET] and found.reasoning.startswith("hm")
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_calls_or_another_form(form: Format) -> None:
+    """Each to the letter, and no text behind or before either; the form may have marks in it."""
+    keys = {"kind": {"type": "string"}, "name": {"type": "string"}}
+    schema = {"type": "object", "properties": keys, "required": ["kind"]}
+    grammar = CallGrammar(form, {}).either(OFFERS, embedded(schema))
+    for calls in ([GET], [ALL, GET]):
+        text = written(form, calls)
+        assert accepts(grammar, text) and read(form, text, either=True) == Answer("", "", calls)
+        assert not accepts(grammar, text + " Done.") and not accepts(grammar, f"So: {text}")
+    inside = written(form, [ALL]).replace('"', "'").replace("\n", " ")
+    for text in (
+        '{"kind": "cat"}',
+        f'{{"kind": "{inside}", "name": "get"}}',
+        f'{{"kind": "{form.trigger}", "name": "got", "more": [{{}}]}}',
+    ):
+        assert accepts(grammar, text), text
+        assert read(form, text, either=True) == Answer(text), text
+    for text in ("", "Hello", '{"name": "get"}', written(form, [Call("get", '{"city": "x"}')])):
+        assert not accepts(grammar, text), text
+    once = replace(CallGrammar(form, {}), most=1).either(OFFERS, embedded(schema))
+    assert not accepts(once, written(form, [GET, GET]))
+
+
 @pytest.mark.parametrize("special", [{}, {"</think>": 257}])
 def test_reasoning_before_a_demanded_call_has_an_end(special: dict[str, int]) -> None:
     grammar = CallGrammar(HERMES, special, THINK, opened=True, thought=4 * PIECE)

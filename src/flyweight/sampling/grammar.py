@@ -90,9 +90,8 @@ def source(outputs: StructuredOutputs) -> str:
     if kind == "choice":
         listed = "|".join(_literal(one) for one in outputs.choice or ())
         return str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
-    schema: Any = {"type": "object"} if kind == "json_object" else json.loads(str(outputs.json))
     try:
-        text = json.dumps(_closed(schema, outputs), allow_nan=False)
+        text = json.dumps(_closed(_schema(outputs), outputs), allow_nan=False)
     except ValueError:
         raise RequestError(f"{NAME}.json has a number that no float can hold", NAME) from None
     return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
@@ -102,8 +101,22 @@ def embedded(schema: dict[str, Any] | bool) -> str:
     """A schema within a Lark grammar: `%json` and what it takes, checked and tightened as other
     schemas are.  Raises `RequestError`.
     """
-    options = _separators(StructuredOutputs(json=schema))
-    return "%json " + json.dumps({**prepared(schema), "x-guidance": options}, allow_nan=False)
+    outputs = StructuredOutputs(json=schema)
+    return _embedded(prepared(schema), outputs)
+
+
+def placed(outputs: StructuredOutputs) -> str:
+    """The same of a constraint whose kind is JSON, with the options that it has."""
+    return _embedded(_closed(_schema(outputs), outputs), outputs)
+
+
+def _embedded(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
+    options = _separators(outputs)
+    return "%json " + json.dumps({**schema, "x-guidance": options}, allow_nan=False)
+
+
+def _schema(outputs: StructuredOutputs) -> Any:
+    return {"type": "object"} if outputs.json is None else json.loads(str(outputs.json))
 
 
 def _closed(schema: Any, outputs: StructuredOutputs) -> dict[str, Any]:

@@ -143,14 +143,15 @@ class Front:
         """
         self._judge(len(prompts), params)
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
-            await self._constrain(params.structured_outputs, schema)
+            await self.constrain(params.structured_outputs, schema)
         left = Event()
         try:
             return await self.aside(self._read, prompts, params, lane, left, told)
         finally:
             left.set()
 
-    async def _constrain(self, outputs: StructuredOutputs, schema: str) -> None:
+    async def constrain(self, outputs: StructuredOutputs, schema: str) -> None:
+        """Raises `RequestError` where that cannot be kept to, `HttpError` where too many ask."""
         try:
             check(outputs, self.settings.schema_bytes, self.settings.schema_depth)
             await self.judges.check(outputs)

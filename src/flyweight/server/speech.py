@@ -102,6 +102,12 @@ class Speech:
         )  # fmt: skip
         return made.demanded(offers) if demanded else made.allowed(offers)
 
+    def either(self, reading: Reading, offers: Sequence[Offer], other: str) -> str:
+        """What an answer may be that calls these tools, or has the `other` form."""
+        assert reading.calls is not None
+        made = CallGrammar(reading.calls, self.special, most=reading.most)
+        return made.either(offers, other)
+
 
 def judge_switches(given: Mapping[str, Any], reads: Collection[frozenset[str] | None]) -> None:
     """Raises `ConfigError` where none of the templates, which read these, reads a variable that is

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flyweight.asking import conversation
 from flyweight.errors import RequestError
-from flyweight.prompts import Asked
+from flyweight.prompts import Asked, Lane
 from flyweight.server.answer import answer
 from flyweight.server.api.beams import wanted_of
 from flyweight.server.api.chatbody import ChatBody
@@ -22,6 +22,7 @@ from flyweight.server.api.renaming import Names, named
 from flyweight.server.api.tools import Tools
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
+from flyweight.structured import StructuredOutputs
 from flyweight.tasks import BeamSearchParams
 from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import shallow, switches
@@ -73,24 +74,56 @@ async def asked_of(
     if params.structured_outputs is not None:
         reading = front.speech.held(reading, params.structured_outputs)
     params = spoken(front, body, params, reading)
-    if params.structured_outputs is None:
-        place = "tools"
-        room = params.max_tokens or front.asking.facts.max_model_len
-        form = await front.aside(tools.constraint, front.speech, reading, room)
-        params = replace(params, structured_outputs=form)
+    form = params.structured_outputs
+    if form is None:
+        asked = await called(front, tools, prompt, params, lane, reading)
     elif tools.wanted:
         raise RequestError(
             "tool_choice asks for a call, and response_format or structured_outputs for something "
             "else; leave one of them out",
             "tool_choice",
         )
-    try:
+    else:
         asked = await front.ask([prompt], params, lane, place)
-    except RequestError as error:
-        raise tools.blamed(error, params.structured_outputs) from None
+        if tools.beside(form, reading):
+            reading = replace(reading, either=True)
+            asked = await either(front, tools, asked, reading, form)
     front.counts.offered += bool(tools.all)
     front.counts.reasoned += reading.reasoning is not None
     return asked, reading
+
+
+async def called(
+    front: Front,
+    tools: Tools,
+    prompt: dict[str, Any],
+    params: SamplingParams,
+    lane: Lane,
+    reading: Reading,
+) -> list[Asked]:
+    """A prompt whose answer is held to what its calls must be, and to nothing else."""
+    room = params.max_tokens or front.asking.facts.max_model_len
+    form = await front.aside(tools.constraint, front.speech, reading, room)
+    try:
+        return await front.ask([prompt], replace(params, structured_outputs=form), lane, "tools")
+    except RequestError as error:
+        raise tools.blamed(error, form) from None
+
+
+async def either(
+    front: Front, tools: Tools, asked: list[Asked], reading: Reading, form: StructuredOutputs
+) -> list[Asked]:
+    """Prompts whose answers were held to a form (with which nothing is wrong), and now may be calls
+    instead.  Raises `RequestError`.
+    """
+    made = await front.aside(tools.either, front.speech, reading, form)
+    if made is None:
+        return asked
+    try:
+        await front.constrain(made, "tools")
+    except RequestError as error:
+        raise tools.blamed(error, made) from None
+    return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
 
 
 def offered(front: Front, body: ChatBody) -> Tools:

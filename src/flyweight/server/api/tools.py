@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flyweight.errors import RequestError, nearest
 from flyweight.sampling.fields import fields
-from flyweight.sampling.grammar import embedded
+from flyweight.sampling.grammar import embedded, placed
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.structured import LONGEST, NAME, StructuredOutputs
+from flyweight.text.tools.envelope import KEYS
 from flyweight.text.tools.formats import Format
 from flyweight.text.tools.grammar import Offer
 from flyweight.text.tools.parser import Reading
@@ -185,21 +186,64 @@ class Tools:
                 "tool_choice: this server was told not to read calls (--tool-call-parser none)",
                 "tool_choice" if self.wanted else "tools",
             )
-        places = {name: i for i, name in enumerate(self.all)}
-        demanded = bool(self.wanted)
-        offers = [
-            _offer(one, reading.calls, demanded or bool(one.strict), places[one.name])
-            for one in offered
-        ]
         thought = None if room is None else room * LETTERS * self.share // 100
-        made = speech.grammar(reading, offers, demanded=demanded, thought=thought)
-        if len(made) > LONGEST:
+        offers, demanded = self._offers(reading.calls), bool(self.wanted)
+        return _kept(speech.grammar(reading, offers, demanded=demanded, thought=thought))
+
+    def beside(self, form: StructuredOutputs, reading: Reading) -> bool:
+        """Whether the answer may be calls instead of this form.  One that is no JSON says itself
+        whether there are any.
+        """
+        return bool(reading.calls and self.all) and form.kind in ("json", "json_object")
+
+    def either(
+        self, speech: Speech, reading: Reading, form: StructuredOutputs
+    ) -> StructuredOutputs | None:
+        """What the answer must be where calls have a place beside a form of JSON; none where the
+        form has them in it.  Raises `RequestError`.
+        """
+        assert reading.calls is not None
+        if reading.calls.bare and not _unlike(form):
+            if form.kind == "json_object" and not any(one.strict for one in self._offered):
+                return None
             raise RequestError(
-                f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
-                f"{LONGEST}; declare fewer, or name one in tool_choice",
+                "tools: this model writes a call as bare JSON, from which the form that is asked "
+                "for cannot be told; allowed beside tools: the schema of an object that requires "
+                f"another field than {', '.join(sorted(KEYS))}; or leave one of them out",
                 "tools",
             )
-        return StructuredOutputs(grammar=made)
+        return _kept(speech.either(reading, self._offers(reading.calls), placed(form)))
+
+    def _offers(self, form: Format) -> list[Offer]:
+        """Those that may be called, as a grammar has them.  Raises `RequestError`."""
+        places = {name: i for i, name in enumerate(self.all)}
+        demanded = bool(self.wanted)
+        return [
+            _offer(one, form, demanded or bool(one.strict), places[one.name])
+            for one in self._offered
+        ]
+
+
+def _kept(made: str) -> StructuredOutputs:
+    """A grammar of calls.  Raises `RequestError` where it is too long."""
+    if len(made) > LONGEST:
+        raise RequestError(
+            f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
+            f"{LONGEST}; declare fewer, or name one in tool_choice",
+            "tools",
+        )
+    return StructuredOutputs(grammar=made)
+
+
+def _unlike(form: StructuredOutputs) -> bool:
+    """Whether nothing of this form reads as a call that is bare JSON: a field that must be there is
+    none of a call's.
+    """
+    schema = {} if form.json is None else json.loads(str(form.json))
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    required = schema.get("required")
+    return isinstance(required, list) and any(name not in KEYS for name in required)
 
 
 def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:

@@ -17,7 +17,7 @@ from flyweight.text.tools.xmlcall import Types, XmlCall
 
 class CallSplitter:
     """`names` are the tools there are, `typed` the types of their parameters; calls beyond `most`
-    are left out.
+    are left out; where it is `either`, what does not begin with a call has none.
     """
 
     def __init__(
@@ -26,8 +26,11 @@ class CallSplitter:
         names: frozenset[str],
         most: int | None = None,
         typed: Mapping[str, Types] | None = None,
+        *,
+        either: bool = False,
     ) -> None:
         self.form, self.names, self.most, self.typed = form, names, most, typed or {}
+        self.either = either
         self.calls = 0  # that are whole
         self._index = 0  # of the next call
         self._begun = False  # whether its name was told
@@ -37,7 +40,9 @@ class CallSplitter:
         self._space: list[str] = []  # blanks that are content where content follows
         self._raw: list[str] = []  # since the last content or whole call
         self._out: list[Delta] = []
-        self._want: Callable[[str, int], int] = self._begin if form.bare else self._content
+        self._want: Callable[[str, int], int] = self._content
+        if form.bare or either:
+            self._want = self._begin
 
     def push(self, text: str) -> list[Delta]:
         """What is new."""
@@ -68,15 +73,18 @@ class CallSplitter:
     # --- content ---
 
     def _begin(self, text: str, at: int) -> int:
-        """The beginning of an answer that may be a call itself."""
+        """The beginning of an answer that may be a call itself, or is one or has none."""
         if text[at] in BLANKS:
             return self._skip(text, at, self._space)
+        if self.either and self.form.trigger.startswith(text[at]):
+            self._matched, self._want = 1, self._trigger
+            return at + 1
         bare = text[at] == "{" or (text[at] == "[" and self.form.listed)
-        self._want = self._opening if bare else self._content
+        self._want = self._opening if bare and self.form.bare else self._content
         return at
 
     def _content(self, text: str, at: int) -> int:
-        mark = self.form.trigger[:1]
+        mark = "" if self.either and not self.calls else self.form.trigger[:1]
         found = text.find(mark, at) if mark else -1
         if found < 0:
             self._say(text[at:])

@@ -45,14 +45,11 @@ class CallGrammar:
 
     def demanded(self, offers: Sequence[Offer]) -> str:
         """Answers that are calls."""
-        count = MOST_CALLS if self.most is None else min(self.most, MOST_CALLS)
-        form = self.form
-        if not self._repeats:
-            calls = self._section(count) if form.bare else f"trigger {self._section(count)}"
-        else:
-            call = f"trigger {self._section(1)}"
-            calls = f"{call} {_more(f'GAP {call}' if form.closer else call, count)}"
-        return self._written(f"start: {self._thought}({calls})", offers)
+        return self._written(f"start: {self._thought}({self._calls})", offers)
+
+    def either(self, offers: Sequence[Offer], other: str) -> str:
+        """Answers that are calls or of the `other` form, from their first character on."""
+        return self._written(f"start: {self._calls} | form\nform: {other}", offers, split=True)
 
     def allowed(self, offers: Sequence[Offer]) -> str:
         """Answers of any kind; from where a call begins it is one of these."""
@@ -75,6 +72,16 @@ class CallGrammar:
         head = _until("head", "FIRST", self._mark(self.form.trigger))
         start = f"start: {self._thought}({calls})"
         return self._written(f"{start}\n{lead}\n{head}\n{first}", offers)
+
+    @property
+    def _calls(self) -> str:
+        """Calls and nothing else."""
+        count = MOST_CALLS if self.most is None else min(self.most, MOST_CALLS)
+        form = self.form
+        if not self._repeats:
+            return self._section(count) if form.bare else f"trigger {self._section(count)}"
+        call = f"trigger {self._section(1)}"
+        return f"{call} {_more(f'GAP {call}' if form.closer else call, count)}"
 
     @property
     def _repeats(self) -> bool:
@@ -113,7 +120,10 @@ class CallGrammar:
         # SentencePiece's models were taught a space after a special token.
         return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
 
-    def _written(self, start: str, offers: Sequence[Offer]) -> str:
+    def _written(self, start: str, offers: Sequence[Offer], *, split: bool = False) -> str:
+        """`split`: a call's head is cut into the words that other JSON has, as the lexer takes the
+        longest one and never goes back.
+        """
         lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/", r'GAP: "\n"']
         if self.form.trigger:
             lines.append(f"trigger: {self._mark(self.form.trigger)}")
@@ -121,7 +131,7 @@ class CallGrammar:
             lines += self._inner(self.marks.closing)
         lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
         for i, offer in enumerate(offers):
-            lines += self._one(i, offer)
+            lines += self._one(i, offer, split)
         return "\n".join(lines) + "\n"
 
     def _inner(self, closing: str) -> list[str]:
@@ -138,7 +148,7 @@ class CallGrammar:
         return [f"inner: {pieces} {mark}", "piece: PLAIN | BEGUN", f"PLAIN: {plain}",
                 f"BEGUN: {begun}"]  # fmt: skip
 
-    def _one(self, i: int, offer: Offer) -> list[str]:
+    def _one(self, i: int, offer: Offer, split: bool) -> list[str]:
         name = offer.name
         if self.form.tagged:
             return tagged(i, name, offer.fields)
@@ -148,8 +158,9 @@ class CallGrammar:
         if self.form.heads:
             head = f"{json.dumps(name)} {self._mark('[ARGS]')}"
             return [f"one_{i}: {head} arguments_{i}", arguments]
-        begun = f'{{"name": {json.dumps(name)}, "{self.form.arguments}": '
-        return [f'one_{i}: {json.dumps(begun)} arguments_{i} "}}"', arguments]
+        words = ("{", '"name"', ": ", json.dumps(name), ", ", f'"{self.form.arguments}"', ": ")
+        head = " ".join(map(json.dumps, words)) if split else json.dumps("".join(words))
+        return [f'one_{i}: {head} arguments_{i} "}}"', arguments]
 
     def _mark(self, mark: str) -> str:
         """A mark as a token where it is a special one, else as text."""

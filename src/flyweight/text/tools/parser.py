@@ -17,7 +17,7 @@ from flyweight.text.tools.xmlcall import Types
 class Reading:
     """How an answer is to be read: `tools` by their names, at most `most` calls; `opened`: the
     prompt ended inside reasoning; `typed`: the types of the tools' parameters, for a format that
-    does not tell a string from a number.
+    does not tell a string from a number; `either`: an answer begins with a call or has none.
     """
 
     calls: Format | None = None
@@ -26,6 +26,7 @@ class Reading:
     reasoning: Marks | None = None
     opened: bool = False
     typed: Mapping[str, Types] = field(default_factory=dict)
+    either: bool = False
 
     @property
     def plain(self) -> bool:
@@ -41,7 +42,9 @@ class AnswerParser:
         self._reasoning = None if marks is None else ReasoningSplitter(marks, reading.opened)
         self._calls = (
             None if form is None or not reading.tools
-            else CallSplitter(form, reading.tools, reading.most, reading.typed)
+            else CallSplitter(
+                form, reading.tools, reading.most, reading.typed, either=reading.either
+            )
         )  # fmt: skip
 
     @property
