@@ -181,7 +181,14 @@ def conversation(
     more than `longest` tokens is refused, unread for the most part.
     """
     from flyweight.text.chat import choose, render  # Jinja is for chats alone
-    from flyweight.text.messages import declared, prepared, shallow, text_only, whole_calls
+    from flyweight.text.messages import (
+        declared,
+        one_text,
+        prepared,
+        shallow,
+        text_only,
+        whole_calls,
+    )
 
     listed = declared("tools", tools)
     if variables.get("documents") is not None:
@@ -197,5 +204,5 @@ def conversation(
     ids = encoded(tokenizer, text, longest, add_special=add_special)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
     if variables.get("continue_final_message") is True:
-        made["continued"] = messages[-1].get("content")
+        made["continued"] = one_text(messages[-1].get("content"))
     return made

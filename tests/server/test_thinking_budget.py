@@ -69,6 +69,19 @@ def test_what_is_not_reached_changes_nothing(thinker: Running) -> None:
         assert said(thinker, thinking_token_budget=budget)["token_ids"] == free["token_ids"]
 
 
+def test_a_message_that_goes_on_is_the_same_in_parts(thinker: Running) -> None:
+    """Its echo, the thought it has begun, and what that has spent."""
+    parts = [{"type": "text", "text": one} for one in ("So:", "<think> A cat")]
+    found = []
+    for content in ("So:\n<think> A cat", parts):
+        talk = [*TALK, {"role": "assistant", "content": content, "prefix": True}]
+        more = {"messages": talk, "add_generation_prompt": False, "thinking_token_budget": 6}
+        found.append(said(thinker, **more, echo=True))
+    assert found[0] == found[1]
+    message = found[1]["message"]
+    assert message["reasoning"] and message["content"].startswith("So:\n<think> A cat")
+
+
 def test_every_choice_has_a_budget_of_its_own(thinker: Running) -> None:
     body = {**ASKED, "temperature": 1, "seed": 1, "n": 3, "thinking_token_budget": 4}
     found = thinker.post(CHAT, body).json["choices"]

@@ -208,6 +208,16 @@ def aliased(message: dict[str, Any]) -> dict[str, Any]:
     return {"thinking": found, **message, "reasoning_content": found}
 
 
+def one_text(content: Any) -> str | None:
+    """A message's content as one text, a line for each of its parts; none where it is no text."""
+    if not isinstance(content, list | tuple):
+        return content if isinstance(content, str) else None
+    texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    if len(texts) != len(content) or not all(isinstance(text, str) for text in texts):
+        return None
+    return "\n".join(map(str, texts))
+
+
 def _takes_parts(template: str) -> bool:
     """Whether a template looks at the parts of a message's content: a loop over it."""
     try:
@@ -248,10 +258,8 @@ def _one_text(message: Message) -> Message:
     parts = message.get("content")
     if not isinstance(parts, list | tuple):
         return message
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-    if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
-        return message
-    return {**message, "content": "\n".join(map(str, texts))}
+    text = one_text(parts)
+    return message if text is None else {**message, "content": text}
 
 
 def _arguments(message: Message) -> Message:

@@ -13,6 +13,7 @@ from flyweight.server.api.sampling import IDLE, Sampling, alternatives, listing
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import FIRST, limited
 from flyweight.server.settings import MOST_TOOLS
+from flyweight.text.messages import one_text
 from flyweight.types import MAX_LOGPROBS
 
 Switch = Annotated[str, Field(max_length=64)]
@@ -117,8 +118,7 @@ class ChatBody(Sampling):
     @property
     def continued(self) -> str | None:
         """What the answer goes on with."""
-        last = self.messages[-1].content
-        return last if self.goes_on and isinstance(last, str) else None
+        return one_text(self.messages[-1].chat().get("content")) if self.goes_on else None
 
     @property
     def most(self) -> int | None:
