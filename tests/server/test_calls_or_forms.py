@@ -109,7 +109,7 @@ def test_calls_without_a_mark(bare: Running) -> None:
     more = {**beginning(bare, "name"), "parallel_tool_calls": False}
     (call,) = asked(bare, **more)["message"]["tool_calls"]
     weather(json.loads(call["function"]["arguments"]))
-    more = {**beginning(bare, "kind"), "tools": [WEATHER]}
+    more = {**beginning(bare, "k"), "tools": [WEATHER]}
     found = asked(bare, **more)
     assert "tool_calls" not in found["message"]
     pet(found["message"]["content"])

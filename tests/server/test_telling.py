@@ -19,14 +19,16 @@ READING = Reading(HERMES, frozenset({"look"}), reasoning=THINK)
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "cat"}}</tool_call>'
 
 
-def piece(text: str, finish: str | None = None) -> Piece:
-    return Piece(0, text, [], None, finish, None)
+def piece(text: str, finish: str | None = None, reason: int | str | None = None) -> Piece:
+    return Piece(0, text, [], None, finish, reason)
 
 
-def steps(text: str, size: int, finish: str = "stop") -> tuple[list[Step], int]:
+def steps(
+    text: str, size: int, finish: str = "stop", reason: int | str | None = None
+) -> tuple[list[Step], int]:
     telling = Telling(READING)
     pieces = [piece(text[i : i + size]) for i in range(0, len(text), size)]
-    found = [step for one in [*pieces, piece("", finish)] for step in telling.steps(one)]
+    found = [step for one in [*pieces, piece("", finish, reason)] for step in telling.steps(one)]
     return found, telling.calls
 
 
@@ -70,10 +72,21 @@ def test_a_call_that_goes_wrong_is_not_whole_and_its_text_follows(size: int) -> 
     assert arguments == '{"at": "cat"' and calls == 0
 
 
-def test_a_call_that_is_cut_off_is_not_whole() -> None:
-    found, _ = steps(CALL[:-16], 4, "length")
-    ((kind, arguments, whole),) = blocks(found)
+@pytest.mark.parametrize(("finish", "reason"), [("length", None), ("stop", "at"), ("stop", 7)])
+def test_a_call_that_is_cut_off_is_not_whole(finish: str, reason: int | str | None) -> None:
+    """At a limit, a stop string or a stop token of the caller's."""
+    found, calls = steps(CALL + CALL[:-16], 4, finish, reason)
+    first, (kind, arguments, whole) = blocks(found)
+    assert first == (Kind.NAME, '{"at": "cat"}', True)
     assert (kind, whole) == (Kind.NAME, False) and arguments.startswith('{"at": "c')
+    assert calls == 0
+
+
+def test_a_stop_behind_a_call_leaves_it_whole() -> None:
+    found, calls = steps(CALL + " So", 3, "stop", "we")
+    assert [kind for kind, _, _ in blocks(found)] == [Kind.NAME, Kind.CONTENT] and calls == 1
+    found, calls = steps(CALL.removesuffix("</tool_call>"), 3, "stop", "</tool_call>")
+    assert blocks(found) == [(Kind.NAME, '{"at": "cat"}', True)] and calls == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flyweight.results import CompletionOutput, Logprob
 from flyweight.server.answer import texts
 from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.scores import Spelling, chat_scores, prompt_scores
+from flyweight.server.api.telling import cut_off
 from flyweight.server.api.usage import RunningUsage, spent
 from flyweight.server.bundle import Bundle
 from flyweight.server.front import Front
@@ -127,7 +128,7 @@ class ChatWriter:
     def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
         parser = AnswerParser(self.reading)
         finish = choice.finish_reason
-        deltas = parser.push(choice.text) + parser.finish(finish != "stop")
+        deltas = parser.push(choice.text) + parser.finish(cut_off(finish, choice.stop_reason))
         one: dict[str, Any] = {
             "index": choice.index,
             "message": self._message(Answer.of(deltas)),
@@ -164,7 +165,7 @@ class ChatWriter:
             parser = self._parser(piece.choice)
             deltas = parser.push(piece.text)
             if finish is not None:
-                deltas += parser.finish(finish != "stop")
+                deltas += parser.finish(cut_off(finish, piece.reason))
                 finish = _finish(finish, parser)
             delta = self._delta(deltas)
         body = self.body

@@ -60,10 +60,11 @@ class MessageWriter:
         (choice,) = self.collector.output().outputs
         self.finish, self.reason = choice.finish_reason, choice.stop_reason
         said = told(self.reading, choice)
+        half = any(arguments_of(call) is None for call in said.calls)
         return {
             **self.head,
             "content": blocks_of(said),
-            **self._stopped(len(said.calls)),
+            **self._stopped(0 if half else len(said.calls)),
             "usage": spent(self.collector),
             **timed(self.front, self.collector),
         }

@@ -43,7 +43,7 @@ class Telling:
 
     @property
     def calls(self) -> int:
-        """Calls that are whole."""
+        """Calls that are whole; none where the answer was cut off within one."""
         return self._parser.calls
 
     def steps(self, piece: Piece) -> list[Step]:
@@ -70,7 +70,7 @@ class Telling:
             return [Delta(Kind.CONTENT, piece.text)] if piece.text else []
         found = self._parser.push(piece.text) if piece.text else []
         if piece.finish is not None:
-            found += self._parser.finish(cut=piece.finish != "stop")
+            found += self._parser.finish(cut_off(piece.finish, piece.reason))
         return found
 
     def _closed(self, *, whole: bool = True) -> list[Step]:
@@ -88,7 +88,14 @@ def told(reading: Reading, choice: CompletionOutput) -> Answer:
         return Answer(content=choice.text)
     parser = AnswerParser(reading)
     deltas = parser.push(choice.text)
-    return Answer.of(deltas + parser.finish(cut=choice.finish_reason != "stop"))
+    return Answer.of(deltas + parser.finish(cut_off(choice.finish_reason, choice.stop_reason)))
+
+
+def cut_off(finish: str | None, reason: int | str | None) -> bool:
+    """Whether an answer was ended by a limit, or by a stop of the caller's (the `reason`), wherever
+    the model was; not by the model.
+    """
+    return finish != "stop" or reason is not None
 
 
 def arguments_of(call: Call) -> msgspec.Raw | None:

@@ -32,6 +32,7 @@ class CallSplitter:
         self.form, self.names, self.most, self.typed = form, names, most, typed or {}
         self.either = either
         self.calls = 0  # that are whole
+        self.half = False  # whether the answer was cut off within one
         self._index = 0  # of the next call
         self._begun = False  # whether its name was told
         self._reader: CallReader = Envelope(names)
@@ -60,7 +61,7 @@ class CallSplitter:
         if self._want == self._trigger:
             self._say(self.form.trigger[: self._matched])
         elif cut and self._begun:
-            self.calls += 1
+            self.half = True
             self._space.clear()
         elif cut and self._want in (self._between, self._closer):
             self._raw.clear()

@@ -49,8 +49,8 @@ class AnswerParser:
 
     @property
     def calls(self) -> int:
-        """Calls that are whole."""
-        return 0 if self._calls is None else self._calls.calls
+        """Calls that are whole; none where the answer was cut off within one."""
+        return 0 if self._calls is None or self._calls.half else self._calls.calls
 
     def push(self, text: str) -> list[Delta]:
         """What is new."""
