@@ -1,5 +1,5 @@
 """Tools beside a form of JSON: an answer is calls or the form, whichever the model begins, in every
-dialect; where the two look alike, that is refused.
+dialect; where the two look alike, that is refused.  And calls that a stop of the caller's ends.
 """
 
 import json
@@ -153,3 +153,18 @@ def test_a_tool_that_is_wrong_is_to_blame(caller: Running) -> None:
 def test_a_form_that_spells_calls_has_them(caller: Running) -> None:
     found = asked(caller, response_format=None, structured_outputs={"choice": [CALL]})
     assert len(found["message"]["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("stop", [{"stop": "ome"}, {"stop": ["</tool_call>"]}])
+def test_a_stop_within_a_call_cuts_it_off(caller: Running, stop: dict[str, Any]) -> None:
+    """What there is of it is a call still, and the answer ends with calls where it is whole."""
+    given = {"structured_outputs": {"choice": [CALL]}, "tools": [WEATHER], **stop}
+    found = asked(caller, response_format=None, **given)
+    (call,) = found["message"]["tool_calls"]
+    whole = stop["stop"] != "ome"
+    assert call["function"]["arguments"] == ('{"city": "Rome"}' if whole else '{"city": "R')
+    assert found["message"]["content"] is None
+    assert found["finish_reason"] == ("tool_calls" if whole else "stop")
+    streamed, finish = joined(caller.post(CHAT, {"messages": TALK, "stream": True, **given}).events)
+    assert finish == found["finish_reason"] and not streamed.get("content")
+    assert [c["arguments"] for c in streamed["tool_calls"]] == [call["function"]["arguments"]]

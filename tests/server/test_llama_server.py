@@ -130,3 +130,8 @@ def test_a_draw_can_be_repeated(server: Running) -> None:
     again = server.post("/completion", {**body, "seed": seed}).json
     assert [one["content"] for one in again] == [one["content"] for one in first]
     assert again[0]["generation_settings"]["seed"] == seed
+
+
+def test_refusals_have_its_names(server: Running) -> None:
+    error = server.post("/completion", {"prompt": ["a"] * 17, "n_cmpl": 128}).json["error"]
+    assert error["param"] == "n_cmpl" and error["message"].startswith("n_cmpl: 2176 choices")

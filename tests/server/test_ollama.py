@@ -143,3 +143,19 @@ def test_log_probabilities_out_of_range_are_refused(
         for raw in ({}, {"raw": True}) if path == "/api/generate" else ({},):
             got = talker.post(path, {"model": model(talker), **said, **raw, **scored})
             assert got.status == 400 and list(scored)[-1] in got.json["error"], got.body
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [({"think": True}, "think = True"), ({"think": "high"}, "think = 'high'"),
+     ({"system": "Be kind."}, "system has 8 characters")],
+)  # fmt: skip
+def test_a_raw_prompt_has_no_template_to_be_asked(
+    talker: Running, field: dict[str, Any], words: str
+) -> None:
+    body = {"model": model(talker), "prompt": "A cat", "raw": True, "stream": False}
+    got = talker.post("/api/generate", {**body, **field, "options": GREEDY})
+    assert got.status == 400 and got.json["error"].startswith(words), got.body
+    assert "raw = true" in got.json["error"]
+    nothing = {"think": False, "system": ""}
+    assert talker.post("/api/generate", {**body, **nothing, "options": GREEDY}).status == 200

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flyweight.server.api.responses import ResponseBody, messages
 from http_server import Running
 
 GREEDY = {"temperature": 0, "max_output_tokens": 16}
@@ -138,3 +139,32 @@ def test_a_format_is_kept_to(talker: Running) -> None:
     got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": bad}})
     assert got.status == 400
     assert "text.format.schema: at '#': the keyword 'not'" in got.json["error"]["message"]
+
+
+def test_an_answer_that_goes_in_circles_is_incomplete(talker: Running) -> None:
+    found = {"max_pattern_size": 3, "min_count": 4}
+    body = {"input": "A cat sat.", "allowed_token_ids": [300], "ignore_eos": True,
+            "max_output_tokens": 20, "repetition_detection": found}  # fmt: skip
+    events = talker.post("/v1/responses", {**body, "stream": True}).events
+    assert events[-1]["type"] == "response.incomplete"
+    for got in (talker.post("/v1/responses", body).json, events[-1]["response"]):
+        assert got["status"] == "incomplete" == got["output"][-1]["status"]
+        assert got["incomplete_details"] == {"reason": "repetition"}
+        assert got["usage"]["output_tokens"] == 4
+
+
+def thought(text: str) -> dict[str, Any]:
+    part = {"type": "reasoning_text", "text": text}
+    return {"type": "reasoning", "id": "rs_1", "summary": [], "content": [part]}
+
+
+def test_what_was_thought_stays_in_its_turn() -> None:
+    """Reasoning whose answer never came is no part of the next one, and is not left out."""
+    said = {"type": "message", "role": "assistant", "content": "Yes."}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = [thought("a"), *TALK, thought("b"), said, thought("c"), call, *TALK, thought("d")]
+    talk = messages(ResponseBody.model_validate({"input": items}).input)  # type: ignore[arg-type]
+    empty = {"role": "assistant", "content": ""}
+    assert [one.get("reasoning") for one in talk] == ["a", None, "b", "c", None, "d"]
+    assert talk[0] == {**empty, "reasoning": "a"} and talk[2]["content"] == "Yes."
+    assert talk[3]["tool_calls"] and talk[-1] == {**empty, "reasoning": "d"}

@@ -63,6 +63,18 @@ def test_reasoning_is_closed_after_its_budget(thinker: Running, budget: int) -> 
         assert joined == (kept["message"].get(name) or "")
 
 
+def test_a_response_is_cut_off_in_its_last_item(thinker: Running) -> None:
+    """The thought before it is complete, whole and in a stream, however the steps come."""
+    body = {"input": "A cat sat.", "temperature": 0, "ignore_eos": True,
+            "thinking_token_budget": 4, "max_output_tokens": 40}  # fmt: skip
+    for more in (body, {**body, "max_output_tokens": 3}):
+        whole = thinker.post("/v1/responses", more).json
+        last = thinker.post("/v1/responses", {**more, "stream": True}).events[-1]["response"]
+        told = [[item["status"] for item in one["output"]] for one in (whole, last)]
+        first = [] if more["max_output_tokens"] == 3 else ["completed"]
+        assert told == [[*first, "incomplete"]] * 2
+
+
 def test_what_is_not_reached_changes_nothing(thinker: Running) -> None:
     free = said(thinker)
     for budget in (40, -1, None):

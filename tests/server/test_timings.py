@@ -264,3 +264,21 @@ def test_strangers_learn_where_prompts_part_to_the_block_only() -> None:
         ask("one", story, cache_salt="ours")
         assert ask("one", changed, cache_salt="ours")["diverged_at"] > told["diverged_at"]
         assert ask("two", changed, cache_salt="else")["reason"] == "new_salt"
+
+
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [("/v1/completions", {"prompt": "Once"}), ("/v1/chat/completions", {"messages": TALK})],
+)
+def test_usage_as_it_runs_is_in_every_chunk(
+    talker: Running, path: str, ask: dict[str, Any]
+) -> None:
+    """The chunk that names the role comes before the tokens of its choice."""
+    body = {**ask, "n": 2, "max_tokens": 6, "ignore_eos": True, "stream": True,
+            "stream_options": {"continuous_usage_stats": True}}  # fmt: skip
+    events = talker.post(path, body).events
+    made = [event["usage"]["completion_tokens"] for event in events]
+    assert made == sorted(made) and made[-1] == 12
+    if "messages" in ask:
+        roles = [e for e in events if e["choices"] and "role" in e["choices"][0]["delta"]]
+        assert len(roles) == 2 and roles[0] is events[0] and made[0] == 0

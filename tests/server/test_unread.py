@@ -130,6 +130,14 @@ def test_what_answers_tell_is_bounded() -> None:
             "logprobs": True,
             "top_logprobs": 6,
         }
-        got = server.post("/v1/chat/completions", {**talk, "max_tokens": 10, "n": 4})
-        assert got.status == 400 and "--max-answer-scores" in got.json["error"]["message"]
+        asked = {**talk, "max_tokens": 10, "n": 4}
+        own = {"prompt": "Once", "n_predict": 10, "n_cmpl": 4, "n_probs": 6}
+        for where, given, name in (
+            ("/v1/chat/completions", asked, "top_logprobs"),
+            ("/completion", own, "n_probs"),
+        ):
+            got = server.post(where, given)
+            assert got.status == 400 and got.json["error"]["param"] == name, got.body
+            assert got.json["error"]["message"].startswith(f"{name} = 6 may tell 280 ")
+            assert "--max-answer-scores" in got.json["error"]["message"]
         assert server.post(path, {**body, "max_tokens": 400}).status == 200

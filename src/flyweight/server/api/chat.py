@@ -38,7 +38,7 @@ BROKEN = (
 
 async def chat(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
-    with named(("prompt", "messages")):
+    with named(("prompt", "messages"), *counted(body.top_logprobs)):
         asked, reading = await asked_of(front, request, body, front.defaults)
     return await answer(
         front,
@@ -47,6 +47,11 @@ async def chat(front: Front, request: Request) -> Response:
         lambda bundle: ChatWriter(front, body, bundle, reading),
         stream=bool(body.stream),
     )
+
+
+def counted(alternatives: int | None) -> Names:
+    """The name of a number of log-probabilities, where a body has it beside `logprobs`."""
+    return (("logprobs", "top_logprobs"),) if alternatives else ()
 
 
 async def asked_of(

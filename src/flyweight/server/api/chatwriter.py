@@ -74,6 +74,8 @@ class ChatWriter:
             prompt_facts = {} if self.begun else self._prompt()
             self.begun.add(piece.choice)
             delta = {"role": "assistant", "content": self.echo}
+            if self.running is not None:
+                prompt_facts["usage"] = self.running.told(less=len(piece.tokens))
             first = event({**self.head, "choices": [_choice(piece.choice, delta)], **prompt_facts})
         if self.bare and piece.finish is None:
             return first + self._plain(piece.choice, piece.text)

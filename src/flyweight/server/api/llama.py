@@ -17,6 +17,7 @@ from flyweight.errors import RequestError
 from flyweight.prompts import encoded, too_long
 from flyweight.server.answer import answer, texts
 from flyweight.server.api.formats import Source, grammar_in, schema_in
+from flyweight.server.api.renaming import named
 from flyweight.server.api.sampling import (
     Bias,
     Explain,
@@ -39,6 +40,12 @@ from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
 from flyweight.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "max_tokens": None}
+NAMES = (
+    ("n", "n_cmpl"),
+    ("max_tokens", "n_predict"),
+    ("logprobs", "n_probs"),
+    ("repetition_penalty", "repeat_penalty"),
+)
 NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
@@ -142,11 +149,13 @@ class LlamaBody(Options):
 
 async def completion(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), LlamaBody)
-    params = params_of(await front.aside(body.wanted, front.defaults, front.tokenizer))
     prompts = body.prompts(front)
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
     lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
-    asked = await front.ask(prompts, params, lane, "grammar" if body.grammar else "json_schema")
+    with named(*NAMES):
+        params = params_of(await front.aside(body.wanted, front.defaults, front.tokenizer))
+        place = "grammar" if body.grammar else "json_schema"
+        asked = await front.ask(prompts, params, lane, place)
     return await answer(
         front,
         request,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from flyweight.collect import Piece
 from flyweight.prompts import Asked
 from flyweight.server.answer import answer, texts
-from flyweight.server.api.chat import asked_of
+from flyweight.server.api.chat import asked_of, counted
 from flyweight.server.api.heard import thinking
 from flyweight.server.api.ollamabody import (
     OllamaBody,
@@ -65,11 +65,12 @@ async def generate(front: Front, request: Request) -> Response:
     if not body.prompt:
         return loaded(body, {"response": ""})
     if body.raw or front.tokenizer.chat_template is None:
+        body.check_raw()
         given = body.wanted(front)
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], Reading()
-        with named(*NAMES):
+        with named(*NAMES, *counted(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
             asked = await front.ask(prompts, params, lane, "format")
     else:
@@ -103,7 +104,7 @@ async def conversed(
         given.update(logprobs=True, top_logprobs=body.most)
     if tools:
         given["tools"] = [declared(tool) for tool in tools]
-    with named(*NAMES):
+    with named(*NAMES, *counted(body.top_logprobs)):
         same = chat_body({"messages": talk, **body.lane(front), **given})
         defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
         return await asked_of(front, request, same, defaults, "format", NAMES)

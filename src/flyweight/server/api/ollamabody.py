@@ -18,6 +18,7 @@ from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.structured import StructuredOutputs
 from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
+from flyweight.untrusted import shown
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
@@ -194,6 +195,24 @@ class OllamaGenerateBody(OllamaBody):
     suffix: Unset | None = None
     template: Unset | None = Field(None, description="The server's own: --chat-template.")
     context: list[int] | None = Field(None, max_length=0, description="Nothing is kept here.")
+
+    def check_raw(self) -> None:
+        """Raises `RequestError` where something is asked of a template that the prompt does not go
+        through.
+        """
+        why = "raw = true" if self.raw else "this model has no chat template"
+        if self.think:
+            raise RequestError(
+                f"think = {shown(self.think)}, and {why}: nothing is put before or into the "
+                "prompt; allowed: false",
+                "think",
+            )
+        if self.system and self.raw:
+            raise RequestError(
+                f"system has {len(self.system)} characters, and {why}: nothing is put before the "
+                "prompt; leave it out, or say it in the prompt",
+                "system",
+            )
 
 
 class EmbedBody(BaseModel):

@@ -341,7 +341,9 @@ async def responses(front: Front, request: Request) -> Response:
 
 
 def messages(items: list[Item]) -> list[dict[str, Any]]:
-    """Items as a chat's messages: what the model thought and called belongs to what it said."""
+    """Items as a chat's messages: what the model thought and called belongs to what it said, and is
+    a message of its own where it said nothing more in its turn.
+    """
     found: list[dict[str, Any]] = []
     thought = ""
     for item in items:
@@ -359,9 +361,14 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
             calls = last.setdefault("tool_calls", [])
             calls.append({"id": item.call_id, "type": "function", "function": call})
         else:
+            if thought and item.role != "assistant":
+                found.append({"role": "assistant", "content": "", "reasoning": thought})
+                thought = ""
             found.append({"role": item.role, "content": joined(item.content)})
         if thought and found and found[-1]["role"] == "assistant":
             found[-1]["reasoning"], thought = thought, ""
+    if thought:
+        found.append({"role": "assistant", "content": "", "reasoning": thought})
     return found
 
 

@@ -22,6 +22,7 @@ from flyweight.text.tools.deltas import Call, Kind
 from flyweight.text.tools.parser import Reading
 
 NAMES = {Kind.CONTENT: "output_text", Kind.REASONING: "reasoning_text"}
+CUTS = {"length": "max_output_tokens", "repetition": "repetition"}  # why a response is incomplete
 NONE = Raw(b"[]")  # log-probabilities, where none are told
 
 
@@ -49,7 +50,6 @@ class ResponseWriter:
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
-        self.finish = choice.finish_reason
         said = told(self.reading, choice)
         for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
             if text:
@@ -57,6 +57,9 @@ class ResponseWriter:
                 if self.scores is not None and kind is Kind.CONTENT:
                     known = self.scores.whole(choice, self.telling)
                 self.output.append(self._done(item_of(kind), kind, text, known))
+        self.finish = choice.finish_reason
+        if self.finish in CUTS and self.output and not said.calls:
+            self.output[-1]["status"] = _status(False)
         self.output += [
             {**call_of(call), "status": _status(arguments_of(call) is not None)}
             for call in said.calls
@@ -71,9 +74,8 @@ class ResponseWriter:
         )
 
     def piece(self, prompt: int, piece: Piece) -> bytes:
-        self.finish = piece.finish or self.finish
         pieces = [piece] if self.scores is None else self.scores.singles(piece)
-        return b"".join([self._step(step) for one in pieces for step in self.telling.steps(one)])
+        return b"".join([self._steps(one) for one in pieces])
 
     def end(self) -> bytes:
         response = self._response()
@@ -85,6 +87,13 @@ class ResponseWriter:
         return self._event("error", **said, param=error.param) + self._event(
             "response.failed", response=failure
         )
+
+    def _steps(self, piece: Piece) -> bytes:
+        """What a piece tells; of the items that end with the answer only the last was cut off."""
+        steps = self.telling.steps(piece)
+        told = [self._step(step) for step in steps[:-1]]
+        self.finish = piece.finish
+        return b"".join(told + [self._step(step) for step in steps[-1:]])
 
     def _step(self, step: Step) -> bytes:
         known = NONE if self.scores is None else self.scores.step(step)
@@ -137,7 +146,7 @@ class ResponseWriter:
         }
 
     def _done(self, item: dict[str, Any], kind: Kind, text: str, known: Raw) -> dict[str, Any]:
-        status = "incomplete" if self.finish == "length" else "completed"
+        status = _status(self.finish not in CUTS)
         return {**item, "status": status, "content": [part_of(kind, text, known)]}
 
     def _event(self, name: str, /, **facts: Any) -> bytes:
@@ -145,12 +154,12 @@ class ResponseWriter:
         return event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
 
     def _response(self) -> dict[str, Any]:
-        cut = self.finish == "length"
+        cut = CUTS.get(self.finish or "")
         prompt, made = len(self.collector.request.tokens), self.collector.produced
         return {
             **self.head,
             **bare("incomplete" if cut else "completed"),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": cut} if cut else None,
             "output": self.output,
             "usage": {
                 "input_tokens": prompt,

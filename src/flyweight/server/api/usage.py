@@ -45,8 +45,9 @@ class RunningUsage:
             self.begun.add(prompt)
             self.cached += self.collectors[prompt].cached
 
-    def told(self) -> dict[str, Any]:
-        return _usage(self.prompt, self.made, self.cached)
+    def told(self, less: int = 0) -> dict[str, Any]:
+        """`less`: tokens that were noted and are told later."""
+        return _usage(self.prompt, self.made - less, self.cached)
 
 
 def _usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
