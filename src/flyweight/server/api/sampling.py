@@ -139,7 +139,7 @@ class Options(BaseModel):
         """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
         given = {name: getattr(self, name, None) for name in TAKEN}
         given = {name: value for name, value in given.items() if value is not None}
-        if given.get("top_n_sigma", 0) < 0:  # llama-server's off
+        if (self.top_n_sigma or 0) < 0:  # llama-server's off
             given["top_n_sigma"] = 0
         return {**beside(self.mirostat, defaults), **given}
 
