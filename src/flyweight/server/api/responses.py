@@ -349,7 +349,8 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
     for item in items:
         if isinstance(item, Reasoned):
             thought += "".join(part.text for part in item.content or ())
-        elif isinstance(item, CallOutput):
+            continue
+        if isinstance(item, CallOutput):
             text = joined(item.output)
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
         elif isinstance(item, Called):
@@ -365,7 +366,7 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
                 found.append({"role": "assistant", "content": "", "reasoning": thought})
                 thought = ""
             found.append({"role": item.role, "content": joined(item.content)})
-        if thought and found and found[-1]["role"] == "assistant":
+        if thought and found[-1]["role"] == "assistant":
             found[-1]["reasoning"], thought = thought, ""
     if thought:
         found.append({"role": "assistant", "content": "", "reasoning": thought})
