@@ -164,12 +164,17 @@ def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
 def test_a_call_in_ollamas_dialect_has_a_line_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """Arguments are objects there, so a call is told whole, as soon as it is."""
+    """Arguments are objects there, so a call is told whole, as soon as it is.  It is called, as
+    the form that might come instead begins with a letter the model has hardly seen.
+    """
     path = chat_model.write(tmp_path / "bare.gguf", TOOLED)
-    call = {"name": "weather", "parameters": {"city": "Rome"}}
+    rome = {"type": "object", "properties": {"city": {"const": "Rome"}}, "required": ["city"]}
+    tool = {**PLAIN, "parameters": {**rome, "additionalProperties": False}, "strict": True}
+    form = {"type": "object", "properties": {"ÿ": {"type": "null"}}, "required": ["ÿ"]}
+    options = {"num_predict": 200, "temperature": 0, "stop": [";"]}  # behind which another would be
     body = {
-        "model": "bare", "messages": TALK, "options": {"num_predict": 200},
-        "tools": [{"type": "function", "function": PLAIN}], "format": {"const": call},
+        "model": "bare", "messages": TALK, "options": options,
+        "tools": [{"type": "function", "function": tool}], "format": form,
     }  # fmt: skip
     words = ("--tool-call-parser", "llama3_json", "--served-model-name", "bare")
     with started(str(path), *words) as running:
