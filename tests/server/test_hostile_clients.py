@@ -111,18 +111,51 @@ def test_who_reads_nothing_is_shut_out(hasty: Running, calm: Running) -> None:
         hasty.until(lambda: connections(hasty) <= 1)
 
 
+LARGE = json.dumps({"content": "a" * (256 << 10), "with_pieces": True}).encode()
+
+
+def asks_for_much(server: Running) -> socket.socket:
+    """Somebody who is answered with more than he can be sent before he reads."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", server.port))
+    one.sendall(TOKENIZE + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE)
+    return one
+
+
 def test_answers_nobody_reads_are_bounded_together() -> None:
     """Who has read nothing for longest gives way; one alone may hold any size."""
-    raw = json.dumps({"content": "a" * (256 << 10), "with_pieces": True}).encode()
     limits = {"unread_bytes": 1 << 20, "stalled_seconds": 1e6}
     with served(server=limits) as own, ExitStack() as held:
         for _ in range(6):
-            one = held.enter_context(socket.socket())
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.connect(("127.0.0.1", own.port))
-            one.sendall(TOKENIZE + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+            held.enter_context(asks_for_much(own))
+        start = time.monotonic()
         own.until(lambda: connections(own) <= 3)  # of these six
-        assert own.ask("POST", "/tokenize", raw).json["count"] > 1000
+        took = time.monotonic() - start
+        assert own.ask("POST", "/tokenize", LARGE).json["count"] > 1000
+        (alone,) = [held.enter_context(asks_for_much(own))]
+        time.sleep(2 * took + 0.5)
+        alone.settimeout(60)
+        assert len(whole(alone)) > 500_000
+
+
+def whole(one: socket.socket, rest: float = 0.0) -> bytes:
+    """A reply, read with pauses."""
+    found = one.recv(16 << 10)
+    size = int(re.search(rb"content-length: (\d+)", found)[1])  # type: ignore[index]
+    while len(found.partition(b"\r\n\r\n")[2]) < size and (more := one.recv(16 << 10)):
+        found += more
+        time.sleep(rest)
+    return found.partition(b"\r\n\r\n")[2]
+
+
+def test_who_reads_slowly_is_answered_to_the_end() -> None:
+    """However long that takes, as long as he reads."""
+    with served(server={"stalled_seconds": 1.5}) as own, asks_for_much(own) as one:
+        start = time.monotonic()
+        found = whole(one, rest=0.005)
+        assert time.monotonic() - start > 4, "he was not slow"
+        assert json.loads(found)["count"] > 1000
 
 
 def connections(server: Running) -> int:

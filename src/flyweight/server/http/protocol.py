@@ -9,9 +9,12 @@ waited longest between requests gives way.
 
 import asyncio
 import resource
+import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from fcntl import ioctl
 from functools import partial
+from termios import TIOCOUTQ
 from typing import Any
 
 import uvicorn
@@ -49,6 +52,17 @@ def raw_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes that are written and not taken by the other side.  The system takes megabytes of them
+    at a time, so who reads slowly is seen by what the system still has of them, where it tells.
+    """
+    queued = 0
+    with suppress(OSError):
+        file = transport.get_extra_info("socket").fileno()
+        queued = int.from_bytes(ioctl(file, TIOCOUTQ, bytes(4)), sys.byteorder)
+    return transport.get_write_buffer_size() + queued
 
 
 class Crowd:
@@ -211,7 +225,11 @@ class Connection(HttpToolsProtocol):
         self._unblock()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()
+        if self.transport.get_write_buffer_size():  # which has a clock of its own
+            again = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = again
+        else:
+            self.transport.abort()
 
     # --- clocks ---
 
@@ -225,8 +243,13 @@ class Connection(HttpToolsProtocol):
 
     def _block(self) -> None:
         self._unblock()
-        self._stuck = self.loop.call_later(self.limits.stalled_seconds, self._drop)
+        self._watch()
         self.crowd.hold(self)
+
+    def _watch(self) -> None:
+        """What is written and not read must be less after a while."""
+        wait = self.limits.stalled_seconds
+        self._stuck = self.loop.call_later(wait, self._drop, unsent(self.transport))
 
     def _unblock(self) -> None:
         self.crowd.unread.pop(self, None)
@@ -234,10 +257,14 @@ class Connection(HttpToolsProtocol):
             self._stuck.cancel()
             self._stuck = None
 
-    def _drop(self) -> None:
+    def _drop(self, before: int) -> None:
         """Closing would wait for what is written to be read."""
-        if self.transport.get_write_buffer_size():
+        if not self.transport.get_write_buffer_size():
+            return
+        if unsent(self.transport) >= before:
             self.transport.abort()
+        else:
+            self._watch()
 
     def _refuse(self, error: HttpError) -> None:
         self._deaf = True
