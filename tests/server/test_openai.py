@@ -83,7 +83,7 @@ def test_keys_that_are_always_null_are_there(server: Running) -> None:
         got = server.post(path, body).json
         assert got["system_fingerprint"] is None and got["service_tier"] is None
         events = server.post(path, {**body, "stream": True}).events
-        assert len(events) > 1 and all(one["system_fingerprint"] is None for one in events)
+        assert events and all(one["system_fingerprint"] is None for one in events)
 
 
 def test_the_server_tells_of_itself(server: Running) -> None:
