@@ -93,6 +93,7 @@ RAW = [
     b'{"stop": [' + b'"a",' * 50_000 + b'"a"], "prompt": "x"}',
     b'{"prompt": "x", "allowed_token_ids": [' + b"1," * 100_000 + b"1]}",
 ]  # fmt: skip
+LARGEST = 16 << 20  # bytes of a list that was repeated: a body is refused from the half on
 
 
 class Mutator:
@@ -137,7 +138,8 @@ class Mutator:
         if isinstance(value, list) and value and self.draw.random() < 0.6:
             at = self.draw.randrange(len(value))
             if self.draw.random() < 0.2:
-                return value * self.draw.choice([2, 30, 1100])
+                times = self.draw.choice([2, 30, 1100])
+                return value * times if times * len(json.dumps(value)) < LARGEST else value
             value[at] = self._spoilt(value[at])
             return value
         return self._alike(value) if self.draw.random() < 0.5 else self._value()
