@@ -11,6 +11,7 @@ from itertools import count
 from random import Random, SystemRandom
 from typing import Any
 
+from flyweight.arguments.objects import DEFAULTS
 from flyweight.collect import Collector, VectorCollector, drawn
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.prompts import Asked, Lane, Prompt, Reader, encoded
@@ -24,14 +25,6 @@ from flyweight.types import Request, SamplingParams
 Message = Mapping[str, Any]
 Params = SamplingParams | BeamSearchParams | PoolingParams
 UNSAMPLED = SamplingParams(temperature=0)  # of requests that draw no tokens
-DEFAULTS = {  # of generation_config.json, as vLLM reads it
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 
 
 def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,7 +106,19 @@ class Loaded:
 def find(settings: Settings, tell: Notify | None = None) -> Path:
     """The path of a model: None or "stories" is the one inside the package; what is a file or a
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
+    Raises `ConfigError` where its files are not of the kind asked for.
     """
+    path = _found(settings, tell or Silent())
+    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+    if settings.load_format not in ("auto", kind):
+        raise ConfigError(
+            f"load_format = {settings.load_format!r}, and {path.name} holds {kind}; leave it (or "
+            f"quantization) out, or give a model whose files are {settings.load_format}"
+        )
+    return path
+
+
+def _found(settings: Settings, tell: Notify) -> Path:
     model = settings.model
     if model is None or model == DEFAULT_MODEL:
         return ASSETS / f"{DEFAULT_MODEL}.gguf"
@@ -120,7 +132,7 @@ def find(settings: Settings, tell: Notify | None = None) -> Path:
             "a directory with config.json and *.safetensors, a name on the Hugging Face Hub "
             f"(org/name), or {DEFAULT_MODEL!r}"
         )
-    return fetch(name, settings, tell or Silent())
+    return fetch(name, settings, tell)
 
 
 def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:

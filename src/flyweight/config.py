@@ -19,6 +19,7 @@ CHOICES = {
     "activations": ("int8", "bf16", "f32"),
     "kv_cache_dtype": ("auto", "f16", "bf16", "f32"),
     "backend": ("cpu", "reference"),
+    "load_format": ("auto", "gguf", "safetensors"),
 }
 KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for
@@ -176,6 +177,7 @@ class Settings:
     instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests
     that have none of their own.  `revision` is a branch, a tag or a commit of a model on the
     Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
+    `load_format` is what the model's files must be.
     `adapters` are folders of LoRA adapters by the names requests call them.
     """
 
@@ -204,6 +206,7 @@ class Settings:
     isa: str | None = None
     offline: bool = False
     packed_cache: bool = True
+    load_format: str = "auto"
     revision: str | None = None
     adapters: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
 

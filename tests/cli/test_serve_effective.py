@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from flyweight.arguments.wishes import DEFAULT
 from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, Row, drawn, plain, table
 from flyweight.server.ledger.ledger import Feature
-from flyweight.server.ledger.wishes import DEFAULT
 
 FEATURES = (
     Feature("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from flyweight.arguments.flags import Flag
 from flyweight.cli.serve.choices import ELSEWHERE, Choice, choose
-from flyweight.cli.serve.flags import Flag
 from flyweight.cli.serve.stances import STANCES
 from flyweight.cli.serve.words import flags, read
 from flyweight.errors import ConfigError

@@ -125,6 +125,25 @@ def test_lengths_and_shares() -> None:
     assert chosen("--max-body-bytes", "2MiB").server.body_bytes == 2 << 20
 
 
+@pytest.mark.parametrize("asked, computed", [
+    ("auto", "int8"), ("half", "bf16"), ("float16", "bf16"), ("bfloat16", "bf16"),
+    ("float", "f32"), ("float32", "f32"),
+])  # fmt: skip
+def test_dtypes_of_vllm(asked: str, computed: str) -> None:
+    choice = chosen("--dtype", asked)
+    assert choice.settings.activations == computed
+    (wish,) = choice.wishes.noted
+    assert wish.feature == "--dtype" and wish.active in ("auto", f"activations {computed}")
+    assert ("float16 is computed as bfloat16" in wish.why) == (asked in ("half", "float16"))
+
+
+def test_what_changes_no_answer_is_taken() -> None:
+    words = "--enforce-eager --trust-remote-code --swap-space 4 --no-enforce-eager --deterministic"
+    active = {wish.feature: wish.active for wish in chosen(*words.split()).wishes.noted}
+    assert active["--deterministic"] == "always" and active["--swap-space"] == "none"
+    assert active["--trust-remote-code"] == "never used"
+
+
 def test_several_words(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# ours\nthird\n\nfourth\n")
@@ -202,13 +221,12 @@ REFUSED = [
     (["--served-model-name", "a", "b", "a"], "--served-model-name = 'a' is given twice", "once"),
     (["-tp", "2"], "--tensor-parallel-size = 2 cannot be honoured", "--threads"),
     (["-pp", "2"], "--pipeline-parallel-size = 2", "--threads"),
-    (["--trust-remote-code"], "--trust-remote-code cannot be honoured", "leave it out"),
-    (["--no-enforce-eager"], "--no-enforce-eager cannot be honoured", "no graphs"),
+    (["--no-deterministic"], "--no-deterministic cannot be honoured", "leave it out"),
     (["--cpu-offload-gb", "4"], "--cpu-offload-gb = 4", "--memory-limit"),
     (["--quantization", "awq"], "--quantization = 'awq'", "org/name:Q4_K_M"),
     (["--load-format", "pt"], "--load-format = 'pt'", "allowed: auto, safetensors, gguf"),
     (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
-    (["--dtype", "half"], "--dtype = 'float16'", "nearest valid: bfloat16"),
+    (["--dtype", "fp16"], "--dtype = 'fp16'", "nearest valid: bfloat16"),
     (["--tokenizer", "x"], "--tokenizer = x cannot be honoured", "beside the weights"),
     (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill", "--max-num-batched-tokens"),
     (["--otlp-traces-endpoint", "x"], "nothing is sent anywhere", "/metrics"),
@@ -273,7 +291,7 @@ def test_values_that_look_like_options() -> None:
     assert "--patience-seconds = -0.5 is out of range" in refusal("--patience-seconds", "-.5")
     assert chosen("--chat-template", "-{{ messages }} x").server.chat_template
     assert chosen("--", "--model").settings.model == "--model"
-    assert chosen("-qgguf", "-q=gguf").format == "gguf"
+    assert chosen("-qgguf", "-q=gguf").settings.load_format == "gguf"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +316,7 @@ def test_no_option_is_ignored(stance) -> None:
     if stance.kind == "text":
         said = refusal(f"--{stance.name}", "nonsense")
         assert f"--{stance.name} = nonsense" in said
-    else:
+    elif len(stance.so) < 2:
         other = f"--no-{stance.name}" if "on" in stance.so else f"--{stance.name}"
         assert f"{other} cannot be honoured" in refusal(other)
     assert stance.instead and stance.why

@@ -8,11 +8,11 @@ from dataclasses import astuple, replace
 
 import pytest
 
+from flyweight.arguments.wishes import Wish, Wishes
 from flyweight.config import Settings
 from flyweight.engine.metrics import Metrics
 from flyweight.server.ledger.ledger import PATIENCE, Ledger
 from flyweight.server.ledger.portrait import Portrait
-from flyweight.server.ledger.wishes import Wish, Wishes
 from flyweight.server.running.processes import Process, age, begun, command, family, listener
 from flyweight.server.settings import ServerSettings
 from flyweight.server.watching.counts import Counts

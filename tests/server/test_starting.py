@@ -258,7 +258,7 @@ def test_a_busy_port_names_its_holder(server: Running) -> None:
 
 def test_files_of_another_kind_and_too_little_for_one_sequence_are_refused() -> None:
     said = refusal("--port", "0", "--load-format", "safetensors")
-    assert "stories.gguf holds gguf, and safetensors was asked for" in said
+    assert "load_format = 'safetensors', and stories.gguf holds gguf" in said
 
 
 def test_kv_memory_too_small_for_one_sequence_is_refused() -> None:

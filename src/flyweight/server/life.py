@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
+from flyweight.arguments.wishes import Wishes
 from flyweight.asking import Asking, Facts, generation_options
 from flyweight.build import Described, describe, find
 from flyweight.config import Settings, fault_asked_for
@@ -27,7 +28,6 @@ from flyweight.server.http.loading import answering
 from flyweight.server.http.protocol import Crowd, Server, room
 from flyweight.server.ledger.ledger import Ledger
 from flyweight.server.ledger.portrait import portrait
-from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.naming import names_of
 from flyweight.server.remote.client import EngineClient
 from flyweight.server.remote.spawning import Engine

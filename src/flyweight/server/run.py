@@ -11,10 +11,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flyweight.arguments.wishes import Wishes
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import machine
-from flyweight.server.ledger.wishes import Wishes
 from flyweight.server.remote.spawning import Engine
 from flyweight.server.running.processes import command, listener
 from flyweight.server.running.records import running

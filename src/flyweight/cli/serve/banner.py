@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import Choice
 from flyweight.cli.serve.effective import drawn, plain, table
-from flyweight.errors import ConfigError
 from flyweight.server.running.processes import age
 from flyweight.server.running.records import address
 from flyweight.untrusted import printable
@@ -45,15 +44,7 @@ class Banner:
     # --- while it loads ---
 
     def found(self, path: Path) -> None:
-        """Refuses files that are not of the kind that was asked for."""
         self.model = printable(os.path.basename(os.path.abspath(path)))
-        kind = "gguf" if path.suffix == ".gguf" else "safetensors"
-        if self.choice.format and self.choice.format != kind:
-            asked = self.choice.format
-            raise ConfigError(
-                f"{self.model} holds {kind}, and {asked} was asked for (--quantization, "
-                f"--load-format); leave that out, or give a model whose files are {asked}"
-            )
 
     def planned(self, plan: MemoryPlan, found: Described) -> None:
         from flyweight.plan.memory import summary

@@ -5,19 +5,22 @@ all refusals are told at once.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from flyweight.cli.serve.flags import Flag
-from flyweight.cli.serve.meanings import MEANINGS, Draft, Meaning, key_of_environment, model
-from flyweight.cli.serve.stance import Value, said, written
+from flyweight.arguments.choosing import made, steps, tried
+from flyweight.arguments.draft import Draft
+from flyweight.arguments.meanings import Meaning, model
+from flyweight.arguments.stance import Value, said, written
+from flyweight.arguments.values import converted
+from flyweight.arguments.wishes import Wish, Wishes
+from flyweight.cli.serve.meanings import MEANINGS, key_of_environment
 from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.values import converted
 from flyweight.cli.serve.words import Asked, flags
 from flyweight.config import Settings
-from flyweight.errors import ConfigError, Refusals
-from flyweight.server.ledger.wishes import Wish, Wishes
+from flyweight.errors import Refusals
 from flyweight.server.settings import ServerSettings
 
 SECRET = ("api-key",)
@@ -31,60 +34,33 @@ ELSEWHERE = {  # options that have no row of their own in the ledger, and why
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be served, and how.  `format` is what the model's files must be."""
+    """What is to be served, and how."""
 
     settings: Settings
     server: ServerSettings
     wishes: Wishes
-    format: str = ""
     detach: bool = False
     as_json: bool = False
 
 
 def choose(asked: Asked) -> Choice:
     """Raises `ConfigError`."""
-    draft = Draft(asked)
+    draft = Draft(asked.options, asked.models)
     refusals = list(asked.refusals)
     key_of_environment(draft)
-    for step in _steps(draft, refusals):
-        _tried(lambda step=step: step(draft), refusals)  # type: ignore[misc]
-    server = _made(lambda given: ServerSettings(**given), draft.server, refusals)
+    for step in [model, *steps(draft, STANCES, MEANINGS, _setter, refusals)]:
+        tried(partial(step, draft), refusals)
+    server = made(lambda given: ServerSettings(**given), draft.server, refusals)
     if server is not None:  # the memory plan counts them
         draft.engine["max_logprobs"] = server.logprobs
-    engine = _made(lambda given: Settings.of(**given), draft.engine, refusals)
+    engine = made(lambda given: Settings.of(**given), draft.engine, refusals)
     if engine is None or server is None or refusals:
-        raise Refusals(refusals)
+        raise Refusals(map(spoken, refusals))
     on = asked.options
     detach, as_json = on.get("detach") is True, on.get("json") is True
     given = {name: _given(name, value) for name, value in on.items()}
     wishes = Wishes(given, tuple(draft.wishes), tuple(_plain(given, on, engine, server)))
-    return Choice(engine, server, wishes, draft.format, detach, as_json)
-
-
-def _steps(draft: Draft, refusals: list[str]) -> list[Meaning]:
-    """What is to be done for each option; refuses those of `STANCES` that cannot be honoured."""
-    steps: list[Meaning] = [model]
-    stances = {stance.name: stance for stance in STANCES}
-    known = flags()
-    for name, value in draft.asked.options.items():
-        stance = stances.get(name)
-        if stance is not None:
-            refusal = stance.refusal(value)
-            if refusal is None or (name == "tokenizer" and said(value) in _models(draft.asked)):
-                draft.wish(name, stance.active, stance.why)
-            else:
-                refusals.append(refusal)
-        elif known[name].sets:
-            steps.append(_setter(known[name], value))
-        elif name in MEANINGS:
-            steps.append(MEANINGS[name])
-    return steps
-
-
-def _models(asked: Asked) -> list[str]:
-    """What is to be served, in its own words: its vocabulary may be asked for by the same."""
-    model = asked.options.get("model")
-    return [*asked.models, model] if isinstance(model, str) else asked.models
+    return Choice(engine, server, wishes, detach, as_json)
 
 
 def _given(name: str, value: Value) -> str:
@@ -118,35 +94,18 @@ def _active(field: str, value: Any) -> str:
     return said(value if isinstance(value, bool) else str(value)) or "none"
 
 
-def _setter(flag: Flag, value: Value) -> Meaning:
-    def put(draft: Draft) -> None:
-        room, _, name = flag.sets.partition(".")
-        goal = draft.engine if room == "engine" else draft.server
-        goal[name] = converted(flag, value)
-
-    return put
-
-
-def _tried(work: Callable[[], Any], refusals: list[str]) -> Any:
-    try:
-        return work()
-    except ConfigError as error:
-        refusals.append(spoken(str(error)))
+def _setter(name: str, value: Value) -> Meaning | None:
+    """What puts an option into a field as it is."""
+    flag = flags()[name]
+    if not flag.sets:
         return None
 
+    def put(draft: Draft) -> None:
+        room, _, field = flag.sets.partition(".")
+        goal = draft.engine if room == "engine" else draft.server
+        goal[field] = converted(flag, value)
 
-def _made(make: Callable[[dict[str, Any]], Any], given: dict[str, Any], refusals: list[str]) -> Any:
-    """Settings out of what was given.  What is refused is left out, so that the next that cannot be
-    is seen too.
-    """
-    left = dict(given)
-    while True:
-        try:
-            return make(left)
-        except ConfigError as error:
-            refusals.append(spoken(str(error)))
-            if left.pop(str(error).partition(" = ")[0], None) is None:
-                return None
+    return put
 
 
 def spoken(message: str) -> str:

@@ -8,9 +8,9 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from flyweight.cli.serve.objects import parsed
-from flyweight.cli.serve.stance import Value
-from flyweight.cli.serve.values import NEGATIVE
+from flyweight.arguments.objects import parsed
+from flyweight.arguments.stance import Value
+from flyweight.arguments.values import NEGATIVE
 from flyweight.errors import ConfigError, nearest
 from flyweight.untrusted import shown
 

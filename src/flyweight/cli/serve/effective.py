@@ -11,8 +11,8 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from flyweight.arguments.wishes import DEFAULT
 from flyweight.server.ledger.ledger import Feature
-from flyweight.server.ledger.wishes import DEFAULT
 from flyweight.untrusted import printable
 
 DECIDED = ("activations", "K/V cache", "context", "memory", "threads", "API key")  # always a row

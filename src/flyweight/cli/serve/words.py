@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from flyweight.arguments.flags import Flag
+from flyweight.arguments.stance import Value
+from flyweight.arguments.values import NEGATIVE
 from flyweight.cli.serve import dotted
-from flyweight.cli.serve.flags import GROUPS, Flag
-from flyweight.cli.serve.stance import Value
+from flyweight.cli.serve.flags import GROUPS
 from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.values import NEGATIVE
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown

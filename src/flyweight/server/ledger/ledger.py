@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from flyweight.arguments.wishes import DEFAULT, Wishes
 from flyweight.config import Settings
 from flyweight.plan.memory import size
 from flyweight.server.ledger.portrait import Portrait
-from flyweight.server.ledger.wishes import DEFAULT, Wishes
 from flyweight.server.settings import ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.server.watching.counts import FIELDS, Counts

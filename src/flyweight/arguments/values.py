@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any
 
-from flyweight.cli.serve.flags import Flag
-from flyweight.cli.serve.stance import Value
+from flyweight.arguments.flags import Flag
+from flyweight.arguments.stance import Value
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError
 from flyweight.untrusted import shown

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from flyweight.cli.serve.flags import Flag
+from flyweight.arguments.flags import Flag
 
 FILES = (  # options that name some
     "api-key-file", "chat-template", "lora-modules", "log-file", "tokenizer",
@@ -18,6 +18,8 @@ FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()
 EVERY = ("any whole number",)
+BOTH = ("on", "off")
+COUNT = re.compile(r"[0-9]+(\.0*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Stance:
 
     def refusal(self, value: Value) -> str | None:
         """Why this value cannot be honoured; None where it is so anyway."""
-        if compact(said(value)) in self.so or (self.so == EVERY and said(value).isdecimal()):
+        if compact(said(value)) in self.so or (self.so == EVERY and COUNT.fullmatch(said(value))):
             return None
         asked = f"--{self.name} = {said(value)}" if self.kind == "text" else spelt(self.name, value)
         return f"{asked} cannot be honoured: {self.why}; {self.instead}"

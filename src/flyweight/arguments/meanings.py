@@ -1,0 +1,221 @@
+"""Engine options that are more than a field of `Settings`: what each means.
+
+Invariant: a meaning either goes into the draft, with a line of the ledger where it is not plain, or
+is refused with the reason and the nearest that is built.
+"""
+
+import json
+import re
+from collections.abc import Callable
+
+from flyweight.arguments import objects, speculation
+from flyweight.arguments.draft import Draft
+from flyweight.arguments.values import count, number
+from flyweight.errors import ConfigError, nearest
+from flyweight.untrusted import shown
+
+# vLLM's names; on a CPU it computes float16 as bfloat16 too
+COMPUTED_AS = {
+    "half": "bf16", "float16": "bf16", "bfloat16": "bf16", "float": "f32", "float32": "f32",
+}  # fmt: skip
+KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32"}
+ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
+POLICIES = ("priority", "fcfs")
+FORMATS = ("auto", "gguf", "safetensors")
+Meaning = Callable[[Draft], None]
+
+
+def model(draft: Draft) -> None:
+    models = list(dict.fromkeys(draft.models))
+    if "model" in draft.options:
+        models = list(dict.fromkeys([*models, draft.text("model")]))
+    if len(models) > 1:
+        raise ConfigError(
+            f"MODEL = {', '.join(m[:80] for m in models)}: {len(models)} models; allowed: one; "
+            "start a server for each, on a --port of its own"
+        )
+    if models:
+        draft.engine["model"] = models[0]
+
+
+def _max_model_len(draft: Draft) -> None:
+    text = draft.text("max-model-len")
+    if text not in ("auto", "-1"):
+        draft.engine["max_model_len"] = count("--max-model-len", text)
+
+
+def _utilization(draft: Draft) -> None:
+    draft.conflict("gpu-memory-utilization", "memory-limit")
+    text = draft.text("gpu-memory-utilization")
+    share = number("--gpu-memory-utilization", text)
+    if not 0 < share <= 1:
+        raise ConfigError(
+            f"--gpu-memory-utilization = {text} is out of range; allowed: above 0, up to 1; "
+            f"nearest valid: {1.0 if share > 1 else 0.01}"
+        )
+    draft.engine["memory_limit"] = f"{100 * share:.9f}".rstrip("0").rstrip(".") + "%"
+    draft.wish(
+        "gpu-memory-utilization", f"memory_limit {draft.engine['memory_limit']}",
+        "on a CPU it is that share of the memory this process may use (cgroups counted)",
+    )  # fmt: skip
+
+
+def _dtype(draft: Draft) -> None:
+    asked = draft.text("dtype")
+    if asked == "auto":
+        draft.wish("dtype", "auto", "weights are as the file has them; see activations")
+        return
+    if asked not in COMPUTED_AS:
+        raise ConfigError(
+            f"--dtype = {shown(asked)} cannot be honoured: this engine computes in int8, bf16 or "
+            f"f32; allowed: auto, {', '.join(COMPUTED_AS)}; nearest valid: bfloat16"
+        )
+    computed = COMPUTED_AS[asked]
+    activations = draft.options.get("activations", computed)
+    if activations != computed:
+        raise ConfigError(f"--dtype {asked} and --activations {activations} contradict each other")
+    draft.engine["activations"] = computed
+    half = asked in ("half", "float16")
+    why = "16 bits: float16 is computed as bfloat16" if half else "weights are as the file has them"
+    draft.wish("dtype", f"activations {computed}", why)
+
+
+def _kv_dtype(draft: Draft) -> None:
+    asked = draft.text("kv-cache-dtype")
+    if asked.startswith("fp8"):
+        raise ConfigError(
+            f"--kv-cache-dtype = {shown(asked)} cannot be honoured: K/V is kept in 16 or 32 bits; "
+            "allowed: auto, f16, bf16, f32; nearest valid: f16"
+        )
+    draft.engine["kv_cache_dtype"] = KV.get(asked, asked)
+
+
+def _quantization(draft: Draft) -> None:
+    asked = draft.text("quantization").lower()
+    if asked in ("none", "auto"):
+        draft.wish("quantization", asked, "weights are computed with as the file has them")
+    elif asked == "gguf":
+        if draft.engine.get("load_format") == "safetensors":
+            raise ConfigError("--quantization gguf and --load-format safetensors contradict")
+        draft.engine["load_format"] = "gguf"
+        draft.wish("quantization", "gguf", "the file's own types")
+    else:
+        raise ConfigError(
+            f"--quantization = {shown(asked)} cannot be honoured: quantised weights come as GGUF; "
+            "give a .gguf file or a name on the Hub with its type, as org/name:Q4_K_M"
+        )
+
+
+def _load_format(draft: Draft) -> None:
+    asked = draft.text("load-format").lower()
+    if asked not in FORMATS:
+        raise ConfigError(
+            f"--load-format = {shown(asked)} cannot be honoured: weights come as safetensors or "
+            "GGUF; allowed: auto, safetensors, gguf"
+        )
+    if asked == "safetensors" and draft.engine.get("load_format") == "gguf":
+        raise ConfigError(f"--load-format {asked} and --quantization gguf contradict each other")
+    if asked != "auto":
+        draft.engine["load_format"] = asked
+    draft.wish("load-format", asked, "the files' kind is seen from the files")
+
+
+def _generation_config(draft: Draft) -> None:
+    asked = draft.text("generation-config")
+    if asked not in ("auto", "vllm"):
+        raise ConfigError(
+            f"--generation-config = {shown(asked)} cannot be honoured; allowed: auto (the model's "
+            "own), vllm (neutral defaults)"
+        )
+    draft.server["model_defaults"] = asked == "auto"
+    draft.wish("generation-config", asked, "defaults of requests that leave an option out")
+
+
+def _sampling(draft: Draft) -> None:
+    name = "override-generation-config"
+    found = objects.sampling(f"--{name}", draft.text(name))
+    draft.server["sampling_defaults"] = found
+    draft.wish(name, objects.told(found), "instead of the model's, where a request does not say")
+
+
+def _adapters(draft: Draft) -> None:
+    if draft.options.get("enable-lora") is not True:
+        raise ConfigError("--lora-modules needs --enable-lora")
+    found: dict[str, str] = {}
+    parents: dict[str, str] = {}
+    for word in draft.many("lora-modules"):
+        name, path, parent = _adapter(word)
+        if name in found:
+            raise ConfigError(f"--lora-modules: the name {shown(name)} is given twice")
+        found[name] = path
+        if parent:
+            parents[name] = parent
+    draft.engine["adapters"], draft.server["parents"] = found, parents
+
+
+def _adapter(word: str) -> tuple[str, str, str]:
+    """`name=folder`, or vLLM's JSON, with what the base model is called in lists."""
+    if word.lstrip().startswith("{"):
+        with_json = f"--lora-modules {shown(word)}"
+        try:
+            given = json.loads(word)
+            name, path = given.pop("name"), given.pop("path")
+            parent = given.pop("base_model_name", None) or ""
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConfigError(f"{with_json}: allowed: an object with name and path") from None
+        if given:
+            known = "name, path, base_model_name"
+            raise ConfigError(f"{with_json}: {shown(next(iter(given)))} is unknown; known: {known}")
+        if all(isinstance(one, str) for one in (name, path, parent)) and name and path:
+            return name, path, parent
+        raise ConfigError(f"{with_json}: name, path and base_model_name are text")
+    match = ADAPTER.fullmatch(word)
+    if match is None:
+        raise ConfigError(f"--lora-modules = {shown(word)} is not valid; allowed: NAME=FOLDER")
+    return match[1], match[2], ""
+
+
+def _enable_lora(draft: Draft) -> None:
+    named = draft.options.keys() & {"lora-modules", "adapters"}
+    if draft.options["enable-lora"] is True and not named:
+        raise ConfigError(
+            "--enable-lora without adapters does nothing; name them: --lora-modules NAME=FOLDER"
+        )
+    if "lora-modules" not in named:
+        draft.wish("enable-lora", "adapters that are named", "they are loaded with the model")
+
+
+def _speculation(draft: Draft) -> None:
+    found = speculation.read(draft.text("speculative-config"))
+    draft.engine["draft_tokens"] = found.tokens
+    draft.engine["prompt_lookup_max"] = found.longest
+    draft.engine["prompt_lookup_min"] = found.shortest
+
+
+def _policy(draft: Draft) -> None:
+    asked = draft.text("scheduling-policy")
+    if asked not in POLICIES:
+        raise ConfigError(
+            f"--scheduling-policy = {shown(asked)} cannot be honoured; allowed: "
+            f"{', '.join(POLICIES)}{nearest(asked, POLICIES)}"
+        )
+    if asked == "fcfs":
+        if "max-priority" in draft.options:
+            raise ConfigError("--scheduling-policy fcfs and --max-priority contradict each other")
+        draft.server["priorities"] = 0
+
+
+MEANINGS: dict[str, Meaning] = {
+    "max-model-len": _max_model_len,
+    "gpu-memory-utilization": _utilization,
+    "dtype": _dtype,
+    "kv-cache-dtype": _kv_dtype,
+    "quantization": _quantization,
+    "load-format": _load_format,
+    "generation-config": _generation_config,
+    "override-generation-config": _sampling,
+    "enable-lora": _enable_lora,
+    "lora-modules": _adapters,
+    "speculative-config": _speculation,
+    "scheduling-policy": _policy,
+}
