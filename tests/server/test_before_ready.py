@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from flyweight.server import pipe
 from flyweight.server.http.loading import LOADING, answering, path_of
+from flyweight.server.routes import shape_of
 from flyweight.server.run import listen
+from flyweight.server.worker import __main__ as worker
 from http_server import WAIT, Running
 
 SCRIPT = """
@@ -25,6 +28,7 @@ def slowly(path):
 life.describe = slowly
 sys.exit(serve(Settings.of(), ServerSettings(port={port}), Quiet(), Wishes()))
 """
+
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"
 
 
@@ -89,7 +93,7 @@ def test_the_port_stays_open_for_who_serves_next() -> None:
     sock = listen("127.0.0.1", 0)
 
     async def work() -> None:
-        early = await answering(sock, {})
+        early = await answering(sock, shape_of)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(POST)  # its body is not whole: answered all the same
         assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
@@ -105,3 +109,26 @@ def test_the_port_stays_open_for_who_serves_next() -> None:
         asyncio.run(work())
     finally:
         sock.close()
+
+
+def test_an_engine_that_refuses_its_model_after_the_front_end_has_gone_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both read the model; the front end may refuse it first, print its line and close the pipe."""
+    ours, theirs = socket.socketpair()
+    given = {"model": str(tmp_path / "nothing.gguf")}
+    ours.sendall(pipe.frame(pipe.Begin(given, 0.2)))
+    ours.close()
+    with theirs:
+        assert worker.serve(theirs) == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_refused_model_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    words = [sys.executable, "-m", "flyweight.cli.main", "serve", str(tmp_path), "--port", "0"]
+    for _ in range(3):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT)
+        assert done.returncode == 2 and done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: ")

@@ -104,6 +104,34 @@ def test_other_dialects(caller: Running) -> None:
     weather(json.loads(item["arguments"]))
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_a_demanded_call_comes_although_there_is_a_form(caller: Running, choice: Any) -> None:
+    """The form says what a text must be, and a demanded call is none; both APIs."""
+    text = {"format": {"type": "json_schema", "name": "pet", "schema": SCHEMA}}
+    body = {
+        "input": "Hi",
+        "tools": [{"type": "function", **STRICT["function"]}],
+        "text": text,
+        "tool_choice": choice,
+        "max_output_tokens": 200,
+        "parallel_tool_calls": False,
+    }
+    got = caller.post("/v1/responses", body)
+    assert got.status == 200, got.body
+    (item,) = got.json["output"]
+    weather(json.loads(item["arguments"]))
+    (call,) = asked(caller, tool_choice="required", parallel_tool_calls=False, max_tokens=200)[
+        "message"
+    ]["tool_calls"]
+    weather(json.loads(call["function"]["arguments"]))
+    wrong = {**body, "text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": 1}}}}
+    got = caller.post("/v1/responses", wrong)
+    assert got.status == 400 and "text.format.schema" in got.json["error"]["message"]
+    other = {"messages": TALK, "tools": [STRICT], "tool_choice": "required"}
+    got = caller.post(CHAT, {**other, "structured_outputs": {"regex": "a"}})
+    assert got.status == 400 and got.json["error"]["param"] == "tool_choice"
+
+
 def test_calls_without_a_mark(bare: Running) -> None:
     """A schema that requires what no call has is told from one by its first key."""
     more = {**beginning(bare, "name"), "parallel_tool_calls": False}

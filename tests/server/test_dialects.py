@@ -11,7 +11,7 @@ import pytest
 import chat_model
 from flyweight.server.http.errors import OURS, HttpError
 from flyweight.server.http.guard import Guard
-from flyweight.server.routes import SHAPES
+from flyweight.server.routes import shape_of
 from flyweight.server.settings import ServerSettings
 from http_server import Running, started
 
@@ -233,7 +233,7 @@ def test_what_no_route_caught_has_the_dialects_shape(path: str) -> None:
 
     scope = {"type": "http", "method": "POST", "path": path, "http_version": "1.1",
              "headers": [(b"host", b"localhost")]}  # fmt: skip
-    asyncio.run(Guard(app, ServerSettings(), shapes=SHAPES)(scope, receive, send))
+    asyncio.run(Guard(app, ServerSettings(), shape_of=shape_of)(scope, receive, send))
     assert sent[0]["status"] == 500
-    shape = SHAPES.get(path, HttpError.body)
+    shape = shape_of(path)
     assert json.loads(sent[1]["body"]) == shape(HttpError(500, OURS, code="internal_error"))

@@ -101,6 +101,33 @@ def test_fields_within_fields_have_dotted_names(lenient: Running) -> None:
     assert got.headers[HEADER] == "messages.0.content.0.color"
 
 
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("name", ["guided_json", "guidedRegex", "structural_tag", "outputSchema"])
+def test_a_field_that_constrains_the_answer_is_never_left_out(
+    lenient: Running, path: str, name: str
+) -> None:
+    got = lenient.post(path, {**ROUTES[path], "new_option": 1, name: "x"})
+    assert got.status == 400 and name.encode() in got.body, got.body
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "named"),
+    [
+        ("/v1/messages", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("/api/chat", {"options": {"grammar": 'root ::= "a"'}}, "grammar"),
+        ("/v1/completions", {"extra_body": {"guided_choice": ["a"]}}, "extra_body"),
+        ("/v1/responses", {"text": {"json_schema": {}}}, "json_schema"),
+        ("/v1/completions", {"structured_outputs": {"regex": "a", "structural_tag": "b"}},
+         "structural_tag"),
+    ],
+)  # fmt: skip
+def test_nor_is_one_within_another(
+    lenient: Running, path: str, more: dict[str, Any], named: str
+) -> None:
+    got = lenient.post(path, {**ROUTES[path], **more})
+    assert got.status == 400 and named.encode() in got.body, got.body
+
+
 def test_what_is_known_and_wrong_is_refused_all_the_same(lenient: Running) -> None:
     got = lenient.post("/v1/completions", {"prompt": "a", "n": "two", "new_option": 1})
     assert got.status == 400 and got.json["error"]["param"] == "n"

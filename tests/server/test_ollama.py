@@ -80,8 +80,9 @@ def test_what_there_is(server: Running) -> None:
     ("body", "named"),
     [
         ({"options": {"num_ctx": 10**6}}, "num_ctx"),
-        ({"options": {"num_gpu": 1}}, "num_gpu"),
-        ({"options": {"repeat_last_n": 64}}, "repeat_last_n"),
+        ({"options": {"num_gpu": "all"}}, "num_gpu"),
+        ({"options": {"tfs_z": 0.5}}, "tfs_z"),
+        ({"options": {"penalize_newline": False}}, "penalize_newline"),
         ({"template": "x"}, "template"),
         ({"model": "other"}, "other"),
         ({"messages": [{"role": "user", "content": "", "images": ["x"]}]}, "images"),

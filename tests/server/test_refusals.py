@@ -158,7 +158,7 @@ def test_a_number_that_no_float_holds_is_named(talker: Running) -> None:
         (TEXT, {"use_beam_search": True, "temperature": 0.5}, "temperature", "0, 1"),
         (TEXT, {"use_beam_search": True, "n": 33}, "n", "32"),
         (TEXT, {"suffix": "x", "truncate_prompt_tokens": 3}, None, "suffix"),
-        (CHAT, {"store": True}, "store", "allowed: false"),
+        (CHAT, {"store": "yes"}, "store", "true or false"),
         (CHAT, {"spaces_between_special_tokens": False}, "spaces_between_special_tokens", "true"),
         (CHAT, {"spaces_between_special_tokens": 1}, "spaces_between_special_tokens", "or false"),
         (CHAT, {"modalities": ["audio"]}, "modalities.0", "'text'"),

@@ -109,7 +109,6 @@ def test_what_was_called_and_what_came_of_it(talker: Running) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        {"store": True},
         {"previous_response_id": "resp_1"},
         {"background": True},
         {"truncation": "auto"},

@@ -5,6 +5,7 @@ Invariant: whatever a route raises is answered in the shape of its dialect, and 
 
 from collections.abc import Awaitable, Callable
 
+from starlette._utils import get_route_path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,14 +13,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from flyweight.errors import nearest
 from flyweight.server.front import Front
-from flyweight.server.http.errors import HttpError, note, status_text, told
+from flyweight.server.http.errors import HttpError, note, told
 from flyweight.server.http.guard import Guard
 from flyweight.server.http.ignored import tell
 from flyweight.server.http.sse import ClientGone, reply
 from flyweight.server.http.visits import Visits, visit_of
 from flyweight.server.preparing import prepared
-from flyweight.server.routes import ROUTES, SHAPES, Entry
+from flyweight.server.routes import ROUTES, Entry, shape_of
+from flyweight.untrusted import shown
 
 
 def make_app(front: Front) -> ASGIApp:
@@ -30,8 +33,8 @@ def make_app(front: Front) -> ASGIApp:
     app.router.redirect_slashes = False
     log = front.log if front.settings.log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = Guard(app, front.settings, open_paths, SHAPES)
-    return Visits(guard, front.counts.http, log, SHAPES)
+    guard = Guard(app, front.settings, open_paths, shape_of)
+    return Visits(guard, front.counts.http, log, {entry.path for entry in ROUTES})
 
 
 def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
@@ -56,7 +59,13 @@ def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Respo
 
 async def _unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} on this path: {status_text(error.status_code)}"
-    shape = SHAPES.get(request.url.path, HttpError.body)
-    body = shape(HttpError(error.status_code, message))
-    return reply(body, error.status_code, error.headers)
+    path = get_route_path(request.scope)
+    methods = [entry.method for entry in ROUTES if entry.path == path]
+    if methods:
+        allowed = f"allowed: {', '.join(sorted(methods))}"
+        message = f"{shown(path)} does not take {request.method}; {allowed}"
+    else:
+        near = nearest(path[:100], {entry.path for entry in ROUTES})
+        message = f"there is no route {request.method} {shown(path)}{near}; /docs lists all routes"
+    known = HttpError(error.status_code, message)
+    return reply(shape_of(path)(known), error.status_code, error.headers)

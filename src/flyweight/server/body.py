@@ -15,11 +15,12 @@ import msgspec
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
+from flyweight.server.fields import without_effect
 from flyweight.server.http.errors import HttpError
-from flyweight.server.http.ignored import ignore
+from flyweight.server.http.ignored import also, ignore
 from flyweight.server.mistakes import refusal
 from flyweight.server.settings import ServerSettings
-from flyweight.server.strays import without_strays
+from flyweight.server.strays import constrains, without_strays
 from flyweight.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -58,6 +59,8 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     except RecursionError:
         raise HttpError(400, "the body is nested too deeply") from None
     _bounded(settings, body)
+    for name in without_effect(body):
+        also(request, name)
     return body
 
 
@@ -120,9 +123,11 @@ def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> Non
 
 
 def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
-    """A body without what its route does not know, which is noted.  Raises `ValidationError`."""
+    """A body without what its route does not know, which is noted; what would constrain the answer
+    is refused all the same.  Raises `ValidationError`.
+    """
     taken = known(kind)
-    unknown = [name for name in given if name not in taken]
+    unknown = [n for n, v in given.items() if n not in taken and not constrains(n, v)]
     for name in unknown:
         del given[name]
     for left in reversed(range(ROUNDS)):

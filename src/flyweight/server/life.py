@@ -32,7 +32,7 @@ from flyweight.server.naming import names_of
 from flyweight.server.remote.client import EngineClient
 from flyweight.server.remote.spawning import Engine
 from flyweight.server.remote.telling import Shows
-from flyweight.server.routes import SHAPES
+from flyweight.server.routes import shape_of
 from flyweight.server.running.processes import begun
 from flyweight.server.running.records import Record, own_log, remove, write
 from flyweight.server.settings import ServerSettings
@@ -118,7 +118,7 @@ class Life:
             loop.add_signal_handler(number, self._signalled)
         self._loading = loop.create_task(self._load(line))
         try:
-            early = await answering(sock, SHAPES)
+            early = await answering(sock, shape_of)
             try:
                 self.front = await self._loading
             finally:

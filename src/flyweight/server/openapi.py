@@ -47,8 +47,9 @@ def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]
         "security": [{name: []} for name in KEYS] if settings.keys else [],
     }
     _narrow(whole, {TOKEN: vocab, WIDTH: width + 1}, settings)
-    for name in {entry.body.__name__ for entry in ROUTES if entry.body is not None}:
-        _nullable(definitions[name])
+    for definition in definitions.values():
+        if definition.get("additionalProperties") is False:
+            _nullable(definition)
     return whole
 
 

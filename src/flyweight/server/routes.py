@@ -136,4 +136,9 @@ OWN = (
 )
 # fmt: on
 ROUTES = OPENAI + ANTHROPIC + LLAMA + OLLAMA + OWN
-SHAPES = {entry.path: entry.errors for entry in ROUTES}  # of errors, by path
+PREFIXES = (("/v1/messages", messagewriter.error_of), ("/api/", ollama.error_of))
+
+
+def shape_of(path: str) -> Shape:
+    """How errors are written on a path, whether it is served or not."""
+    return next((shape for start, shape in PREFIXES if path.startswith(start)), HttpError.body)

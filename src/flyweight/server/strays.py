@@ -1,7 +1,8 @@
 """Fields within a body that nothing there knows, for a server that is lenient.
 
 Invariant: a field is taken out where it is all that a part of the body is refused for; of a part
-that may be of several kinds, where one of them would take the rest.
+that may be of several kinds, where one of them would take the rest.  A field that constrains the
+answer is never taken out.
 """
 
 from typing import Any
@@ -11,21 +12,40 @@ from pydantic import ValidationError
 Place = tuple[int | str, ...]
 MOST = 1024  # mistakes of a body that are looked at
 UNKNOWN = "extra_forbidden"
+CONSTRAINING = {  # names of what an answer must be, in one word and without a final s
+    "grammar", "schema", "jsonschema", "jsonobject", "jsonmode", "regex", "choice", "format",
+    "responseformat", "responseschema", "responsejsonschema", "outputformat", "outputschema",
+    "structuredoutput", "structuraltag", "ebnf",
+}  # fmt: skip
 
 
 def without_strays(given: dict[str, Any], error: ValidationError) -> list[str]:
     """Takes fields out of a body that was refused for `error`; their dotted names."""
     if error.error_count() > MOST:
         return []
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False, include_context=False)
     wrong = {place for e in found if e["type"] != UNKNOWN for place in _above(e["loc"])}
     names = []
     for e in found:
-        if e["type"] == UNKNOWN and e["loc"][:-1] not in wrong:
+        if (
+            e["type"] == UNKNOWN
+            and e["loc"][:-1] not in wrong
+            and not constrains(e["loc"][-1], e["input"])
+        ):
             path = _path(given, e["loc"])
             if path is not None and _take_out(given, path):
                 names.append(".".join(map(str, path)))
     return names
+
+
+def constrains(name: int | str, value: Any = None) -> bool:
+    """Whether a field, or one within it, would say what the answer must look like: without it, the
+    answer is none to what was asked.
+    """
+    plain = str(name)[:100].lower().replace("_", "").replace("-", "")
+    if plain.startswith("guided") or plain.removesuffix("s") in CONSTRAINING:
+        return True
+    return isinstance(value, dict) and any(constrains(one) for one in list(value)[:MOST])
 
 
 def _above(place: Place) -> list[Place]:

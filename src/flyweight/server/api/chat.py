@@ -76,6 +76,7 @@ async def asked_of(
         if tools.all:
             raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
         return await front.ask([prompt], params, lane, place), reading
+    params = await demanded(front, tools, params, place)
     if params.structured_outputs is not None:
         reading = front.speech.held(reading, params.structured_outputs)
     params = spoken(front, body, params, reading)
@@ -84,8 +85,8 @@ async def asked_of(
         asked = await called(front, tools, prompt, params, lane, reading)
     elif tools.wanted:
         raise RequestError(
-            "tool_choice asks for a call, and response_format or structured_outputs for something "
-            "else; leave one of them out",
+            "tool_choice asks for a call, and structured_outputs or grammar for a text; leave one "
+            "of them out",
             "tool_choice",
         )
     else:
@@ -96,6 +97,19 @@ async def asked_of(
     front.counts.offered += bool(tools.all)
     front.counts.reasoned += reading.reasoning is not None
     return asked, reading
+
+
+async def demanded(
+    front: Front, tools: Tools, params: SamplingParams, place: str
+) -> SamplingParams:
+    """The options without a form of JSON, where a call is demanded: the form is that of a text, and
+    the answer will be a call.  Raises `RequestError` where the form is wrong.
+    """
+    form = params.structured_outputs
+    if form is None or not tools.wanted or form.kind not in ("json", "json_object"):
+        return params
+    await front.constrain(form, place)
+    return replace(params, structured_outputs=None)
 
 
 async def called(

@@ -6,12 +6,13 @@ seen by who uses them.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from flyweight.errors import RequestError
 from flyweight.server.api.sampling import IDLE, Sampling, alternatives, listing
 from flyweight.server.api.tools import Choice, Tool
 from flyweight.server.body import FIRST, limited
+from flyweight.server.fields import Fields
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.text.messages import one_text
 from flyweight.types import MAX_LOGPROBS
@@ -28,10 +29,8 @@ UNSEEN = {"annotations", "prefix", "audio", "function_call"}  # by templates
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
-class TextPart(BaseModel):
+class TextPart(Fields):
     """A part of a message's content; `input_text` and `output_text` are the responses' names."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text", "input_text", "output_text"]
     text: str
@@ -39,10 +38,8 @@ class TextPart(BaseModel):
     cache_control: dict[str, Any] | None = Field(None, description=IDLE)
 
 
-class Message(BaseModel):
+class Message(Fields):
     """One message; all of it goes to the model's template."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Role
     content: str | Annotated[list[TextPart], FIRST] | None = None

@@ -11,7 +11,7 @@ from math import hypot
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,6 +32,7 @@ from flyweight.server.api.sampling import (
     Truncation,
 )
 from flyweight.server.api.usage import explained, vector_timings
+from flyweight.server.fields import Fields
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import reply, while_connected
@@ -50,12 +51,10 @@ def only(source: str) -> dict[str, Any]:
     return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **other}}
 
 
-class EmbeddingBody(BaseModel):
+class EmbeddingBody(Fields):
     """Prompts whose vectors are wanted."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, json_schema_extra={"oneOf": [only(name) for name in SOURCES]}
-    )
+    model_config = ConfigDict(json_schema_extra={"oneOf": [only(name) for name in SOURCES]})
 
     model: str | None = None
     input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY] | None = None

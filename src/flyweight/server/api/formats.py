@@ -6,9 +6,10 @@ Invariant: what is asked is one `StructuredOutputs`, none, or a refusal in the c
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from flyweight.errors import RequestError
+from flyweight.server.fields import Fields
 from flyweight.server.judging.judges import worded
 from flyweight.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 
@@ -16,27 +17,21 @@ Source = Annotated[str, Field(max_length=LONGEST)]
 KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
 
 
-class TextFormat(BaseModel):
+class TextFormat(Fields):
     """Any text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text"]
 
 
-class ObjectFormat(BaseModel):
+class ObjectFormat(Fields):
     """A JSON object; llama-server's clients put a schema here."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["json_object"]
     asked: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class Schema(BaseModel):
+class Schema(Fields):
     """A JSON schema with a name."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str | None = None
@@ -44,10 +39,8 @@ class Schema(BaseModel):
     strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
 
 
-class SchemaFormat(BaseModel):
+class SchemaFormat(Fields):
     """JSON that satisfies a schema."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["json_schema"]
     json_schema: Schema
@@ -70,10 +63,8 @@ ResponseFormat = Annotated[
 ]
 
 
-class Structured(BaseModel):
+class Structured(Fields):
     """Exactly one of json, json_object, regex, choice and grammar."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     asked: dict[str, Any] | Source | None = Field(None, alias="json")
     json_object: bool | None = None
@@ -91,9 +82,17 @@ class Structured(BaseModel):
 
 
 def constraint(
-    format: TextFormat | ObjectFormat | SchemaFormat | None, structured: Structured | None
+    format: TextFormat | ObjectFormat | SchemaFormat | None,
+    structured: Structured | None,
+    grammar: str | None = None,
 ) -> StructuredOutputs | None:
     """What an answer must satisfy.  Raises `RequestError`."""
+    if grammar:
+        other = "" if format is None or isinstance(format, TextFormat) else "response_format"
+        other = NAME if structured is not None else other
+        if other:
+            raise RequestError(f"{other} and grammar: allowed: one of them", "grammar")
+        return grammar_in("grammar", grammar)
     if structured is not None:
         if format is not None and not isinstance(format, TextFormat):
             raise RequestError(f"response_format and {NAME}: allowed: one of them", NAME)

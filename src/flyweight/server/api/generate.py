@@ -5,7 +5,7 @@ Invariant: the same tokens as /v1/completions with the same options.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +15,7 @@ from flyweight.server.api.sampling import HOTTEST, Explain, Priority, Salt, Stop
 from flyweight.server.api.usage import spent
 from flyweight.server.body import FIRST
 from flyweight.server.bundle import Bundle
+from flyweight.server.fields import Fields
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import PING, event
@@ -24,10 +25,8 @@ BESIDE = {  # fields that are no sampling options
 }  # fmt: skip
 
 
-class GenerateBody(BaseModel):
+class GenerateBody(Fields):
     """A prompt to be continued."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     prompt: str = Field(min_length=1)
     max_tokens: int = Field(256, ge=1, lt=2**31)

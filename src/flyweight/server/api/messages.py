@@ -6,7 +6,7 @@ message of the assistant's is gone on with.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,9 +17,19 @@ from flyweight.server.api.chatbody import ChatBody
 from flyweight.server.api.heard import heard, thinking
 from flyweight.server.api.messagewriter import MessageWriter
 from flyweight.server.api.renaming import named
-from flyweight.server.api.sampling import HOTTEST, KEYS, Explain, Priority, Salt, StopText
+from flyweight.server.api.sampling import (
+    HOTTEST,
+    KEYS,
+    Explain,
+    Idle,
+    Metadata,
+    Priority,
+    Salt,
+    StopText,
+)
 from flyweight.server.api.telling import chat_body
 from flyweight.server.body import FIRST, limited
+from flyweight.server.fields import Fields
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
@@ -39,10 +49,8 @@ TAKEN = (  # as a chat has them
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class Part(BaseModel):
+class Part(Fields):
     """What all parts of a message may have beside their own."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
@@ -84,10 +92,8 @@ class ToolResult(Part):
 Block = Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
 
 
-class Turn(BaseModel):
+class Turn(Fields):
     """One message."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["user", "assistant"]
     content: str | Annotated[list[Block], FIRST]
@@ -127,43 +133,33 @@ class MessageTool(Part):
     strict: bool | None = Field(None, description="Its calls are held to the schema.")
 
 
-class MessageChoice(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class MessageChoice(Fields):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingChoice(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class ThinkingChoice(Fields):
     type: Literal["adaptive", "disabled", "enabled"]
     budget_tokens: int | None = Field(
         None, ge=1, lt=2**31, description="Tokens of reasoning, which then is closed."
     )
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(Fields):
     """JSON that satisfies a schema."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["json_schema"]
     asked: dict[str, Any] = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class OutputConfig(Fields):
     format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class CountBody(BaseModel):
+class CountBody(Fields):
     """A conversation."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
@@ -209,10 +205,8 @@ class MessagesBody(CountBody):
     cache_salt: Salt = None
     priority: Priority = None
     return_cache_explanation: Explain = None
-    metadata: dict[str, Any] | None = Field(None, description="Has no effect.")
-    service_tier: Literal["auto", "standard_only"] | None = Field(
-        None, description="Has no effect."
-    )
+    metadata: Metadata = None
+    service_tier: Idle = None
 
     def chat(self) -> dict[str, Any]:
         found = {**super().chat(), "max_tokens": self.max_tokens}

@@ -6,14 +6,15 @@ nothing: Go's zero value is such a value, and no body is refused for it.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from flyweight.errors import RequestError
 from flyweight.server.api.embeddings import Dimensions
 from flyweight.server.api.formats import schema_in
-from flyweight.server.api.sampling import Explain, No, Options, Priority, Salt, alternatives
+from flyweight.server.api.sampling import Explain, No, Options, Priority, Salt, Yes, alternatives
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
+from flyweight.server.fields import ALWAYS, Fields
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.structured import StructuredOutputs
@@ -24,8 +25,11 @@ LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
 MODELFILE = "There are no Modelfiles here."
 Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
+MACHINE = "Has no effect: the server's command line says how the machine is used."
 Unset = Literal[""]
-Keep = Annotated[str | float | None, Field(description=KEEP)]
+Machine = Annotated[int | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
+MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
+Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
 
 
 def tagged(front: Front, name: str) -> str:
@@ -39,12 +43,25 @@ def called(field: str) -> dict[str, Any]:
     return {"required": [field], "properties": {field: {"type": "string", "minLength": 1}}}
 
 
-class Shared(BaseModel):
+class Shared(Fields):
     """`options` that say where a request runs, not what its answer is."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     num_ctx: int | None = Field(None, ge=1, lt=2**31)
+    num_thread: Machine = None
+    num_gpu: Machine = None
+    main_gpu: Machine = None
+    num_batch: Machine = None
+    num_keep: int | None = Field(
+        None, description="Has no effect: nothing is shifted.", json_schema_extra=ALWAYS
+    )
+    use_mmap: MachineSwitch = None
+    use_mlock: MachineSwitch = None
+    numa: MachineSwitch = None
+    low_vram: MachineSwitch = None
+    f16_kv: MachineSwitch = None
+    logits_all: MachineSwitch = None
+    vocab_only: No | None = None
+    embedding_only: No | None = None
     cache_salt: Salt = None
     priority: Priority = None
 
@@ -64,7 +81,8 @@ class OllamaOptions(Options, Shared):
 
     num_predict: int | None = Field(None, ge=-2, lt=2**31)
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
-    repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
+    tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
+    penalize_newline: Yes | None = None
 
     def wanted(self, front: Front) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
@@ -85,10 +103,8 @@ class OllamaOptions(Options, Shared):
         return found
 
 
-class OllamaBody(BaseModel):
+class OllamaBody(Fields):
     """What both routes take."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     stream: bool = True
@@ -134,7 +150,7 @@ class OllamaBody(BaseModel):
         return schema_in("format", self.format)
 
 
-class OllamaCall(BaseModel):
+class OllamaCall(Fields):
     """A tool call of an earlier answer."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -149,10 +165,8 @@ class OllamaCall(BaseModel):
         return {**own, "type": "function", "function": function}
 
 
-class OllamaMessage(BaseModel):
+class OllamaMessage(Fields):
     """One message."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -215,10 +229,8 @@ class OllamaGenerateBody(OllamaBody):
             )
 
 
-class EmbedBody(BaseModel):
+class EmbedBody(Fields):
     """Texts whose vectors are wanted, perhaps none; `truncate` cuts those that are too long."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     input: str | Annotated[list[str], Field(fail_fast=True)] = ""
@@ -229,10 +241,8 @@ class EmbedBody(BaseModel):
     return_cache_explanation: Explain = None
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(Fields):
     """One text whose vector is wanted, as Ollama had it before /api/embed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     prompt: str = ""
@@ -241,12 +251,10 @@ class EmbeddingsBody(BaseModel):
     return_cache_explanation: Explain = None
 
 
-class ShowBody(BaseModel):
+class ShowBody(Fields):
     """A model to be told of; `name` is what `model` was called once."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={"anyOf": [called(name) for name in ("model", "name")]},
     )
 

@@ -5,7 +5,7 @@ Invariant: nothing of one request is kept for another; what would need that is r
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,17 +17,19 @@ from flyweight.server.api.formats import Schema
 from flyweight.server.api.renaming import named
 from flyweight.server.api.responsewriter import ResponseWriter
 from flyweight.server.api.sampling import (
-    IDLE,
     KEYS,
     Beside,
     Explain,
     Idle,
+    Metadata,
     No,
     RequestId,
+    Stored,
 )
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Named, ToolName
 from flyweight.server.body import FIRST, limited
+from flyweight.server.fields import Fields
 from flyweight.server.front import Front
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
@@ -39,10 +41,8 @@ TAKEN = (  # as a chat has them
 )  # fmt: skip
 
 
-class Strict(BaseModel):
+class Strict(Fields):
     """What is not a field of it is refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TextPart(Strict):
@@ -227,17 +227,17 @@ class ResponseBody(Beside):
     )
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningChoice | None = None
-    metadata: dict[str, str] | None = Field(None, max_length=16)
+    metadata: Metadata = None
     stream_options: StreamChoice | None = None
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
     )
-    store: No | None = Field(None, description="Nothing is kept here.")
+    store: Stored = None
     previous_response_id: None = Field(None, description="Nothing is kept here.")
     background: No | None = None
     truncation: Literal["disabled"] | None = None
     include: list[Include] | None = Field(None, max_length=len(get_args(Include)))
-    service_tier: Literal["auto", "default"] | None = Field(None, description=IDLE)
+    service_tier: Idle = None
     user: Idle = None
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)

@@ -5,12 +5,13 @@ Invariant: a body that passes makes `SamplingParams`, or is refused by the name 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from flyweight.errors import RequestError
 from flyweight.repetition import LARGEST, LONGEST, RepetitionDetectionParams
-from flyweight.server.api.formats import ResponseFormat, Structured, constraint, place_of
+from flyweight.server.api.formats import ResponseFormat, Source, Structured, constraint, place_of
 from flyweight.server.body import TOKEN, limited
+from flyweight.server.fields import ALWAYS, UNLESS_FALSE, Fields
 from flyweight.server.http.guard import LETTERS
 from flyweight.server.settings import MOST_PRIORITY
 from flyweight.types import (
@@ -38,8 +39,11 @@ Priority = Annotated[
     int | None,
     Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("priorities", both=True)),
 ]
-Idle = Annotated[str | None, Field(description=IDLE)]
-Metadata = Annotated[dict[str, str] | None, Field(max_length=16, description=IDLE)]
+Idle = Annotated[str | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
+Metadata = Annotated[dict[str, Any] | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
+Stored = Annotated[
+    bool | None, Field(description="Nothing is kept here.", json_schema_extra=UNLESS_FALSE)
+]
 RequestId = Annotated[str | None, Field(pattern=f"^{LETTERS}{{1,128}}$")]
 Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
 Explain = Annotated[
@@ -88,28 +92,22 @@ Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]
 Yes = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class StreamOptions(Fields):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
 
 
-class Circles(BaseModel):
+class Circles(Fields):
     """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     max_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
     min_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
     min_count: int | None = Field(None, ge=0, le=LONGEST)
 
 
-class Options(BaseModel):
+class Options(Fields):
     """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -189,6 +187,7 @@ class Sampling(Beside):
         description="Told of in place of the most likely ones.",
     )  # fmt: skip
     response_format: ResponseFormat | None = None
+    grammar: Source | None = Field(None, description="GBNF, or Lark; empty: none.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stream_interval: int | None = Field(
@@ -197,9 +196,10 @@ class Sampling(Beside):
     use_beam_search: bool | None = None
     length_penalty: float | None = Field(None, ge=-10, le=10)
     user: Idle = None
-    store: No | None = Field(None, description="Nothing is kept here.")
+    store: Stored = None
     metadata: Metadata = None
-    service_tier: Literal["auto", "default"] | None = Field(None, description=IDLE)
+    prediction: Metadata = None
+    service_tier: Idle = None
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
     request_id: RequestId = None
@@ -210,7 +210,7 @@ class Sampling(Beside):
     @property
     def form_place(self) -> str:
         """Where the body has a schema, if that is not `structured_outputs`."""
-        return place_of(self.response_format)
+        return "grammar" if self.grammar else place_of(self.response_format)
 
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords.  Raises `RequestError`."""
@@ -225,7 +225,7 @@ class Sampling(Beside):
         if self.repetition_detection is not None:
             sizes = self.repetition_detection.model_dump(exclude_none=True)
             found["repetition_detection"] = RepetitionDetectionParams(**sizes)
-        form = constraint(self.response_format, self.structured_outputs)
+        form = constraint(self.response_format, self.structured_outputs, self.grammar)
         if form is not None:
             found["structured_outputs"] = form
         return found

@@ -6,7 +6,7 @@ the fields of both dialects.
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from flyweight.server.api.sampling import Id, params_of
 from flyweight.server.api.telling import chat_body
 from flyweight.server.api.tools import Tool
 from flyweight.server.body import limited
+from flyweight.server.fields import Fields
 from flyweight.server.front import Front
 from flyweight.server.http.sse import reply
 from flyweight.server.settings import MOST_TOOLS
@@ -41,12 +42,10 @@ def only(source: str) -> dict[str, Any]:
     return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **kinds}}
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Fields):
     """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={"oneOf": [only(name) for name in SOURCES]},
     )
 
@@ -96,10 +95,8 @@ class TokenizeBody(BaseModel):
         )
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(Fields):
     """Ids whose text is wanted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
     tokens: list[Id] = Field(fail_fast=True)

@@ -9,11 +9,12 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from flyweight.errors import RequestError, nearest
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded, placed
+from flyweight.server.fields import Fields
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.server.speech import Speech
 from flyweight.structured import LONGEST, NAME, StructuredOutputs
@@ -34,10 +35,8 @@ RULE = re.compile(r"[A-Za-z]+_(\d+)")
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
-class Function(BaseModel):
+class Function(Fields):
     """What a tool does, and a JSON schema of its arguments."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: ToolName
     description: str | None = None
@@ -45,41 +44,31 @@ class Function(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class Tool(Fields):
     type: Literal["function"]
     function: Function
 
 
-class Named(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class Named(Fields):
     name: ToolName
 
 
-class NamedChoice(BaseModel):
+class NamedChoice(Fields):
     """One tool that is to be called."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: Named
 
 
-class Allowed(BaseModel):
+class Allowed(Fields):
     """The tools that may be called (`auto`), or one of which is to be (`required`)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     mode: Literal["auto", "required"]
     tools: list[NamedChoice] = Field(min_length=1, max_length=MOST_TOOLS)
 
 
-class AllowedChoice(BaseModel):
+class AllowedChoice(Fields):
     """Some of the tools: the model is shown all of them."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["allowed_tools"]
     allowed_tools: Allowed

@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Any
 
 from flyweight.errors import RequestError
@@ -64,10 +63,6 @@ def late(seconds: float) -> HttpError:
     """Of a request that was not answered in time."""
     words = f"not answered within {seconds:g} seconds; --request-timeout sets that"
     return HttpError(504, words, code="deadline")
-
-
-def status_text(status: int) -> str:
-    return HTTPStatus(status).phrase.lower()
 
 
 def told(error: BaseException) -> HttpError:

@@ -8,12 +8,13 @@ or not at all; what a route raises is told in our words, and every answer has an
 import asyncio
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,8 +35,8 @@ LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its s
 
 
 class Guard:
-    """ASGI around an app; `open_paths` need no key, `shapes` are how errors are written on a path
-    whose dialect is not OpenAI's.
+    """ASGI around an app; `open_paths` need no key, `shape_of` says how errors are written on a
+    path.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class Guard:
         app: ASGIApp,
         settings: ServerSettings,
         open_paths: Iterable[str] = (),
-        shapes: Mapping[str, Shape] | None = None,
+        shape_of: Callable[[str], Shape] = lambda path: HttpError.body,
     ) -> None:
-        self.app, self.settings, self.shapes = app, settings, shapes or {}
+        self.app, self.settings, self.shape_of = app, settings, shape_of
         keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
         self.keys = [sha256(key).digest() for key in keys]
         self.apart = len(set(self.keys)) > 1 and not settings.share_prefix_cache
@@ -65,7 +66,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         answer = Answer(send, headers.get("x-request-id", ""))
-        shape = self.shapes.get(scope["path"], HttpError.body)
+        shape = self.shape_of(get_route_path(scope))
         visit_of(scope).id = answer.id
         try:
             answer.named += self.origins.check(headers, self._host(scope, headers))
@@ -106,7 +107,7 @@ class Guard:
         known = self._known(headers)
         if known is not None and self.apart:
             scope["tenant"] = known
-        if scope["path"] not in self.open and known is None:
+        if get_route_path(scope) not in self.open and known is None:
             raise HttpError(
                 401,
                 "an API key is needed: Authorization: Bearer KEY",

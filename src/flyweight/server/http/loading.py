@@ -6,7 +6,7 @@ looked at; a connection ends soon, whatever its client does.
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import cast
 
 from flyweight.server.http.errors import HttpError, Shape
@@ -21,12 +21,12 @@ LOADING = HttpError(
 
 
 class Waiting(asyncio.Protocol):
-    """A connection: a head comes, the answer goes, in the shape its path has among `shapes`, and
-    what else comes is thrown away.
+    """A connection: a head comes, the answer goes, in the shape that `shape_of` has for its path,
+    and what else comes is thrown away.
     """
 
-    def __init__(self, shapes: Mapping[str, Shape]) -> None:
-        self.shapes = shapes
+    def __init__(self, shape_of: Callable[[str], Shape]) -> None:
+        self.shape_of = shape_of
         self._head = b""
         self._answered = False
         self._end: asyncio.TimerHandle | None = None
@@ -40,7 +40,7 @@ class Waiting(asyncio.Protocol):
             return
         self._head += data
         if ENDS in self._head or len(self._head) > HEAD:
-            shape = self.shapes.get(path_of(self._head), HttpError.body)
+            shape = self.shape_of(path_of(self._head))
             self._answered, self._head = True, b""
             self._transport.write(raw_reply(LOADING, shape))
             self._transport.write_eof()  # closed at once, unread bytes would take the answer along
@@ -56,7 +56,7 @@ def path_of(head: bytes) -> str:
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
 
 
-async def answering(sock: socket.socket, shapes: Mapping[str, Shape]) -> asyncio.Server:
+async def answering(sock: socket.socket, shape_of: Callable[[str], Shape]) -> asyncio.Server:
     """Answers on a port until closed; `sock` itself stays open for who serves after that."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Waiting(shapes), sock=sock.dup())
+    return await loop.create_server(lambda: Waiting(shape_of), sock=sock.dup())

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -77,7 +78,8 @@ class Visits:
 
     def _end(self, scope: Scope, visit: Visit) -> None:
         path = scope["path"]
-        route = visit.route or (path if path in self.routes else "none")
+        asked = get_route_path(scope)
+        route = visit.route or (asked if asked in self.routes else "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         seconds = time.monotonic() - visit.began
         status = f"{visit.status // 100}xx"

@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from flyweight.build import Loaded, build
@@ -62,7 +63,8 @@ def serve(line: socket.socket) -> int:
         loaded = build(settings, Teller(line), grammars=True)
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
-        line.sendall(pipe.frame(pipe.Failed(str(error))))
+        with suppress(OSError):  # the front end may have refused it first, and be gone
+            line.sendall(pipe.frame(pipe.Failed(str(error))))
         return 2
     except Gone:
         return 0
