@@ -90,7 +90,8 @@ class LayerSpec:
     """One decoder layer: `heads` query heads of `head` elements over `kv`, an MLP of `inner`
     elements.
 
-    `qk_norm` is "", "head" (every head by itself) or "whole" (all heads as one vector); `rope` the
+    `qk_norm` is "", "head" (RMS, every head with the same weights), "whole" (RMS, all heads as one
+    vector) or "centred" (LayerNorm without biases, every head with weights of its own); `rope` the
     index of its rotation in `ModelSpec.ropes`, None without positions; `scale` what scores are
     multiplied by, 0 for head**-0.5; `gated` MLPs have a gate beside the up projection.
     """
@@ -115,11 +116,14 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """How a family norms: `kind` "rms" or "layer" (LayerNorm, with biases where `bias`)."""
+    """How a family norms: `kind` "rms" or "layer" (LayerNorm, with biases where `bias`).  A `post`
+    norm replaces the residual, after each block is added to it (Vaswani et al., 2017).
+    """
 
     eps: float
     kind: str = "rms"
     bias: bool = False
+    post: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ class ModelSpec:
     `positions` learned position rows (0: none) are added to the embedding, which is multiplied by
     `embed_scale`; what a block adds to the residual by `residual_scale`; logits by `logit_scale`,
     then capped at `logit_softcap` (0: not).  `parallel` layers compute attention and MLP from the
-    same residual.
+    same residual.  Embedding and head have `narrow` columns, 0 for `hidden`; projections lead from
+    one width to the other.
     """
 
     family: str
@@ -146,6 +151,7 @@ class ModelSpec:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     parallel: bool = False
+    narrow: int = 0
 
 
 @dataclass(frozen=True, slots=True)

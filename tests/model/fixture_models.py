@@ -78,6 +78,18 @@ class Fixture:
 ABSENT = object()  # a setting of BASE this family does not have
 
 
+OPT = dict(
+    ffn_dim=104,
+    word_embed_proj_dim=64,
+    activation_function="relu",
+    tie_word_embeddings=True,
+    hidden_act=ABSENT,
+    intermediate_size=ABSENT,
+    rms_norm_eps=ABSENT,
+    num_key_value_heads=ABSENT,
+)
+
+
 def llama(dtype: str = "f32", **settings: Any) -> Fixture:
     return Fixture("llama", dtype, settings)
 
@@ -121,6 +133,11 @@ MODELS = {
             tie_word_embeddings=True,
         ),
         lengths=(CONTEXT, ORIGINAL),
+    ),
+    "gemma": Fixture(
+        "gemma",
+        "bf16",
+        dict(head_dim=24, hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True),
     ),
     "gemma2": Fixture(
         "gemma2",
@@ -199,6 +216,18 @@ MODELS = {
             ),
         ),
     ),
+    "stablelm-heads": Fixture(
+        "stablelm",
+        "bf16",
+        dict(
+            use_parallel_residual=True,
+            qk_layernorm=True,
+            rms_norm_eps=ABSENT,
+            rope_parameters=dict(
+                rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25
+            ),
+        ),
+    ),
     "starcoder2": Fixture(
         "starcoder2",
         "bf16",
@@ -243,19 +272,21 @@ MODELS = {
             **dict(bos_token_id=1, eos_token_id=2, tie_word_embeddings=True),
         },
     ),
-    "opt": Fixture(
-        "opt",
+    "opt": Fixture("opt", "f16", OPT),
+    "gpt2-odd": Fixture(
+        "gpt2",
         "f16",
-        dict(
-            ffn_dim=104,
-            word_embed_proj_dim=64,
-            activation_function="relu",
-            tie_word_embeddings=True,
-            hidden_act=ABSENT,
-            intermediate_size=ABSENT,
-            rms_norm_eps=ABSENT,
-            num_key_value_heads=ABSENT,
-        ),
+        {
+            **dict.fromkeys(BASE, ABSENT),
+            **dict(n_embd=60, n_head=4, n_layer=2, n_positions=CONTEXT, vocab_size=320),
+            **dict(bos_token_id=1, eos_token_id=2, tie_word_embeddings=True),
+        },
+    ),
+    "opt-odd": Fixture(
+        "opt", "f16", {**OPT, "hidden_size": 60, "word_embed_proj_dim": 60}, layers=2
+    ),
+    "opt-350m": Fixture(
+        "opt", "f16", {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 48}
     ),
     "mixtral": Fixture("mixtral", "bf16", dict(num_local_experts=5, num_experts_per_tok=2)),
     "qwen2-moe": Fixture(

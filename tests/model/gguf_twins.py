@@ -29,6 +29,7 @@ ARCH = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "granite": gguf.MODEL_ARCH.GRANITE,
@@ -43,13 +44,14 @@ ARCH = {
 }
 # What no GGUF says, and why
 NO_TWIN = {
-    "opt": "the gguf package has no such architecture",
+    **dict.fromkeys(("opt", "opt-odd", "opt-350m"), "the gguf package has no such architecture"),
     "llama-dynamic": "GGUF has no dynamic rope scaling",
     "gemma2-scalar": "no key for query_pre_attn_scalar: it is the head's size in all but the 27B",
     "qwen3-moe-step": "the gguf package has no names for MLPs beside experts",
 }
 TURNED = ("llama", "mistral", "mixtral", "granite", "smollm3")  # q and k in interleaved rope order
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+HEAD = re.compile(r"(.*\.[qk]_layernorm)\.norms\.(\d+)\.weight")
 Arrays = dict[str, np.ndarray]
 
 
@@ -79,7 +81,7 @@ def twin(name: str, path: Path, other: dict[str, object] | None = None) -> Path:
         assert known is not None, f"the gguf package has no name for {key}"
         if known.endswith("attn_sinks"):
             known += ".weight"
-        kind = dtype if values.ndim > 1 else "f32"
+        kind = dtype if values.ndim > 1 and not known.endswith("_norm.weight") else "f32"
         kind = "mxfp4" if kind != "f32" and "_exps.weight" in known and packed else kind
         tensors[known] = mxfp4(values) if kind == "mxfp4" else encode(values, kind)
     for key, values in rope_tensors(config).items():
@@ -105,7 +107,7 @@ def converted(arrays: Arrays, config: dict[str, Any]) -> Iterator[tuple[str, np.
     turned = {"q_proj": heads, "k_proj": config.get("num_key_value_heads", heads)}
     for key, x in {**arrays, **stacked(arrays)}.items():
         part = key.split(".")[-2] if "." in key else key
-        if EXPERT.fullmatch(key):
+        if EXPERT.fullmatch(key) or HEAD.fullmatch(key):
             continue
         if kind in TURNED and part in turned:
             x = interleaved(x, turned[part])
@@ -124,12 +126,14 @@ def converted(arrays: Arrays, config: dict[str, Any]) -> Iterator[tuple[str, np.
 
 
 def stacked(arrays: Arrays) -> Arrays:
-    """The experts' matrices of every layer as one array each."""
+    """The experts' matrices of every layer, and StableLM's head norms, as one array each."""
     found: dict[str, list[np.ndarray]] = {}
     for key in sorted(arrays, key=lambda k: (len(k), k)):
         expert = EXPERT.fullmatch(key)
         if expert:
             found.setdefault(f"{expert[1]}.{expert[3]}.weight", []).append(arrays[key])
+        if head := HEAD.fullmatch(key):
+            found.setdefault(f"{head[1]}.weight", []).append(arrays[key])
     return {key: np.stack(parts) for key, parts in found.items()}
 
 

@@ -48,6 +48,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt's activation": ("opt", {"activation_function": "gelu"}),
     "gpt-neox's activation": ("gpt-neox", {"hidden_act": "relu"}),
     "starcoder2's activation": ("starcoder2", {"hidden_act": "relu"}),
+    "gemma 1's activation": ("gemma", {"hidden_act": "silu"}),
     "gemma's activation": ("gemma2", {"hidden_activation": "silu"}),
     "longrope's factor": (
         "phi4-longrope",
@@ -153,6 +154,9 @@ SPECS: dict[str, tuple[str, Callable[[ModelSpec], ModelSpec]]] = {
     "head norms": ("qwen3", layers(qk_norm="")),
     "gemma3's head norms": ("gemma3", layers(qk_norm="")),
     "norms of all heads": ("olmo2", layers(qk_norm="")),
+    "stablelm's head norms": ("stablelm-heads", layers(qk_norm="")),
+    "gemma 1's scaled embedding": ("gemma", lambda s: replace(s, embed_scale=1.0)),
+    "norms after blocks": ("opt-350m", lambda s: replace(s, norm=replace(s.norm, post=False))),
     "the scaled embedding": ("gemma2", lambda s: replace(s, embed_scale=1.0)),
     "the shared expert": ("qwen2-moe", without_shared),
     "deepseek's shared experts": ("deepseek-v2-lite", without_shared),

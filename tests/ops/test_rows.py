@@ -30,6 +30,29 @@ def test_layer_norm(native: Make, rng: np.random.Generator, tokens: int, hidden:
             within(ops.layer_norm(x, w, bias, 1e-6), want, 16 * EPS * (size + more))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "heads", "dim"), [(0, 2, 4), (1, 1, 1), (3, 5, 24), (40, 3, 33)]
+)
+def test_layer_norm_heads(
+    native: Make, rng: np.random.Generator, tokens: int, heads: int, dim: int
+) -> None:
+    """Head h with its own weights; what follows the heads in a row stays as it is."""
+    w, x = normal(rng, heads, dim), normal(rng, tokens, heads * dim + 7)
+    got, want = x.copy(), x.copy()
+    native().layer_norm_heads(got, w, 1e-5)
+    ReferenceOps().layer_norm_heads(want, w, 1e-5)
+    assert (got[:, heads * dim :] == x[:, heads * dim :]).all()
+    spread = np.abs(x[:, : heads * dim]).reshape(tokens, heads, dim).astype(np.float64)
+    std = x[:, : heads * dim].reshape(tokens, heads, dim).astype(np.float64).std(axis=2)
+    size = (spread + spread.mean(axis=2, keepdims=True)) / np.sqrt(std**2 + 1e-5)[..., None]
+    bound = 16 * EPS * (size * np.abs(w)).reshape(tokens, heads * dim)
+    within(got[:, : heads * dim], want[:, : heads * dim], bound)
+    for t in range(tokens):  # the same bits alone
+        alone = x[t : t + 1].copy()
+        native().layer_norm_heads(alone, w, 1e-5)
+        assert (alone == got[t : t + 1]).all()
+
+
 @pytest.mark.parametrize(("tokens", "inner"), [(1, 1), (3, 17), (33, 172), (2, 1000)])
 def test_act_clamped(native: Make, rng: np.random.Generator, tokens: int, inner: int) -> None:
     x = normal(rng, tokens, 2 * inner) * np.float32(10) ** rng.integers(-2, 3, (tokens, 1))

@@ -59,6 +59,7 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "key length of all ones": (gguf_bytes([pack("<Q", HUGE)], [ONE], DATA), "at most 65536"),
     "key length past the end": (gguf_bytes([pack("<Q", 60_000)], [ONE], DATA), "truncated"),
     "key not UTF-8": (gguf_bytes([key(b"\xff\xfe", 1)], [ONE], DATA), "UTF-8"),
+    "key of no letters": (gguf_bytes([key("", 1)], [ONE], DATA), "a metadata key is empty"),
     "key twice": (gguf_bytes([ARCH, ARCH], [ONE], DATA), "twice"),
     "value type 13": (with_key(pack("<I", 13)), "value type 13"),
     "value type of all ones": (with_key(pack("<I", 0xFFFFFFFF)), "value type"),

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
 from flyweight.ops.stack import Mixing
@@ -37,17 +39,22 @@ class Attention:
     norms: HeadNorm | None
     sinks: F32 | None
     scale: float
+    centred: F32 | None = None  # [Hq+Hk, D]: LayerNorm weights of each head of q and k
+    eps: float = 0.0
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, layer = self.ops, self.layer
-        q = ops.rope_store(self.qkv(x, batch), kv, batch, rope, self.norms)  # [T, Hq, D]
+        qkv = self.qkv(x, batch)
+        if self.centred is not None:
+            ops.layer_norm_heads(qkv, self.centred, self.eps)
+        q = ops.rope_store(qkv, kv, batch, rope, self.norms)  # [T, Hq, D]
         mixed = ops.attend(
             q, kv, batch, self.scale, layer.kv.window, layer.softcap, self.sinks
         )  # [T, Hq*D]
         return self.comm.all_reduce(self.out(mixed, batch))
 
     def recipe(self) -> Mixing | None:
-        if self.comm.size > 1:
+        if self.comm.size > 1 or self.centred is not None:
             return None
         layer, qkv, out = self.layer, self.qkv.weight, self.out.weight
         return Mixing(
@@ -122,9 +129,12 @@ def made(parts: Parts, i: int) -> Mixer:
             scale,
             eps,
         )
-    norms = None
-    if layer.qk_norm:
+    norms = centred = None
+    if layer.qk_norm == "centred":
+        centred = np.concatenate([weights[at + "q_norm"], weights[at + "k_norm"]])
+        centred = centred.reshape(-1, layer.head)
+    elif layer.qk_norm:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
     qkv, out = parts.linear(at + "qkv"), parts.linear(at + "out")
     sinks = weights.get(at + "sinks")
-    return Attention(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale)
+    return Attention(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps)

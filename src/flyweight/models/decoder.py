@@ -42,6 +42,7 @@ class Decoder:
         self.embed = weights["embed"]
         self.positions = weights.get("positions")
         self.head = weights["embed" if spec.tie else "head"]
+        self.widen, self.narrow = weights.get("project_in"), weights.get("project_out")
         self.final_norm = norms.made(parts, "norm")
         self.stack = self.ops.stack([layer.made(parts, i) for i in range(len(spec.layers))])
         self.ropes = [(inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes]
@@ -69,7 +70,8 @@ class Decoder:
     def logits(self, hidden: F32) -> F32:
         """The head: [R, H] -> [R, V]."""
         spec, ops = self.spec, self.ops
-        logits = ops.linear(hidden, self.head)
+        rows = hidden if self.narrow is None else ops.linear(hidden, self.narrow)
+        logits = ops.linear(rows, self.head)
         if spec.logit_scale != 1:
             ops.scale(logits, spec.logit_scale)
         if spec.logit_softcap:
@@ -80,6 +82,8 @@ class Decoder:
         x = self.ops.embed(self.embed, batch.tokens)  # [T, H]
         if self.spec.embed_scale != 1:
             self.ops.scale(x, self.spec.embed_scale)
+        if self.widen is not None:
+            x = self.ops.linear(x, self.widen)
         if self.positions is not None:
             self.ops.add(self.ops.embed(self.positions, batch.positions), x)
         return x

@@ -38,9 +38,9 @@ def spec(config: Config) -> ModelSpec:
         "vocab_size": config.get("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
     }
-    found = gated_decoder(renamed, "gpt2")
+    found = gated_decoder(renamed, "gpt2", rotary=False)
     norm = NormSpec(real(config, "layer_norm_epsilon", 1e-5), "layer", bias=True)
-    return replace(each(found, plain), norm=norm, positions=found.context, ropes=())
+    return replace(each(found, plain), norm=norm, positions=found.context)
 
 
 def plain(_: int, layer: LayerSpec) -> LayerSpec:

@@ -9,7 +9,7 @@ from flyweight.models import attention, feedforward, norms
 from flyweight.models.attention import Mixer
 from flyweight.models.feedforward import FeedForward
 from flyweight.models.linear import Parts
-from flyweight.models.norms import Plain, Scaled
+from flyweight.models.norms import Plain, PostNorm, Scaled
 from flyweight.ops.base import KVLayer, Ops, Rotation
 from flyweight.ops.stack import After, Norm, Recipe
 from flyweight.wire import F32, Batch
@@ -37,7 +37,7 @@ class Serial:
 
     def recipe(self) -> Recipe | None:
         attn, mlp = self.attn.recipe(), self.mlp.recipe()
-        if attn is None or mlp is None:
+        if attn is None or mlp is None or isinstance(self.mlp_norm, PostNorm):
             return None
         norms = self.attn_norm.recipe(), self.mlp_norm.recipe()
         posts = _after(self.attn_post), _after(self.mlp_post)

@@ -51,6 +51,27 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class PostNorm:
+    """A norm that replaces the residual (post-norm): the next block and the next sum both begin
+    with the normed rows.
+    """
+
+    ops: Ops
+    norm: Norm
+
+    def __call__(self, x: F32) -> F32:
+        return self.norm(x)
+
+    def add(self, x: F32, residual: F32) -> F32:
+        self.ops.add(x, residual)
+        residual[:] = self.norm(residual)
+        return residual
+
+    def recipe(self) -> RowNorm | None:
+        return self.norm.recipe()
+
+
+@dataclass(frozen=True, slots=True)
 class Plain:
     """No norm: the rows themselves."""
 
@@ -84,6 +105,9 @@ def made(parts: Parts, name: str) -> Norm:
     ops, spec, weights = parts.ops, parts.spec.norm, parts.weights
     if name not in weights:
         return Plain(ops)
+    norm: Norm
     if spec.kind == "layer":
-        return LayerNorm(ops, weights[name], weights.get(f"{name}_bias"), spec.eps)
-    return RmsNorm(ops, weights[name], spec.eps)
+        norm = LayerNorm(ops, weights[name], weights.get(f"{name}_bias"), spec.eps)
+    else:
+        norm = RmsNorm(ops, weights[name], spec.eps)
+    return PostNorm(ops, norm) if spec.post else norm

@@ -1,5 +1,8 @@
-"""OPT (Zhang et al., 2022): learned positions, LayerNorms, relu."""
+"""OPT (Zhang et al., 2022): learned positions, LayerNorms, relu.  The 350M norms after each block
+and embeds tokens in fewer elements than its layers have.
+"""
 
+import re
 from dataclasses import replace
 
 from flyweight.models.config import Config, flag, integer, refuse
@@ -17,15 +20,16 @@ NAMES = Names(
     mlp_norm="final_layer_norm",
     up=("fc1",),
     down="fc2",
+    widen="model.decoder.project_in",
+    narrow="model.decoder.project_out",
     base="model.",
 )
+NORM = re.compile(r"layers\.(\d+)\.(attn|mlp)_norm(|_bias)")
 SKIPPED = 2  # rows of the position table that no token uses
 
 
 def spec(config: Config) -> ModelSpec:
-    """An `OPTForCausalLM` config.json; the 350M's norms after the blocks are refused."""
-    refuse(config, "do_layer_norm_before", True)
-    refuse(config, "word_embed_proj_dim", integer(config, "hidden_size"))
+    """An `OPTForCausalLM` config.json."""
     refuse(config, "enable_bias", True)
     refuse(config, "_remove_final_layer_norm", False)
     refuse(config, "layer_norm_elementwise_affine", True)
@@ -35,14 +39,37 @@ def spec(config: Config) -> ModelSpec:
         "hidden_act": config.get("activation_function") or "relu",
         "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
     }
-    found = gated_decoder(renamed, "opt")
-    norm = NormSpec(1e-5, "layer", bias=True)
-    return replace(each(found, plain), norm=norm, positions=found.context, ropes=())
+    found = gated_decoder(renamed, "opt", rotary=False)
+    width = integer(config, "word_embed_proj_dim", found.hidden)
+    return replace(
+        each(found, plain),
+        norm=NormSpec(
+            1e-5, "layer", bias=True, post=not flag(config, "do_layer_norm_before", True)
+        ),
+        positions=found.context,
+        narrow=0 if width == found.hidden else width,
+    )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    found = decoder_plan(spec, NAMES, files)
-    return replace(found, slots=tuple(map(_skipping, found.slots)))
+    names = replace(NAMES, norm="") if spec.norm.post else NAMES
+    found = decoder_plan(spec, names, files)
+    slots = tuple(map(_skipping, found.slots))
+    if spec.norm.post:
+        slots = tuple(_after(slot, len(spec.layers)) for slot in slots)
+    return replace(found, slots=slots)
+
+
+def _after(slot: SlotPlan, layers: int) -> SlotPlan:
+    """Norms after blocks, in the slots of the norms before the next ones."""
+    found = NORM.fullmatch(slot.name)
+    if found is None:
+        return slot
+    i, kind, bias = int(found[1]), found[2], found[3]
+    if kind == "attn":
+        return replace(slot, name=f"layers.{i}.mlp_norm{bias}")
+    last = i == layers - 1
+    return replace(slot, name=f"norm{bias}" if last else f"layers.{i + 1}.attn_norm{bias}")
 
 
 def _skipping(slot: SlotPlan) -> SlotPlan:

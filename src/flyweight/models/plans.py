@@ -35,7 +35,7 @@ from flyweight.spec import (
     WeightPlan,
 )
 
-TOP = ("embed", "positions", "norm", "layer")
+TOP = ("embed", "positions", "norm", "layer", "widen", "narrow")
 MOST_BLOCKS = 1 << 15  # single experts and latent heads; the largest published models have 27,000
 
 
@@ -44,7 +44,8 @@ class Names:
     """Where a family keeps what; every name but the top ones lies under `layer` and a number.
 
     `qkv` is one fused matrix or three; `up` gate and up, one fused matrix of both, or the up
-    projection alone.  Empty names are not there; `base` is a prefix some checkpoints leave out.
+    projection alone; `widen` and `narrow` lead from the embedding's width to the layers' and back.
+    Empty names are not there; `base` is a prefix some checkpoints leave out.
     """
 
     embed: str = "model.embed_tokens"
@@ -60,6 +61,10 @@ class Names:
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     mlp_post: str = ""
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    widen: str = ""
+    narrow: str = ""
     base: str = ""
 
     def bare(self) -> "Names":
@@ -68,9 +73,9 @@ class Names:
         return replace(self, **top)
 
 
-def gated_decoder(config: Config, family: str) -> ModelSpec:
+def gated_decoder(config: Config, family: str, rotary: bool = True) -> ModelSpec:
     """The spec of a plain Llama: pre-norm, rotary positions, grouped queries, a gated MLP.  The
-    family changes what it does otherwise.
+    family changes what it does otherwise.  Without `rotary` positions there are no ropes.
     """
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
@@ -83,7 +88,7 @@ def gated_decoder(config: Config, family: str) -> ModelSpec:
         raise CheckpointError(
             f"config: {heads} heads of {head} elements; at most {LIMIT} elements in all"
         )
-    if head % 2:
+    if rotary and head % 2:
         raise CheckpointError(
             f"config: head_dim = {head} is odd; rotary positions need an even one"
         )
@@ -100,7 +105,7 @@ def gated_decoder(config: Config, family: str) -> ModelSpec:
         vocab=integer(config, "vocab_size"),
         context=integer(config, "max_position_embeddings", 2048, MOST_POSITIONS),
         norm=NormSpec(real(config, "rms_norm_eps", 1e-6)),
-        ropes=(rope_spec(config, head),),
+        ropes=(rope_spec(config, head),) if rotary else (),
         layers=(layer,) * integer(config, "num_hidden_layers", most=MAX_LAYERS),
         tie=flag(config, "tie_word_embeddings"),
     )
@@ -152,18 +157,22 @@ def decoder_plan(
         names = names.bare()
     _judge_count(spec)
     plan = _Plan(spec, names, turn, plus)
-    slots = [plan.table("embed", names.embed, spec.vocab)]
+    width = spec.narrow or spec.hidden
+    slots = [plan.table("embed", names.embed, (spec.vocab, width))]
+    if spec.narrow:
+        slots.append(linear("project_in", width, ((names.widen, spec.hidden),)))
     if spec.positions:
-        slots.append(plan.table("positions", names.positions, spec.positions))
+        slots.append(plan.table("positions", names.positions, (spec.positions, spec.hidden)))
     for i, layer in enumerate(spec.layers):
         at, src = f"layers.{i}.", f"{names.layer}{i}."
         attention = blocks.attention if blocks and layer.latent else plan.attention
         mlp = blocks.mixture if blocks and layer.moe else plan.mlp
         slots += [*plan.norms(at, src), *attention(at, src, layer), *mlp(at, src, layer)]
     slots += plan.norm("norm", names.norm)
+    if spec.narrow:
+        slots.append(linear("project_out", spec.hidden, ((names.narrow, width),)))
     if not spec.tie:
-        head = ((names.head, spec.vocab),)
-        slots.append(linear("head", spec.hidden, head, shard=0))
+        slots.append(linear("head", width, ((names.head, spec.vocab),), shard=0))
     ignored = ("*rotary_emb.inv_freq", "rope_freqs.weight")
     return WeightPlan(tuple(slots), ignored + ((f"{names.head}.weight",) if spec.tie else ()))
 
@@ -216,8 +225,8 @@ class _Plan:
     turn: tuple[int, ...]
     plus: float
 
-    def table(self, name: str, module: str, rows: int) -> SlotPlan:
-        slot = linear(name, self.spec.hidden, ((module, rows),), shard=0)
+    def table(self, name: str, module: str, shape: tuple[int, int]) -> SlotPlan:
+        slot = linear(name, shape[1], ((module, shape[0]),), shard=0)
         return replace(slot, kind="embed")
 
     def norm(self, name: str, module: str) -> list[SlotPlan]:
@@ -249,10 +258,13 @@ class _Plan:
         out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias, shard=1)
         slots = [qkv, out]
         if layer.qk_norm:
-            whole = layer.qk_norm == "whole"
-            for name, size in (("q_norm", q), ("k_norm", kv)):
-                wide = size if whole else layer.head
-                slots.append(vector(at + name, f"{src}self_attn.{name}.weight", wide, self.plus))
+            for name, module, size in (("q_norm", n.q_norm, q), ("k_norm", n.k_norm, kv)):
+                wide = layer.head if layer.qk_norm == "head" else size
+                slot = vector(at + name, f"{src}{module}.weight", wide, self.plus)
+                if layer.qk_norm == "centred":  # a row for each head
+                    shape = (size // layer.head, layer.head)
+                    slot = replace(slot, sources=(Source(slot.sources[0].tensor, shape, shape[0]),))
+                slots.append(slot)
         if layer.sinks:
             slots.append(vector(at + "sinks", src + "self_attn.sinks", layer.heads))
         return slots

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flyweight.errors import CheckpointError, nearest
+from flyweight.errors import CheckpointError
 from flyweight.models import (
     deepseek2,
+    gemma,
     gemma2,
     gemma3,
     gpt2,
@@ -32,6 +33,7 @@ from flyweight.models import (
 )
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.untrusted import shown
+from flyweight.weights.refused import explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Family:
 
 FAMILIES = {
     "deepseek_v2": Family(deepseek2.spec, deepseek2.plan),
+    "gemma": Family(gemma.spec, gemma.plan),
     "gemma2": Family(gemma2.spec, gemma2.plan),
     "gemma3": Family(gemma3.spec, gemma3.plan),
     "gemma3_text": Family(gemma3.spec, gemma3.plan),
@@ -71,11 +74,9 @@ def family(config: Mapping[str, Any]) -> Family:
     """The family of a config, or `CheckpointError` listing those there are."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        hint = nearest(str(name)[:80], FAMILIES)
-        if "bert" in str(name):
-            hint = "; encoders (BERT, Nomic and their kin) are out of scope"
         raise CheckpointError(
-            f"model_type = {shown(name)} is not supported; known: {', '.join(FAMILIES)}{hint}"
+            f"model_type = {shown(name)} is not supported{explain(name)}; "
+            f"known: {', '.join(FAMILIES)}"
         )
     _judge_quantisation(config)
     return FAMILIES[name]

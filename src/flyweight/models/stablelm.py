@@ -1,27 +1,39 @@
 """StableLM 2 and 3B (Bellagente et al., 2024): LayerNorms, a quarter of each head turned, and in
-some sizes attention and MLP side by side.
+some sizes (12B) attention and MLP in parallel and a norm for each head of q and k.
 """
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, filled, flag, real, refuse
+from flyweight.models.config import Config, filled, flag, real
 from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
-from flyweight.spec import Files, ModelSpec, NormSpec, WeightPlan
+from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, Source, WeightPlan
 
 SIDE_BY_SIDE = Names(mlp_norm="")
 
 
 def spec(config: Config) -> ModelSpec:
-    """A `StableLmForCausalLM` config.json; norms of single heads (12B) are refused."""
-    refuse(config, "qk_layernorm", False)
+    """A `StableLmForCausalLM` config.json."""
     found = gated_decoder(filled(config, {"partial_rotary_factor": 0.25}), "stablelm")
     bias = flag(config, "use_qkv_bias")
+    norm = "centred" if flag(config, "qk_layernorm") else ""
     return replace(
-        each(found, lambda _, layer: replace(layer, attn_bias=bias)),
+        each(found, lambda _, layer: replace(layer, attn_bias=bias, qk_norm=norm)),
         norm=NormSpec(real(config, "layer_norm_eps", 1e-5), "layer", bias=True),
         parallel=flag(config, "use_parallel_residual"),
     )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, SIDE_BY_SIDE if spec.parallel else Names(), files)
+    """As published the norm of every head is a tensor; GGUF's converters stack them."""
+    found = decoder_plan(spec, SIDE_BY_SIDE if spec.parallel else Names(), files)
+    return found if files.converted else replace(found, slots=tuple(map(_apart, found.slots)))
+
+
+def _apart(slot: SlotPlan) -> SlotPlan:
+    """A slot of head norms, each head's weights from a tensor of its own."""
+    if not slot.name.endswith((".q_norm", ".k_norm")):
+        return slot
+    whole = slot.sources[0]
+    stem, (heads, head) = whole.tensor.removesuffix("norm.weight"), whole.shape
+    names = (f"{stem}layernorm.norms.{h}.weight" for h in range(heads))
+    return replace(slot, sources=tuple(Source(name, (head,), head) for name in names))

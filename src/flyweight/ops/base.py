@@ -176,6 +176,12 @@ class Ops(Protocol):
         """(x - mean) / sqrt(variance + eps) * w + b, [T,H] -> [T,H]."""
         ...
 
+    def layer_norm_heads(self, x: F32, w: F32, eps: float) -> None:
+        """In place, the first H heads of each row of x [T,N]: `layer_norm` without biases, head h
+        with weights w[h], of w [H,D].
+        """
+        ...
+
     def linear(self, x: F32, w: Weights) -> F32:
         """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side
         by side.

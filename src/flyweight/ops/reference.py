@@ -148,6 +148,12 @@ class ReferenceOps:
         self.add(x, residual)
         return self.norm(residual, w, eps)
 
+    def layer_norm_heads(self, x: F32, w: F32, eps: float) -> None:
+        heads, dim = w.shape
+        for h in range(heads):
+            part = x[:, h * dim : (h + 1) * dim]
+            part[:] = self.layer_norm(part, w[h], None, eps)
+
     def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
         centred = x - x.astype(np.float64).mean(axis=1, keepdims=True)
         variance = (centred * centred).mean(axis=1, keepdims=True)

@@ -33,7 +33,7 @@ def layer_bytes(
     """The most arrays alive at once in the forward pass of `tokens`, before logits."""
     layers = set(spec.layers)
     floats = max(max(_attention(spec.hidden, x), _feedforward(spec.hidden, x)) for x in layers)
-    floats = max(floats, _stack(spec.hidden, layers))
+    floats = max(floats, _stack(spec.hidden, layers), spec.narrow + spec.hidden)
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
     panels = max(_rounded(parts, activations) for parts in kinds.values())
@@ -47,7 +47,8 @@ def _attention(hidden: int, layer: LayerSpec) -> int:
     """Floats of a token while attention runs."""
     if layer.latent is None:
         q, kv = layer.heads * layer.head, layer.kv.width
-        return 2 * hidden + (q + kv) + q  # x, residual, qkv, q
+        normed = 2 * (q + kv) if layer.qk_norm == "centred" else 0  # a copy of q and k, its norm
+        return 2 * hidden + (q + kv) + max(q, normed)  # x, residual, qkv, q
     latent, heads = layer.latent, layer.heads
     stored = latent.rope + latent.rank
     query = 2 * latent.plain + latent.rope + latent.rank  # queries, their plain parts, turned

@@ -30,8 +30,8 @@ MOST_STRING = 16 << 20  # bytes; the longest are chat templates
 MOST_HEADER = 512 << 20  # bytes of metadata and tensor table; what fits a file need not fit memory
 MOST_AXES = 4
 MOST_ALIGNMENT = 1 << 16
-# Bytes: a key of no letters with one byte, a tensor of no letters with one axis.
-LEAST_KEY, LEAST_TENSOR = 13, 32
+# Bytes: a key of one letter with one byte, a tensor of no letters with one axis.
+LEAST_KEY, LEAST_TENSOR = 14, 32
 
 SCALARS = {
     0: "u1",
@@ -156,6 +156,8 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
 
 def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
     key = cursor.name("a metadata key")
+    if not key:
+        raise cursor.fail("a metadata key is empty")
     if key in metadata:
         raise cursor.fail(f"metadata key {shown(key)} appears twice")
     where = f"metadata {shown(key)}"

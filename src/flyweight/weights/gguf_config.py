@@ -138,10 +138,11 @@ def _epsilon(keys: _Keys) -> float:
 
 
 def _biases(spans: Mapping[str, Span]) -> dict[str, bool]:
-    """Which matrices the file has biases for, in every family's words."""
+    """Which matrices the file has biases for, in every family's words, and heads norms."""
     qkv = "blk.0.attn_q.bias" in spans or "blk.0.attn_qkv.bias" in spans
     named = dict.fromkeys(("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias"), qkv)
-    return {**named, "mlp_bias": "blk.0.ffn_down.bias" in spans}
+    heads = "blk.0.attn_q_norm.weight" in spans
+    return {**named, "mlp_bias": "blk.0.ffn_down.bias" in spans, "qk_layernorm": heads}
 
 
 def _head(keys: _Keys, usual: int) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyweight.errors import CheckpointError, nearest
+from flyweight.errors import CheckpointError
 from flyweight.untrusted import shown
+from flyweight.weights.refused import explain
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 ATTENTION = {
@@ -80,6 +81,7 @@ ARCHITECTURES = {
     "phi3": Architecture(
         "phi3", GATED | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
     ),
+    "gemma": Architecture("gemma", fixed={"hidden_act": "gelu_pytorch_tanh"}),
     "gemma2": Architecture("gemma2", AROUND),
     "gemma3": Architecture("gemma3_text", AROUND),
     "granite": Architecture("granite"),
@@ -152,9 +154,9 @@ def architecture(metadata: Mapping[str, object], where: str) -> Architecture:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        found = "is missing" if name is None else f"= {shown(name)} is not supported"
-        hint = nearest(name[:80], ARCHITECTURES) if isinstance(name, str) else ""
-        raise CheckpointError(f"{where}: general.architecture {found}; known: {known}{hint}")
+        found = f"= {shown(name)} is not supported{explain(name)}"
+        found = "is missing" if name is None else found
+        raise CheckpointError(f"{where}: general.architecture {found}; known: {known}")
     return ARCHITECTURES[name]
 
 

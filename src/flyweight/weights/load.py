@@ -133,7 +133,8 @@ def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
 def _floats(plan: WeightPlan) -> set[str]:
     """Tensors that must not be quantised: vectors and biases."""
     found = {source.bias for slot in plan.slots for source in slot.sources}
-    return found | {slot.sources[0].tensor for slot in plan.slots if slot.kind == "vector"}
+    vectors = (slot for slot in plan.slots if slot.kind == "vector")
+    return found | {source.tensor for slot in vectors for source in slot.sources}
 
 
 def _list(names: Sequence[str], what: str) -> str:
@@ -225,9 +226,13 @@ def _bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
 
 
 def _vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32:
-    name, count = slot.sources[0].tensor, slot.shape[0]
-    values = _elements(checkpoint, name, slot.sources[0].start, count)
-    meter.add(FORMATS[checkpoint.tensors[name].kind].bytes_for((count,)))
+    parts = []
+    for source in slot.sources:
+        row = source.shape[-1] if len(source.shape) > 1 else 1
+        first, count = source.start * row, source.rows * row
+        parts.append(_elements(checkpoint, source.tensor, first, count))
+        meter.add(_source_bytes(checkpoint, source))
+    values = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return values + np.float32(slot.plus) if slot.plus else values
 
 

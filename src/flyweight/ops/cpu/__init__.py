@@ -161,6 +161,13 @@ class CpuOps:
     def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
         return _native.layer_norm(self._pool, x, w, b, eps)
 
+    def layer_norm_heads(self, x: F32, w: F32, eps: float) -> None:
+        heads, dim = w.shape
+        part = x[:, : heads * dim]
+        rows = np.ascontiguousarray(part).reshape(-1, dim)
+        normed = self.layer_norm(rows, np.ones(dim, np.float32), None, eps)
+        np.multiply(normed.reshape(len(x), heads * dim), w.reshape(-1), out=part)
+
     def activate(self, x: F32, kind: str) -> F32:
         return _native.activate(self._pool, x, plain(kind))
 
