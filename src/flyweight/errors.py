@@ -9,6 +9,8 @@ it will be shown.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_NAME = 100  # characters of a word that are compared with names
+
 
 class FlyweightError(Exception):
     """Root of every error a user can cause; its text is one line, fit to show as it is."""
@@ -51,9 +53,33 @@ class CheckpointError(FlyweightError):
     """
 
 
-def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """`" (did you mean 'x'?)"` when one of `known` is close to `word`, a share `alike` of them the
-    same, else an empty string.
+def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:
+    """`" (did you mean 'x'?)"` when `word` is likely one of `known`, misspelt or in part, else an
+    empty string.  `alike` is difflib's least ratio, of names without leading dashes.
     """
-    close = get_close_matches(word, list(known), n=1, cutoff=alike)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    bare = word[:LONGEST_NAME].strip("-/")
+    names = {name.strip("-/"): name for name in known}
+    close = get_close_matches(bare, names, n=5, cutoff=alike)
+    likely = [name for name in close if _likely(bare, name)]
+    return f" (did you mean {names[likely[0]]!r}?)" if likely else ""
+
+
+def _likely(word: str, name: str) -> bool:
+    """At most a third of the letters differ, or one is the other's first or last words."""
+    short, long = sorted((word, name), key=len)
+    part = len(short) >= 4 and (long.startswith(short) or long.endswith(f"-{short}"))
+    return part or edits(word, name) * 3 <= len(long)
+
+
+def edits(a: str, b: str) -> int:
+    """Letters to insert, drop, replace or swap with their neighbour to make `a` of `b`."""
+    rows = [[0] * (len(b) + 1), list(range(len(b) + 1))]  # the row before the last, the last
+    for i in range(1, len(a) + 1):
+        row = [i]
+        for j in range(1, len(b) + 1):
+            cost = min(rows[1][j] + 1, row[-1] + 1, rows[1][j - 1] + (a[i - 1] != b[j - 1]))
+            if i > 1 and j > 1 and (a[i - 1], a[i - 2]) == (b[j - 2], b[j - 1]):
+                cost = min(cost, rows[0][j - 2] + 1)
+            row.append(cost)
+        rows = [rows[1], row]
+    return rows[1][len(b)]

@@ -53,7 +53,7 @@ def tried(work: Callable[[], Any], refusals: list[str]) -> None:
     try:
         work()
     except ConfigError as error:
-        refusals.append(str(error))
+        refusals += error.lines
 
 
 def made(
@@ -67,6 +67,6 @@ def made(
         try:
             return make(left)
         except ConfigError as error:
-            refusals.append(str(error))
+            refusals += error.lines
             if left.pop(str(error).partition(" = ")[0], None) is None:
                 return None

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
-from flyweight.arguments import objects, speculation
+from flyweight.arguments import objects, quantization, speculation
 from flyweight.arguments.draft import Draft
 from flyweight.arguments.values import count, number
 from flyweight.errors import ConfigError, nearest
@@ -91,7 +91,8 @@ def _kv_dtype(draft: Draft) -> None:
 
 
 def _quantization(draft: Draft) -> None:
-    asked = draft.text("quantization").lower()
+    text = draft.text("quantization")
+    asked = quantization.method(text) if text.lstrip().startswith("{") else text.lower()
     if asked in ("none", "auto"):
         draft.wish("quantization", asked, "weights are computed with as the file has them")
     elif asked == "gguf":

@@ -7,6 +7,7 @@ known here.
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,8 +266,8 @@ def read_file(path: Path, refusals: list[str]) -> dict[str, Value]:
 
 
 def _name(key: str, known: dict[str, Flag]) -> str:
-    """An option's name, however the file spells it."""
-    name = key.replace("_", "-")
+    """An option's name, however the file spells it: max-model-len, max_model_len, maxModelLen."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower().replace("_", "-")
     for flag in known.values():
         if f"--{name}" in flag.also or (name in {s.lstrip("-") for s in flag.also}):
             return flag.name

@@ -1,0 +1,97 @@
+"""`--quantization` as an object, in a file of options: camelCase, contradictions, and methods that
+are not served.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyweight.cli.serve.choices import Choice, choose
+from flyweight.cli.serve.words import read
+from flyweight.errors import Refusals
+
+# The founding documents' own file.
+SEED = """\
+{
+  "quantization": {
+    "type": "int4",
+    "method": "GPTQ",
+    "groupSize": 128,
+    "actOrder": true,
+    "desc_act": false
+  }
+}
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def chosen(*words: object) -> Choice:
+    return choose(read([str(word) for word in words]))
+
+
+def refused(tmp_path: Path, text: str) -> tuple[str, ...]:
+    """The refusals of a file of options, a line each."""
+    with pytest.raises(Refusals) as caught:
+        chosen("--config", written(tmp_path / "quantization.json", text))
+    return caught.value.lines
+
+
+def test_the_founding_documents_file_is_refused_for_what_is_wrong_with_it(tmp_path: Path) -> None:
+    contradiction, method = refused(tmp_path, SEED)
+    assert contradiction.startswith(
+        "--quantization: actOrder = true and desc_act = false contradict each other: both set "
+        "desc_act; give one of them"
+    )
+    assert method.startswith("--quantization: method = 'GPTQ' cannot be honoured")
+    assert method.endswith("give a .gguf file, or a name on the Hub with its type, as "
+                           "org/name:Q4_K_M")  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [{}, {"actOrder": True}, {"descAct": True, "act_order": True}])
+def test_without_the_contradiction_only_the_method_is_refused(tmp_path, order) -> None:
+    given = {"type": "int8", "quantMethod": "awq", "groupSize": 128, "sym": None, **order}
+    (said,) = refused(tmp_path, json.dumps({"quantization": given}))
+    assert "method = 'awq' cannot be honoured" in said and said.endswith("org/name:Q8_0")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"method": "gguf", "grupSize": 128}, "'grup_size' (did you mean 'group_size'?) is unknow"),
+        (
+            {"method": "gguf", "groupSize": "128"},
+            "groupSize = '128' is not valid; allowed: a whole",
+        ),
+        ({"method": "gguf", "actOrder": 1}, "actOrder = 1 is not valid; allowed: true or false"),
+        ({"method": "gguf", "bits": True}, "bits = true is not valid; allowed: a whole number"),
+        ({"method": "gguf", "groupSize": 128, "group_size": 64}, "contradict each other"),
+        ({"type": "int4"}, "method is missing; allowed: gguf, none"),
+        ({"method": None}, "method is missing; allowed: gguf, none"),
+        ({"method": 4}, "method = 4 is not valid; allowed: text, as GPTQ"),
+    ],
+)
+def test_each_key_is_read_strictly(tmp_path: Path, given: dict, says: str) -> None:
+    (said,) = refused(tmp_path, json.dumps({"quantization": given}))
+    assert says in said
+
+
+def test_what_can_be_honoured_is_taken(tmp_path: Path) -> None:
+    for words in (
+        ("--quantization", '{"method": "GGUF"}'),
+        ("--config", written(tmp_path / "a.json", '{"quantization": {"method": "gguf"}}')),
+        ("--config", written(tmp_path / "b.json", '{"quantization": "gguf"}')),
+    ):
+        assert chosen(*words).settings.load_format == "gguf"
+    assert chosen("--quantization", '{"method": "none"}').settings.load_format == "auto"
+
+
+def test_names_of_options_may_be_in_camel_case(tmp_path: Path) -> None:
+    file = written(tmp_path / "c.json", '{"maxModelLen": 4096, "blockSize": 64, "port": 81}')
+    choice = chosen("--config", file)
+    settings = choice.settings
+    assert (settings.max_model_len, settings.block_size, choice.server.port) == (4096, 64, 81)
