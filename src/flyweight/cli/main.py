@@ -25,7 +25,6 @@ WRONG, STOPPED = 2, 130
 
 app = typer.Typer(
     name="flyweight",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -38,14 +37,20 @@ app.command("compile")(compile.compile_model)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)
-app.command("serve", context_settings=serve.WORDS)(serve.serve)
+app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
 
 
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    print(f"flyweight {__version__}")
+
+
 def show_version(wanted: bool) -> None:
     if wanted:
-        print(f"flyweight {__version__}")
+        version()
         raise typer.Exit
 
 

@@ -3,10 +3,29 @@
 Invariant: every word is understood or refused before a file is opened.
 """
 
+from importlib import import_module
+from typing import Any
+
 import typer
+from typer.core import TyperCommand
 
 # Its words are read here, not by typer: options of several words, -tp, and a file of options.
 WORDS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class ServeCommand(TyperCommand):
+    """Completes the options of `serve` in a shell; typer does not know them."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from flyweight.cli.serve.flags import GROUPS
+
+        # typer is built on click, from 0.26 on on a copy of its own
+        click = TyperCommand.__mro__[1].__module__.rpartition(".")[0]
+        item = import_module(f"{click}.shell_completion").CompletionItem
+        known = [(name, flag) for group in GROUPS.values() for flag in group
+                 for name in flag.spellings]  # fmt: skip
+        asked = incomplete.startswith("-")
+        return [item(n, help=flag.help) for n, flag in known if asked and n.startswith(incomplete)]
 
 
 def serve(context: typer.Context) -> int:
