@@ -9,12 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
-
 from flyweight.errors import RequestError, nearest
-from flyweight.text.meter import Meter
-from flyweight.text.sandbox import Sandbox
+from flyweight.text.parts import reads_parts
 from flyweight.untrusted import shown
 
 Message = Mapping[str, Any]
@@ -112,7 +108,7 @@ def prepared(messages: Sequence[Message], template: str) -> list[Message]:
     as objects, and text in parts as one text where a template does not take parts.
     """
     check(messages)
-    parts = _takes_parts(template)
+    parts = reads_parts(template)
     talk = map(_typed, messages)
     return [_arguments(message if parts else _one_text(message)) for message in talk]
 
@@ -216,28 +212,6 @@ def one_text(content: Any) -> str | None:
     if len(texts) != len(content) or not all(isinstance(text, str) for text in texts):
         return None
     return "\n".join(map(str, texts))
-
-
-def _takes_parts(template: str) -> bool:
-    """Whether a template looks at the parts of a message's content: a loop over it."""
-    try:
-        tree = Sandbox(Meter()).parse(template)
-    except TemplateError:
-        return True  # rendering will say what is wrong
-    for loop in tree.find_all(nodes.For):
-        over = loop.iter
-        names = [over, *over.find_all((nodes.Getattr, nodes.Getitem, nodes.Name))]
-        if any(_is_content(node) for node in names):
-            return True
-    return False
-
-
-def _is_content(node: nodes.Node) -> bool:
-    if isinstance(node, nodes.Getattr):
-        return node.attr == "content"
-    if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-    return isinstance(node, nodes.Name) and node.name == "content"
 
 
 def _typed(message: Message) -> Message:

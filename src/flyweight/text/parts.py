@@ -1,0 +1,85 @@
+"""Whether a chat template reads the parts of a message's content, or expects one text.
+
+Invariant: decided by the template's syntax tree alone; nothing is rendered.  A template reads parts
+where it loops over a content: by that name, or through variables and macro arguments set from it.
+"""
+
+from collections.abc import Iterator
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+
+from flyweight.text.meter import Meter
+from flyweight.text.sandbox import Sandbox
+
+CONTENT = "content"
+
+
+def reads_parts(template: str) -> bool:
+    """Whether the template loops over the parts of a content."""
+    try:
+        tree = Sandbox(Meter()).parse(template)
+    except TemplateError:
+        return True  # rendering will say what is wrong
+    names = _names(tree)
+    return any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
+
+
+def _names(tree: nodes.Template) -> set[str]:
+    """The variables that hold a content."""
+    names, links = {CONTENT}, list(_links(tree))
+    found = -1
+    while found != len(names):
+        found = len(names)
+        names |= {name for name, value in links if _is_content(value, names)}
+    return names
+
+
+def _links(tree: nodes.Template) -> Iterator[tuple[str, nodes.Node]]:
+    """Every variable with an expression it is set to, and macro argument with one it is given."""
+    for put in tree.find_all(nodes.Assign):
+        if isinstance(put.target, nodes.Name):
+            yield put.target.name, put.node
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    for call in tree.find_all(nodes.Call):
+        macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+        if macro is not None:
+            yield from ((a.name, given) for a, given in zip(macro.args, call.args, strict=False))
+            yield from ((pair.key, pair.value) for pair in call.kwargs)
+
+
+def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
+    """Whether an expression is a content, whole, filtered or in part; not what a method of it
+    gives: a text alone can be split.
+    """
+    if isinstance(node, nodes.Name):
+        return node.name in names
+    if isinstance(node, nodes.Getattr):
+        return node.attr == CONTENT
+    if isinstance(node, nodes.Getitem):
+        if isinstance(node.arg, nodes.Slice):
+            return _is_content(node.node, names)
+        return _is_word(node.arg)
+    if isinstance(node, nodes.Call):
+        method = node.node
+        if isinstance(method, nodes.Getattr):
+            return method.attr == "get" and bool(node.args) and _is_word(node.args[0])
+        return any(_is_content(inner, names) for inner in _inside(node.args))
+    if isinstance(node, nodes.Filter):
+        return _is_content(node.node, names)
+    if isinstance(node, nodes.CondExpr):
+        return _is_content(node.expr1, names) or _is_content(node.expr2, names)
+    if isinstance(node, nodes.Or | nodes.And):
+        return _is_content(node.left, names) or _is_content(node.right, names)
+    return False
+
+
+def _is_word(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) and node.value == CONTENT
+
+
+def _inside(args: list[nodes.Expr]) -> Iterator[nodes.Node]:
+    """Arguments of a function (range, enumerate), and what filters count of them."""
+    for one in args:
+        yield one
+        yield from one.find_all((nodes.Filter,))
