@@ -55,8 +55,10 @@ class SamplingParams:
     Raises `RequestError` when out of range.  docs/sampling.md says what each does, and in what
     order they act.
 
-    `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed` None draws one for the
-    request.  `logprobs` n asks for the n best raw log-probabilities beside the chosen token's.
+    `repeat_last_n` is the window of the three penalties before it: the last tokens they look at, -1
+    for all, 0 for none.  `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed`
+    None draws one for the request.  `logprobs` n asks for the n best raw log-probabilities beside
+    the chosen token's.
     `stop` strings are cut from the text unless `include_stop_str_in_output`.  `max_tokens` None
     means up to the context's end.  `prompt_logprobs` asks the same of every token of the prompt;
     `echo` puts the prompt before the text, and its log-probabilities where there are `logprobs`.
@@ -77,6 +79,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repeat_last_n: int = -1
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = 16
@@ -181,6 +184,7 @@ class SamplingParams:
             ("top_k", 0, None),
             ("dry_allowed_length", 1, None),
             ("dry_penalty_last_n", -1, None),
+            ("repeat_last_n", -1, None),
             ("mirostat", 0, 2),
         ):
             self._settle_whole(name, low, high)

@@ -149,6 +149,7 @@ def test_every_way_to_choose_tokens_has_its_option(command, folder) -> None:
         {**bare, "presence_penalty": 2.0, "frequency_penalty": 2.0},
         {**bare, "dry_multiplier": 50.0, "dry_base": 3.0, "dry_allowed_length": 1,
          "dry_penalty_last_n": 9, "dry_sequence_breaker": ["e"]},
+        {**bare, "repetition_penalty": 3.0, "repeat_last_n": 2},
         {**bare, "top_n_sigma": 0.3}, {**bare, "typical_p": 0.1}, {**bare, "min_p": 0.5},
         {**bare, "xtc_probability": 1.0, "xtc_threshold": 0.01},
         {**bare, "bad_words": [usual.strip()[:3]]},

@@ -97,8 +97,9 @@ def test_preemption_changes_nothing(kind: str, activations: str, truth: dict) ->
 def test_drafts_change_nothing_on_any_target(isa: str) -> None:
     """With every type of K/V cache; two likely tokens, so that guesses come true."""
     rng, likely = np.random.default_rng(4), {3: 100.0, 4: 100.0}
+    near = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "repeat_last_n": 3}
     few = [
-        request(f"d{n}", rng.integers(0, 331, n).tolist(), 12, seed=n, logit_bias=likely)
+        request(f"d{n}", rng.integers(0, 331, n).tolist(), 12, seed=n, logit_bias=likely, **near)
         for n in (1, 17, 70, 300)[: 2 if isa == "scalar" else 4]
     ]
     for kv in ("f16", "bf16", "f32"):

@@ -61,6 +61,7 @@ def options_of(rng: np.random.Generator, vocab: int) -> SamplingParams:
         repetition_penalty=one(0.5, 1.0, 1.3, 5) if penalised else 1.0,
         presence_penalty=one(-1, 0, 0.3, 2) if penalised else 0.0,
         frequency_penalty=one(-0.7, 0, 0.1, 2) if penalised else 0.0,
+        repeat_last_n=int(one(-1, 0, 1, 7, 10**9)) if penalised else -1,
         logit_bias={i: float(rng.uniform(-100, 100)) for i in ids} if rng.random() < 0.3 else {},
         min_tokens=int(rng.integers(0, 4)),
         logprobs=None if rng.random() < 0.5 else int(rng.integers(0, 65)),

@@ -40,6 +40,7 @@ OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
     ("dry_multiplier", -1.0, "0 to 100", "0.0"),
     ("dry_base", 0.9, "1 to 100", "1.0"),
     ("dry_allowed_length", 0, "1 or more", "1"),
+    ("repeat_last_n", -2, "-1 or more", "-1"),
     ("dry_penalty_last_n", -2, "-1 or more", "-1"),
     ("mirostat", 3, "0 to 2", "2"),
     ("mirostat_tau", -0.1, "0 to 100", "0.0"),

@@ -134,6 +134,20 @@ def test_penalties() -> None:
     assert draw(row(**seen, logit_bias=bias, frequency_penalty=-0.8)).tokens[0] == 3
 
 
+def test_penalties_look_at_a_window() -> None:
+    """The last tokens alone, the prompt's too for repetition; presence counts those generated."""
+    seen: dict[str, Any] = dict(tokens=[1, 6, 3, 3, 5], prompt=3, temperature=0)
+    drawn = {n: draw(row(**seen, repetition_penalty=9.0, repeat_last_n=n)).tokens[0]
+             for n in (-1, 0, 1, 2, 4, 5, 99)}  # fmt: skip
+    assert drawn == {-1: 0, 0: 1, 1: 1, 2: 1, 4: 1, 5: 0, 99: 0}  # 1 is the fifth from the end
+    hot = {"logit_bias": {1: -100.0}, "presence_penalty": 1.9}
+    drawn = {n: draw(row(**seen, **hot, repeat_last_n=n)).tokens[0] for n in (-1, 0, 1, 2, 5)}
+    assert drawn == {-1: 0, 0: 3, 1: 3, 2: 0, 5: 0}  # 3 was generated once, second from the end
+    s = columns([row(5, **seen, presence_penalty=1.0, repeat_last_n=n) for n in (-1, 4, 2, 1, 0)])
+    assert s.history_starts.tolist() == [0, 5, 9, 11, 12, 12]
+    assert s.prompt.tolist() == [3, 2, 0, 0, 0]
+
+
 def test_repetition_raises_nothing_that_is_negative() -> None:
     logits = np.array([-1.0, -1.5], np.float32)
     assert draw(row(tokens=[0], temperature=0), logits=logits).tokens[0] == 0

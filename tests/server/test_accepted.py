@@ -106,6 +106,31 @@ def test_options_of_the_machine_are_taken_and_listed(server: Running, path: str)
     assert listed == {"keep_alive", *(f"options.{name}" for name in OPTIONS)}
 
 
+def test_the_window_of_penalties(server: Running) -> None:
+    """64 tokens where llama-server and Ollama have 64, all elsewhere; equal windows, equal text."""
+    drawn = {"temperature": 0, "seed": 1}
+    prompt = "He saw a big tree and ran to the park. " * 4 + "The sun was hot in my day. " * 9
+    told: dict[Any, list[str]] = {}
+    for n in (None, -1, 0, 64, 8):
+        more = {} if n is None else {"repeat_last_n": n}
+        own = {**drawn, "repeat_penalty": 4.0, **more}
+        body: dict[str, Any] = {"prompt": prompt, "n_predict": 20, "top_k": 0, "top_p": 1.0,
+                                "min_p": 0.0, **own}  # fmt: skip
+        got = server.post("/completion", body).json
+        assert got["generation_settings"]["repeat_last_n"] == (64 if n is None else n)
+        options = {"num_predict": 20, **own}
+        body = {"model": "stories", "prompt": prompt, "raw": True, "stream": False}
+        ollama = server.post("/api/generate", {**body, "options": options}).json["response"]
+        body = {"prompt": prompt, "max_tokens": 20, "repetition_penalty": 4.0, **drawn, **more}
+        ours = server.post("/v1/completions", body).json["choices"][0]["text"]
+        told[n] = [got["content"], ollama, ours]
+    assert told[None] == [told[64][0], told[64][1], told[-1][2]]
+    assert all(len(set(told[n])) == 1 for n in (-1, 0, 64, 8))
+    assert len({told[n][0] for n in (-1, 0, 64, 8)}) == 4
+    plain = {"prompt": prompt, "max_tokens": 20, **drawn}
+    assert server.post("/v1/completions", plain).json["choices"][0]["text"] == told[0][0]
+
+
 def test_what_would_be_shifted_is_refused(server: Running) -> None:
     """So that num_keep never has anything to act on."""
     options = {"num_keep": 5}

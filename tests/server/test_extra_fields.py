@@ -62,7 +62,7 @@ def text(server: Running, **more: Any) -> tuple[str, str]:
     "more",
     [
         {"top_k": 1}, {"min_p": 0.9}, {"repetition_penalty": 5.0}, {"presence_penalty": 2.0},
-        {"frequency_penalty": 2.0}, {"seed": 11}, {"logit_bias": {"300": 100}},
+        {"frequency_penalty": 2.0, "repeat_last_n": 2}, {"seed": 11}, {"logit_bias": {"300": 100}},
         {"allowed_token_ids": [300, 301]}, {"structured_outputs": {"choice": ["yes", "no"]}},
         {"min_tokens": 12}, {"ignore_eos": True}, {"typical_p": 0.1}, {"top_n_sigma": 0.1},
         {"bad_words": ["a", " a"]}, {"xtc_probability": 1.0, "xtc_threshold": 0.01},

@@ -66,6 +66,7 @@ def run(
     repetition_penalty: by.Repetition = None,
     presence_penalty: by.Presence = None,
     frequency_penalty: by.Frequency = None,
+    repeat_last_n: by.RepeatLast = None,
     dry_multiplier: by.DryMultiplier = None,
     dry_base: by.DryBase = None,
     dry_allowed_length: by.DryAllowed = None,
@@ -107,9 +108,8 @@ def run(
     otherwise = hint(model, prompt)
     prompt = read_prompt(prompt, file)
     if as_json and prompt is None:
-        raise RequestError(
-            "--json prints one answer, and there is no prompt; give one, or -f FILE", "prompt"
-        )
+        why = "--json prints one answer, and there is no prompt; give one, or -f FILE"
+        raise RequestError(why, "prompt")
     sampling = {
         "max_tokens": max_tokens,
         "stop": stop,
@@ -117,6 +117,7 @@ def run(
         "repetition_penalty": repetition_penalty,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
+        "repeat_last_n": repeat_last_n,
         "dry_multiplier": dry_multiplier,
         "dry_base": dry_base,
         "dry_allowed_length": dry_allowed_length,

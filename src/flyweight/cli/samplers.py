@@ -22,6 +22,12 @@ Frequency = Annotated[
     float | None,
     typer.Option("--frequency-penalty", metavar="P", help="The same, for each time it was."),
 ]
+RepeatLast = Annotated[
+    int | None,
+    typer.Option(
+        "--repeat-last-n", metavar="N", help="Tokens that penalties look at; -1 is all, 0 none."
+    ),
+]
 DryMultiplier = Annotated[
     float | None,
     typer.Option(metavar="M", help="DRY: above 0 discourages going on with a repetition."),

@@ -83,9 +83,11 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
     table = np.frombuffer(b"".join([row.options.record for row in rows]), RECORD)
     special = [(i, row) for i, row in enumerate(rows) if not row.options.plain]
     count = len(rows)
-    history_ids, history_starts = _ragged(
-        [(i, row.tokens) for i, row in special if row.options.penalised], count
-    )
+    prompt = table["prompt"].copy()
+    history = [(i, *_window(row)) for i, row in special if row.options.penalised]
+    for i, _, callers in history:
+        prompt[i] = callers
+    history_ids, history_starts = _ragged([(i, ids) for i, ids, _ in history], count)
     bias = [(i, row.options.params.logit_bias) for i, row in special]
     bias_ids, bias_starts = _ragged([(i, tuple(b)) for i, b in bias], count)
     due = {i: _due(row) for i, row in special if row.options.words.thought is not None}
@@ -98,6 +100,7 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
     repeat_ids, repeat_values, repeat_starts = _repeats(special, count)
     return {
         **{name: np.ascontiguousarray(table[name]) for name in RECORD.names or ()},
+        "prompt": prompt,
         "history": history_ids,
         "history_starts": history_starts,
         "bias_ids": bias_ids,
@@ -114,6 +117,16 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
         "masks": _masks(special),
         "listed": _listed(special),
     }
+
+
+def _window(row: Row) -> tuple[Sequence[int], int]:
+    """The tokens that penalties look at, and how many of them, from the first on, are the
+    caller's.
+    """
+    last, prompt = row.options.params.repeat_last_n, row.options.prompt
+    if last < 0 or last >= len(row.tokens):
+        return row.tokens, prompt
+    return row.tokens[-last:], max(0, prompt - (len(row.tokens) - last))
 
 
 def _due(row: Row) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Options:
     def __post_init__(self) -> None:
         p = self.params
         penalties = p.repetition_penalty, p.presence_penalty, p.frequency_penalty
-        self.penalised = penalties != (1, 0, 0)
+        self.penalised = penalties != (1, 0, 0) and p.repeat_last_n != 0
         self.dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
         self.cut = bool(p.mirostat) or any(getattr(p, name) != CUTS[name] for name in RARE)
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad or self.words.thought

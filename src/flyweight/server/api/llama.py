@@ -39,7 +39,8 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
 from flyweight.untrusted import shown
 
-DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "max_tokens": None}
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
+            "max_tokens": None}  # fmt: skip
 NAMES = (
     ("n", "n_cmpl"),
     ("max_tokens", "n_predict"),
@@ -53,7 +54,8 @@ SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "typical_p": "typical_p", "top_n_sigma": "top_n_sigma", "seed": "seed",
     "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "xtc_probability": "xtc_probability",
+    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
+    "xtc_probability": "xtc_probability",
     "xtc_threshold": "xtc_threshold", "dry_multiplier": "dry_multiplier", "dry_base": "dry_base",
     "dry_allowed_length": "dry_allowed_length", "dry_penalty_last_n": "dry_penalty_last_n",
     "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
@@ -85,7 +87,6 @@ class LlamaBody(Options):
     n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
-    repeat_last_n: Literal[-1] | None = Field(None, description="The whole context counts.")
     logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
         None, json_schema_extra=limited("biases")
     )

@@ -34,12 +34,12 @@ from flyweight.server.http.sse import encode, reply
 from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.parser import Reading
 
-DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_last_n": 64}
 NAMES = (
     ("max_tokens", "options.num_predict"),
     ("reasoning_effort", "think"),
     ("repetition_penalty", "options.repeat_penalty"),
-    ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p)", r"options.\1"),
+    ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p|repeat_last_n)", r"options.\1"),
 )
 
 

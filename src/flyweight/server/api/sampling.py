@@ -51,7 +51,7 @@ Explain = Annotated[
 ]
 TAKEN = (  # of a body, as `SamplingParams` has it
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
+    "frequency_penalty", "repeat_last_n", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
     "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
@@ -115,6 +115,9 @@ class Options(Fields):
     min_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    repeat_last_n: int | None = Field(
+        None, ge=-1, lt=2**31, description="Tokens that penalties look at; -1: all, 0: none."
+    )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = Field(
         None, json_schema_extra=limited("stops")
