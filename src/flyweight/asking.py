@@ -169,11 +169,12 @@ def conversation(
     **variables: Any,
 ) -> dict[str, Any]:
     """The prompt a chat template makes of messages: the model's, or the one that is given as text
-    or by name.  `variables` are documents, add_generation_prompt, continue_final_message, and the
-    template's own switches.  Templates write BOS themselves; `add_special` adds it.  A prompt of
-    more than `longest` tokens is refused, unread for the most part.
+    or by name; of a model without one, the messages line by line.  `variables` are documents,
+    add_generation_prompt, continue_final_message, and the template's own switches.  Templates
+    write BOS themselves; `add_special` adds it.  A prompt of more than `longest` tokens is refused,
+    unread for the most part.
     """
-    from flyweight.text.chat import choose, render  # Jinja is for chats alone
+    from flyweight.text.chat import PLAIN, choose, render  # Jinja is for chats alone
     from flyweight.text.messages import (
         declared,
         one_text,
@@ -186,7 +187,12 @@ def conversation(
     listed = declared("tools", tools)
     if variables.get("documents") is not None:
         variables["documents"] = declared("documents", variables["documents"])
-    template = choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
+    bare = chat_template is None and not tokenizer.marks.templates
+    if bare:
+        _without_template(listed, variables)
+    template = (
+        PLAIN if bare else choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
+    )
     text_only(messages)
     whole_calls(messages)
     talk = prepared(messages, template)
@@ -194,8 +200,21 @@ def conversation(
         shallow(name, value)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
     text = well_formed(text)
-    ids = encoded(tokenizer, text, longest, add_special=add_special)
+    ids = encoded(tokenizer, text, longest, add_special=add_special or bare)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
     if variables.get("continue_final_message") is True:
         made["continued"] = one_text(messages[-1].get("content"))
     return made
+
+
+def _without_template(tools: object, variables: Mapping[str, Any]) -> None:
+    """Raises `RequestError` where something is given that only a template could show a model."""
+    plain = ("add_generation_prompt", "continue_final_message")
+    given = ["tools"] if tools else []
+    given += [name for name, value in variables.items() if name not in plain and value is not None]
+    if given:
+        raise RequestError(
+            f"{given[0]}: this model has no chat template, so it has no effect; leave it out, or "
+            "give a chat_template",
+            given[0],
+        )

@@ -11,16 +11,19 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self, Unpack
 
+from flyweight.arguments.keywords import EngineArgs, EngineOptions
 from flyweight.build import Notify
 from flyweight.collect import Collector, VectorCollector
 from flyweight.errors import FlyweightError, RequestError
+from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM
-from flyweight.prompts import Lane, Prompt
+from flyweight.prompts import Lanes, Prompt
 from flyweight.ranges import whole
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Event, SamplingParams
 
 
@@ -63,7 +66,7 @@ class Stream:
 
 
 class AsyncLLM:
-    """An `LLM` (`model` and settings are its own) whose answers are awaited.
+    """An `LLM` (`model` and keywords are its own) whose answers are awaited.
 
     The thread starts with the first request and ends with `close`; use `async with`.
     """
@@ -74,16 +77,21 @@ class AsyncLLM:
         *,
         max_requests: int = 256,
         notify: Notify | None = None,
-        **settings: Any,
+        **options: Unpack[EngineOptions],
     ) -> None:
         max_requests = whole("max_requests", max_requests, 1, None)
-        self.llm = LLM(model, notify=notify, **settings)
+        self.llm = LLM(model, notify=notify, **options)
         self._free = asyncio.Semaphore(max_requests)
         self._streams: dict[str, Stream] = {}  # the engine thread's own
         self._inbox: deque[Stream | str] = deque()  # streams to begin, ids to abort
         self._ring = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """vLLM's way to make one."""
+        return cls(**vars(engine_args))
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,16 +102,19 @@ class AsyncLLM:
     async def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | BeamSearchParams | None = None,
+        sampling_params: SamplingParams | BeamSearchParams | None = None,
+        request_id: str | None = None,
         *,
         salt: str = "",
         priority: int = 0,
         adapter: str = "",
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Leaving the loop, or
-        cancelling the task, ends the request.
+        cancelling the task, ends the request; so does `abort` with its `request_id`.
         """
-        collector = self.llm.collector(prompt, params, Lane(salt, priority, adapter))
+        lanes = Lanes(salt, priority, adapter, lora_request)
+        collector = self.llm.collector(prompt, sampling_params, lanes, request_id)
         async with self._free:
             stream = self._begin(collector)
             try:
@@ -126,8 +137,8 @@ class AsyncLLM:
         adapter: str = "",
     ) -> EmbeddingRequestOutput:
         """The prompt's vector."""
-        pooling = params or PoolingParams()
-        collector = self.llm.collector(prompt, pooling, Lane(salt, priority, adapter))
+        lanes = Lanes(salt, priority, adapter)
+        collector = self.llm.collector(prompt, params or PoolingParams(), lanes)
         async with self._free:
             stream = self._begin(collector)
             try:
@@ -137,13 +148,33 @@ class AsyncLLM:
             finally:
                 self._leave(stream)
 
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its reader gets an output with the finish reason "abort".  An unknown id
+        is no error.
+        """
+        with self._ring:
+            self._inbox.append(request_id)
+            self._ring.notify()
+
+    async def get_tokenizer(self) -> Tokenizer:
+        return self.llm.get_tokenizer()
+
     async def close(self) -> None:
         """Ends what is under way (its readers get a `RequestError`) and the thread."""
+        self._end()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def shutdown(self) -> None:
+        """`close`, for callers without an event loop."""
+        self._end()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _end(self) -> None:
         with self._ring:
             self._closed = True
             self._ring.notify()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
 
     def _begin(self, collector: Collector | VectorCollector) -> Stream:
         stream = Stream(collector)
@@ -190,10 +221,15 @@ class AsyncLLM:
     def _take(self, item: Stream | str) -> None:
         engine = self.llm.loaded.engine
         if isinstance(item, str):
-            engine.abort(item)
-            self._streams.pop(item, None)
+            ended = engine.abort(item)
+            stream = self._streams.pop(item, None)
+            if stream is not None and ended:
+                stream.feed(ended)
             return
         request = item.collector.request
+        if request.id in self._streams:
+            item.fail(RequestError(f"request_id {request.id!r} is that of a request under way"))
+            return
         self._streams[request.id] = item
         try:
             engine.add(request)
@@ -228,3 +264,6 @@ class AsyncLLM:
 
 def closed() -> RequestError:
     return RequestError("this AsyncLLM is closed; make another")
+
+
+AsyncLLMEngine = AsyncLLM  # vLLM's older name

@@ -11,10 +11,11 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flyweight.repetition import FOUND
 from flyweight.results import (
+    BeamSearchOutput,
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
@@ -172,7 +173,7 @@ class Collector:
 
     def output(self) -> RequestOutput:
         """The result so far; its deltas hold what was new since the output before."""
-        return RequestOutput(
+        known: dict[str, Any] = dict(
             request_id=self.request.id,
             prompt=self.prompt,
             prompt_token_ids=list(self.request.tokens),
@@ -182,6 +183,9 @@ class Collector:
             metrics=self.metrics(),
             prompt_logprobs=self.prompt_scores(),
         )
+        if self.request.beam is not None:
+            return BeamSearchOutput(**known, prompt_text=self._prompt_text())
+        return RequestOutput(**known)
 
     def pieces(self) -> list[Piece]:
         """What is new in every choice that has news, at a cost that does not grow with the text."""

@@ -8,8 +8,10 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, TypeVar
+from typing import Any, Never, Protocol, Self, TypeVar, Unpack, cast
 
+from flyweight.arguments.engine import chosen
+from flyweight.arguments.keywords import EngineOptions
 from flyweight.asking import (
     Asking,
     Facts,
@@ -21,11 +23,18 @@ from flyweight.asking import (
 )
 from flyweight.build import Loaded, Notify, build
 from flyweight.collect import Collector, VectorCollector
-from flyweight.config import Settings
+from flyweight.effective import effective, metrics
 from flyweight.errors import RequestError
+from flyweight.inputs import LoRARequest, LoRARequests
 from flyweight.loop import Gathers, Loop
-from flyweight.prompts import Asked, Lane, Prompt, lanes_of, listed, one_each
-from flyweight.results import EmbeddingRequestOutput, RequestOutput
+from flyweight.prompts import Asked, Lanes, Prompt, listed, one_each, salted
+from flyweight.results import (
+    BeamSearchOutput,
+    Counter,
+    EmbeddingRequestOutput,
+    Gauge,
+    RequestOutput,
+)
 from flyweight.sampling.grammar import Judge
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
@@ -46,8 +55,9 @@ class LLM:
 
     `model` is a path (a .gguf file or a Hugging Face directory) or a name on the Hugging Face Hub
     (`org/name`, `org/name:Q4_K_M`); None is the story model inside the package.  Further keywords
-    are the fields of `config.Settings`: max_model_len, memory_limit, threads, activations,
-    kv_cache_dtype, revision, ...  Raises `ConfigError` or `CheckpointError`, each one line.
+    are those of `EngineOptions`: the fields of `config.Settings` (memory_limit, threads,
+    activations, ...) and vLLM's arguments (gpu_memory_utilization, dtype, ...).  Raises
+    `ConfigError` or `CheckpointError`, each one line.
     """
 
     def __init__(
@@ -55,12 +65,14 @@ class LLM:
         model: str | os.PathLike[str] | None = None,
         *,
         notify: Notify | None = None,
-        **settings: Any,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        self.settings = Settings.of(model=model, **settings)
+        self._loaded: Loaded | None = None
+        self._chosen = chosen({"model": model, **options})
+        self.settings = self._chosen.settings
         patience = Patience()
         try:
-            self.loaded: Loaded = build(self.settings, notify or patience)
+            self._loaded = build(self.settings, notify or patience)
         finally:
             patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
@@ -74,9 +86,50 @@ class LLM:
         self._loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 
+    def __repr__(self) -> str:
+        model = str(self.settings.model or "stories")
+        if self._loaded is None:
+            return f"LLM({model!r}, closed)"
+        spec, limits = self.loaded.spec, self.loaded.limits
+        return f"LLM({model!r}, family={spec.family!r}, max_model_len={limits.max_model_len})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the weights and the K/V memory; what is under way ends.  A second call does
+        nothing.
+        """
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            for id in list(self._loop.live):
+                loaded.engine.abort(id)
+            del self._loop
+
+    @property
+    def loaded(self) -> Loaded:
+        """The engine and what it was made of.  Raises `RequestError` once it is closed."""
+        if self._loaded is None:
+            raise RequestError("this LLM is closed; make another")
+        return self._loaded
+
     @property
     def tokenizer(self) -> Tokenizer:
         return self.loaded.tokenizer
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: `encode` and `decode`."""
+        return self.tokenizer
+
+    @property
+    def effective(self) -> list[dict[str, str]]:
+        """The effective configuration: rows of feature, asked, active and why, for what was decided
+        and for each argument that was given.
+        """
+        return effective(self._chosen, self.loaded)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The checkpoint's generation_config.json, where it has an opinion; vLLM's defaults
@@ -85,13 +138,27 @@ class LLM:
         return SamplingParams(**self.generation_defaults())
 
     def generation_defaults(self) -> dict[str, Any]:
-        """The sampling options generation_config.json sets, under `SamplingParams`' names."""
-        return generation_options(self.loaded.generation)
+        """The sampling options generation_config.json and `override_generation_config` set, under
+        `SamplingParams`' names.
+        """
+        theirs = self.loaded.generation if self._chosen.model_defaults else {}
+        found = {**generation_options(theirs), **self._chosen.sampling}
+        return {name: value for name, value in found.items() if value is not None}
 
     def stats(self) -> dict[str, Any]:
         """The engine's counters and the state of its pool, by name."""
         now = asdict(self.loaded.engine.stats())
         return {**now.pop("totals"), **now}
+
+    def get_metrics(self) -> list[Counter | Gauge]:
+        """The same as a list of vLLM's metrics, under vLLM's names where it has them."""
+        return metrics(self.loaded.engine)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets what was computed: the next prompts find nothing.  Answers are the same."""
+        self.loaded.engine.mend()
+        self.loaded.engine.scheduler.pool.forget()
+        return True
 
     def generate(
         self,
@@ -100,19 +167,20 @@ class LLM:
         *,
         use_tqdm: bool = True,
         salt: str = "",
-        priority: int = 0,
+        priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Completes every prompt: text, token ids, or {"prompt": ..., "prompt_token_ids": ...}.
 
         Results come in the prompts' order.  Raises `RequestError` before any work if one of them
         cannot be served.  `salt` keeps this call's prefix-cache entries apart; lower `priority`
-        goes first.  `adapter` names one of `Settings.adapters` for all prompts, or one for each.
+        goes first.  `adapter` names one of `Settings.adapters`, `lora_request` does so in vLLM's
+        way.  Each but `salt` is one value for all prompts, or a list with one for each.
         """
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        lanes = lanes_of(salt, priority, adapter, len(many))
-        asked = [self._asking.ask(*one) for one in zip(many, params, lanes, strict=True)]
+        asked = self._asked(many, params, Lanes(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.collector, use_tqdm)
 
     def embed(
@@ -122,14 +190,14 @@ class LLM:
         *,
         use_tqdm: bool = True,
         salt: str = "",
-        priority: int = 0,
+        priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
+        lora_request: LoRARequests = None,
     ) -> list[EmbeddingRequestOutput]:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = listed(prompts)
         params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
-        lanes = lanes_of(salt, priority, adapter, len(many))
-        asked = [self._asking.ask(*one) for one in zip(many, params, lanes, strict=True)]
+        asked = self._asked(many, params, Lanes(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.vector, use_tqdm)
 
     def beam_search(
@@ -139,15 +207,18 @@ class LLM:
         *,
         use_tqdm: bool = True,
         salt: str = "",
-        priority: int = 0,
+        priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
-    ) -> list[RequestOutput]:
-        """The likeliest continuations of every prompt that `beam_width` beams find, best first."""
+        lora_request: LoRARequests = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of every prompt that `beam_width` beams find, best first;
+        `sequences` of a result are the same as vLLM has them.
+        """
         many = listed(prompts)
         searches = one_each("params", params, BeamSearchParams, len(many))
-        lanes = lanes_of(salt, priority, adapter, len(many))
-        asked = [self._asking.ask(*one) for one in zip(many, searches, lanes, strict=True)]
-        return self._all(asked, self._asking.collector, use_tqdm)
+        asked = self._asked(many, searches, Lanes(salt, priority, adapter, lora_request))
+        found = self._all(asked, self._asking.collector, use_tqdm)
+        return cast("list[BeamSearchOutput]", found)
 
     def chat(
         self,
@@ -157,22 +228,33 @@ class LLM:
         use_tqdm: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         salt: str = "",
-        priority: int = 0,
+        priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
-        **variables: Any,
+        lora_request: LoRARequests = None,
+        **unknown: Never,
     ) -> list[RequestOutput]:
-        """Answers one conversation or several, through the model's chat template; the other
-        keywords are `conversation`'s.
+        """Answers one conversation or several, through the model's chat template (without one, the
+        messages line by line); the keywords before `salt` are `conversation`'s, the others
+        `generate`'s.
         """
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
         talks: Any = messages if several else [messages]
-        from flyweight.text.messages import switches  # Jinja is for chats alone
-
-        given = switches(variables, chat_template_kwargs)
         prompts = [
-            self.conversation(talk, chat_template=chat_template, tools=tools, **given)
+            self.conversation(
+                talk,
+                chat_template=chat_template,
+                tools=tools,
+                documents=documents,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template_kwargs=chat_template_kwargs,
+                **unknown,
+            )
             for talk in talks
         ]
         return self.generate(
@@ -182,6 +264,7 @@ class LLM:
             salt=salt,
             priority=priority,
             adapter=adapter,
+            lora_request=lora_request,
         )
 
     def conversation(
@@ -190,14 +273,26 @@ class LLM:
         *,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
-    ) -> Prompt:
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **unknown: Never,
+    ) -> dict[str, Any]:
         """The prompt a chat template makes of messages: the model's, or the one that is given as
-        text or by name.  `variables` are documents, add_generation_prompt, continue_final_message,
-        and the template's own switches.
+        text or by name.  `chat_template_kwargs` are the template's own switches.
         """
+        given = {
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
+        from flyweight.text.messages import switches  # Jinja is for chats alone
+
+        options = {name: value for name, value in given.items() if value is not None}
+        own = switches({**options, **unknown}, chat_template_kwargs)
         return conversation(
-            self.tokenizer, messages, chat_template=chat_template, tools=tools, **variables
+            self.tokenizer, messages, chat_template=chat_template, tools=tools, **own
         )
 
     def stream(
@@ -208,6 +303,7 @@ class LLM:
         salt: str = "",
         priority: int = 0,
         adapter: str = "",
+        lora_request: LoRARequest | None = None,
     ) -> Generator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
@@ -220,7 +316,7 @@ class LLM:
                 "best_of",
             )
         asking = self._asking
-        asked = asking.ask(prompt, params, Lane(salt, priority, adapter))
+        (asked,) = self._asked([prompt], [params], Lanes(salt, priority, adapter, lora_request))
         id = asking.id()
         runs = self._loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
@@ -229,15 +325,30 @@ class LLM:
         self,
         prompt: Prompt,
         params: Params | None = None,
-        lane: Lane | None = None,
+        lanes: Lanes | None = None,
+        id: str | None = None,
     ) -> "Collector | VectorCollector":
         """A checked request with what gathers its answer, for a front that steps the engine itself.
         Raises `RequestError`.
         """
         wanted = self._params(None, 1)[0] if params is None else params
-        asked = self._asking.ask(prompt, wanted, lane or Lane())
+        (asked,) = self._asked([prompt], [wanted], lanes or Lanes())
         make = self._asking.collector if asked.pooling is None else self._asking.vector
-        return make(asked, self._asking.id())
+        return make(asked, self._asking.id() if id is None else id)
+
+    def _asked(
+        self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: Lanes
+    ) -> list[Asked]:
+        """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
+        self.loaded  # noqa: B018  (not once it is closed)
+        each = lanes.each(len(prompts), self.settings.adapters)
+        if not self._chosen.priorities and any(lane.priority for lane in each):
+            raise RequestError(
+                "priority has no effect with scheduling_policy = 'fcfs'; leave one of them out",
+                "priority",
+            )
+        found = zip(prompts, params, each, strict=True)
+        return [self._asking.ask(one, own, salted(one, lane)) for one, own, lane in found]
 
     def _all(
         self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool

@@ -4,6 +4,7 @@ Invariant: an `Asked` can be served, as far as vocabulary, context and options t
 engine and no chat template.
 """
 
+import os
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from flyweight.errors import RequestError
+from flyweight.inputs import LoRARequest, LoRARequests, PromptType
 from flyweight.ranges import loaded, require
 from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
@@ -24,7 +26,7 @@ T = TypeVar("T")
 PIECE = 8  # characters of a token, generously: text of so many is read in one go
 LONGEST_PIECE = 512  # characters
 TAIL = 64  # ids of a prompt, in whose text a mark that ends it stands
-Prompt = str | Sequence[int] | Mapping[str, Any]
+Prompt = PromptType
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,9 @@ class Reader:
         text: object = prompt
         if isinstance(prompt, Mapping):
             text = prompt.get("prompt")
-            if prompt.get("prompt_token_ids") is not None:
-                return (text if isinstance(text, str) else None), _ids(prompt["prompt_token_ids"])
+            ids: object = prompt.get("prompt_token_ids")
+            if ids is not None:
+                return (text if isinstance(text, str) else None), _ids(ids)
         if isinstance(text, str):
             return text, tuple(encoded(self.tokenizer, text, self.longest))
         if isinstance(prompt, Mapping):
@@ -258,10 +261,48 @@ def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T
     return given  # type: ignore[return-value]
 
 
-def lanes_of(salt: str, priority: int, adapter: str | Sequence[str], wanted: int) -> Sequence[Lane]:
-    """A lane for each prompt; `adapter` is one name for all, or a list with one for each."""
-    names = one_each("adapter", adapter, str, wanted)
-    return [Lane(salt, priority, name) for name in names]
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How the requests of one call run, as its caller said: one value for all, or a list with one
+    for each.
+    """
+
+    salt: str = ""
+    priority: int | Sequence[int] | None = 0
+    adapter: str | Sequence[str] = ""
+    lora_request: LoRARequests = None
+
+    def each(self, wanted: int, known: Mapping[str, str | os.PathLike[str]]) -> Sequence[Lane]:
+        """A lane for each prompt; `known` are the adapters that are loaded.  Raises
+        `RequestError`.
+        """
+        names = one_each("adapter", self.adapter, str, wanted)
+        if self.lora_request is not None:
+            if self.adapter:
+                raise RequestError("adapter and lora_request say the same thing; give one of them")
+            asked: Any = self.lora_request
+            asked = [asked] * wanted if isinstance(asked, LoRARequest) else list(asked)
+            many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
+            if len(asked) != wanted:
+                allowed = f"one LoRARequest, or one for each of {many}"
+                require(False, "lora_request", f"{len(asked)} requests", allowed)
+            names = [one.adapter(known) if one is not None else "" for one in asked]
+        order: Any = 0 if self.priority is None else self.priority
+        if isinstance(order, list | tuple):
+            allowed = f"one number, or one for each of {wanted} prompts"
+            require(len(order) == wanted, "priority", f"{len(order)} numbers", allowed)
+        else:
+            order = [order] * wanted
+        return [Lane(self.salt, at, name) for at, name in zip(order, names, strict=True)]
+
+
+def salted(prompt: Prompt, lane: Lane) -> Lane:
+    """The lane of a prompt that may have a salt of its own."""
+    own = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+    if own is None:
+        return lane
+    require(isinstance(own, str), "cache_salt", own, "text")
+    return replace(lane, salt=str(own))
 
 
 def _ids(given: object) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Data only, but for log-probabilities, which are spelled out when they are looked
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -172,6 +172,61 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     prompt_logprobs: Sequence[dict[int, Logprob] | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchSequence:
+    """One beam as vLLM has it: `tokens` and `text` begin with the prompt's."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    score: float
+    logprobs: Sequence[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput(RequestOutput):
+    """The result of `beam_search`: `outputs` are the answers, best first; `sequences` the same as
+    vLLM has them, after `prompt_text`.
+    """
+
+    prompt_text: str = ""
+
+    @property
+    def sequences(self) -> list[BeamSearchSequence]:
+        return [
+            BeamSearchSequence(
+                tokens=[*self.prompt_token_ids, *one.token_ids],
+                text=self.prompt_text + one.text,
+                cum_logprob=one.cumulative_logprob or 0.0,
+                score=one.score or 0.0,
+                logprobs=one.logprobs,
+                finish_reason=one.finish_reason,
+                stop_reason=one.stop_reason,
+            )
+            for one in self.outputs
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A total of `LLM.get_metrics`, since the engine began."""
+
+    name: str
+    value: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number of `LLM.get_metrics`, at the moment."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,6 @@ COMPUTED = (
     only("distributed-executor-backend", ("uni",), "one process computes"),
     only("nnodes", ("1",), "one machine computes"),
     only("node-rank", ("0",), "one machine computes"),
-    never("headless", "it is a server of its own", "leave it out", "off"),
     never("enable-expert-parallel", "one process computes all experts", active="off"),
     either("disable-custom-all-reduce", "none", "one process computes: there is nothing to reduce"),
     only("guided-decoding-backend", ("guidance", "auto"), "grammars are llguidance's"),

@@ -17,6 +17,7 @@ LOGGED = (
     refused("show-hidden-metrics-for-version", "text", "none are hidden", "leave it out"),
 )  # fmt: skip
 HTTP = (
+    never("headless", "it is a server of its own", "leave it out", "off"),
     Stance(
         "enable-per-request-metrics",
         "switch",

@@ -1,0 +1,124 @@
+"""The keywords of `LLM(...)` with their types, for editors and type checkers, and `EngineArgs`.
+
+Invariant: each key is understood by `arguments.engine`; a test compares them.  None is as good as
+not given.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+Dtype = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
+
+
+class EngineOptions(TypedDict, total=False):
+    """Arguments of an engine.  Meanings and defaults are in docs/python-api.md."""
+
+    # settings, see `config.Settings`
+    max_model_len: int | str | None
+    memory_limit: int | str | None
+    threads: int | None
+    activations: Literal["int8", "bf16", "f32"] | None
+    kv_cache_dtype: str | None
+    kv_cache_memory_bytes: int | None
+    block_size: int | None
+    blocks: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    long_prefill_token_threshold: int | None
+    enable_prefix_caching: bool | None
+    kv_cache_metrics: bool | None
+    kv_cache_metrics_sample: float | None
+    draft_tokens: int | None
+    prompt_lookup_max: int | None
+    prompt_lookup_min: int | None
+    prompt_logprob_rows: int | None
+    max_logprobs: int | None
+    seed: int | None
+    adapters: Mapping[str, str | os.PathLike[str]] | None
+    revision: str | None
+    load_format: str | None
+    offline: bool | None
+    packed_cache: bool | None
+    backend: Literal["cpu", "reference"] | None
+    isa: str | None
+    # vLLM's, see `arguments.meanings`
+    dtype: Dtype | None
+    quantization: str | None
+    gpu_memory_utilization: float | None
+    num_gpu_blocks_override: int | None
+    speculative_config: Mapping[str, Any] | None
+    scheduling_policy: Literal["priority", "fcfs"] | None
+    generation_config: str | None
+    override_generation_config: Mapping[str, Any] | None
+    enable_lora: bool | None
+    # vLLM's that choose nothing here, see `arguments.stances`
+    tokenizer: str | None
+    tokenizer_mode: str | None
+    trust_remote_code: bool | None
+    runner: str | None
+    task: str | None
+    convert: str | None
+    device: str | None
+    model_impl: str | None
+    config_format: str | None
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
+    data_parallel_size: int | None
+    nnodes: int | None
+    node_rank: int | None
+    distributed_executor_backend: str | None
+    disable_custom_all_reduce: bool | None
+    enable_expert_parallel: bool | None
+    swap_space: float | None
+    cpu_offload_gb: float | None
+    enforce_eager: bool | None
+    enable_chunked_prefill: bool | None
+    disable_hybrid_kv_cache_manager: bool | None
+    deterministic: bool | None
+    prefix_caching_hash_algo: str | None
+    calculate_kv_scales: bool | None
+    preemption_mode: str | None
+    num_scheduler_steps: int | None
+    scheduler_delay_factor: float | None
+    async_scheduling: bool | None
+    max_seq_len_to_capture: int | None
+    max_loras: int | None
+    max_lora_rank: int | None
+    max_cpu_loras: int | None
+    fully_sharded_loras: bool | None
+    lora_dtype: str | None
+    logprobs_mode: str | None
+    disable_log_stats: bool | None
+    use_tqdm_on_load: bool | None
+    guided_decoding_backend: str | None
+    structured_outputs_config: Mapping[str, Any] | None
+    safetensors_load_strategy: str | None
+    pt_load_map_location: str | None
+    skip_tokenizer_init: bool | None
+    enable_prompt_embeds: bool | None
+    enable_sleep_mode: bool | None
+
+
+if TYPE_CHECKING:
+
+    @dataclass
+    class EngineArgs:
+        """vLLM's class: the arguments of an `LLM`, kept until one is made."""
+
+        model: str | None = None
+
+        def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None: ...
+
+else:
+    EngineArgs = make_dataclass(
+        "EngineArgs",
+        [(name, object, None) for name in ("model", *EngineOptions.__annotations__)],
+        namespace={"__doc__": "vLLM's class: the arguments of an `LLM`, kept until one is made."},
+    )
+    EngineArgs.__module__ = __name__
+
+
+class AsyncEngineArgs(EngineArgs):
+    """The same for `AsyncLLM.from_engine_args`."""
