@@ -12,13 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flyweight.async_llm import AsyncLLM
+    from flyweight.arguments.keywords import AsyncEngineArgs, EngineArgs
+    from flyweight.async_llm import AsyncLLM, AsyncLLMEngine
     from flyweight.config import Settings
     from flyweight.errors import CheckpointError, ConfigError, FlyweightError, RequestError
+    from flyweight.inputs import LoRARequest, TextPrompt, TokensPrompt
     from flyweight.llm import LLM
     from flyweight.lowlevel import KVCacheModel
     from flyweight.repetition import RepetitionDetectionParams
     from flyweight.results import (
+        BeamSearchOutput,
         CompletionOutput,
         EmbeddingOutput,
         EmbeddingRequestOutput,
@@ -26,21 +29,26 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
+    from flyweight.sampling_params import SamplingParams, StructuredOutputsParams
     from flyweight.structured import StructuredOutputs
     from flyweight.tasks import BeamSearchParams, PoolingParams
-    from flyweight.types import SamplingParams
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchOutput",
     "BeamSearchParams",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "EngineArgs",
     "FlyweightError",
     "KVCacheModel",
+    "LoRARequest",
     "Logprob",
     "PoolingParams",
     "RepetitionDetectionParams",
@@ -50,16 +58,22 @@ __all__ = [
     "SamplingParams",
     "Settings",
     "StructuredOutputs",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 __version__ = "0.1.0"
 
 _ROOMS = {
     "LLM": "llm",
-    "AsyncLLM": "async_llm",
+    **dict.fromkeys(("AsyncLLM", "AsyncLLMEngine"), "async_llm"),
+    **dict.fromkeys(("AsyncEngineArgs", "EngineArgs"), "arguments.keywords"),
+    **dict.fromkeys(("LoRARequest", "TextPrompt", "TokensPrompt"), "inputs"),
     "KVCacheModel": "lowlevel",
     **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "tasks"),
-    "SamplingParams": "types",
+    **dict.fromkeys(("SamplingParams", "StructuredOutputsParams"), "sampling_params"),
+    "BeamSearchOutput": "results",
     "StructuredOutputs": "structured",
     "RepetitionDetectionParams": "repetition",
     "Settings": "config",

@@ -166,10 +166,11 @@ class AsyncLLM:
             await asyncio.to_thread(self._thread.join)
 
     def shutdown(self) -> None:
-        """`close`, for callers without an event loop."""
+        """`close` for callers without an event loop; frees the model's memory too."""
         self._end()
         if self._thread is not None:
             self._thread.join()
+        self.llm.close()
 
     def _end(self) -> None:
         with self._ring:

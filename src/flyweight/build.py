@@ -303,7 +303,7 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine, grammars: int =
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
         grammars=grammars,
-        scores=settings.max_logprobs,
+        scores=asked.spec.vocab if settings.max_logprobs < 0 else settings.max_logprobs,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     return plan_memory(asked, sizing, (held, _allowed(settings, here, held)), least)

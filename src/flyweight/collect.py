@@ -27,7 +27,7 @@ from flyweight.results import (
 )
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
+from flyweight.types import ALL, Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
 def drawn(asked: SamplingParams) -> SamplingParams:
@@ -50,14 +50,20 @@ class _Scores:
     ranks: "array[int]" = field(default_factory=lambda: array("i"))
 
     def add(self, token: int, scored: TokenLogprobs) -> None:
+        if self.best == ALL:
+            self.best = len(scored.top_ids)
         missing = self.best - len(scored.top_ids)
-        self.ids.extend((token, *scored.top_ids, *(-1,) * missing))
-        self.values.extend((scored.chosen, *scored.top, *(0.0,) * missing))
+        self.ids.append(token)
+        self.ids.extend(scored.top_ids)
+        self.ids.extend((-1,) * missing)
+        self.values.append(scored.chosen)
+        self.values.extend(scored.top)
+        self.values.extend((0.0,) * missing)
         self.ranks.append(scored.rank)
 
     def listed(self, spell: Callable[[int], str]) -> PositionLogprobs:
         return PositionLogprobs(
-            self.ids, self.values, self.ranks, 1 + self.best, spell, self.ranked
+            self.ids, self.values, self.ranks, 1 + max(self.best, 0), spell, self.ranked
         )
 
 

@@ -173,8 +173,8 @@ class Settings:
     `kv_cache_metrics_sample` of them.  `long_prefill_token_threshold` is most tokens of one prompt
     in a step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
     `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs,
-    `max_logprobs` how many a request may ask for beside each token's own.  `isa` forces an
-    instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests
+    `max_logprobs` how many a request may ask for beside each token's own (-1: all).  `isa` forces
+    an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests
     that have none of their own.  `revision` is a branch, a tag or a commit of a model on the
     Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
     `load_format` is what the model's files must be.
@@ -256,7 +256,7 @@ class Settings:
         whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
         whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
-        whole("max_logprobs", self.max_logprobs, 0, 64)
+        whole("max_logprobs", self.max_logprobs, -1, 64)
         share = self.kv_cache_metrics_sample
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(

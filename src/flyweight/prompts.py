@@ -20,7 +20,7 @@ from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import Marks
 from flyweight.text.words import Lexicon
-from flyweight.types import Request, SamplingParams, Thought, Words
+from flyweight.types import ALL, Request, SamplingParams, Thought, Words
 
 T = TypeVar("T")
 PIECE = 8  # characters of a token, generously: text of so many is read in one go
@@ -158,16 +158,27 @@ class Reader:
             )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name) or 0
+            if count == ALL != self.best:
+                raise self._all(name)
+            if self.best == ALL:
+                continue
             allowed = f"0 to {self.best} (max_logprobs)"
             require(count <= self.best, name, count, allowed, self.best)
         listed = len(params.logprob_token_ids)
-        if listed > self.best:
+        if listed > self.best != ALL:
             raise RequestError(
                 f"logprob_token_ids has {listed} ids; allowed: up to {self.best} (max_logprobs)",
                 "logprob_token_ids",
             )
         within("prompt", tokens, self.vocab)
         self.check_ids(params)
+
+    def _all(self, name: str) -> RequestError:
+        return RequestError(
+            f"{name} = -1 asks for all {self.vocab} tokens of the vocabulary; allowed: 0 to "
+            f"{self.best} (max_logprobs); max_logprobs = -1 allows it, where memory does",
+            name,
+        )
 
     def check_ids(self, params: SamplingParams) -> None:
         """Raises `RequestError` where an option names a token that the vocabulary lacks."""

@@ -6,9 +6,9 @@ whether it can be kept to is for `sampling.grammar` to say.  Standard library on
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flyweight.errors import RequestError
 from flyweight.ranges import listed, require
@@ -43,6 +43,20 @@ class StructuredOutputs:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+
+    if TYPE_CHECKING:  # what a caller may give, where a field is narrower
+
+        def __init__(
+            self,
+            json: str | Mapping[str, Any] | bool | None = None,
+            json_object: bool | None = None,
+            regex: str | None = None,
+            choice: Sequence[str] | None = None,
+            grammar: str | None = None,
+            disable_any_whitespace: bool = False,
+            disable_additional_properties: bool = False,
+            whitespace_pattern: str | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.json_object is False:

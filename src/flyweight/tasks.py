@@ -42,7 +42,7 @@ EARLY: tuple[bool | str, ...] = (True, False, "never")
 class BeamSearchParams:
     """How to search: vLLM's name and fields, transformers' meanings (`num_beams`, `length_penalty`,
     `early_stopping`).  Every beam is an answer, best first.  `max_tokens` None means up to the
-    context's end.  Raises `RequestError`.
+    context's end.  `temperature` is 0: a search draws nothing.  Raises `RequestError`.
     """
 
     beam_width: int = 4
@@ -51,6 +51,7 @@ class BeamSearchParams:
     early_stopping: bool | str = False
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beam_width", whole("beam_width", self.beam_width, 1, MAX_BEAMS))
@@ -60,6 +61,8 @@ class BeamSearchParams:
         near = min(max(penalty, -10.0), 10.0)
         require(-10 <= penalty <= 10, "length_penalty", penalty, "-10 to 10", near)
         object.__setattr__(self, "length_penalty", penalty)
+        heat = number("temperature", self.temperature)
+        require(heat == 0, "temperature", heat, "0: a search draws nothing", 0.0)
         early = self.early_stopping
         allowed = 'true, false or "never"'
         known = isinstance(early, bool) or early == "never"

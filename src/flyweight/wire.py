@@ -48,7 +48,9 @@ class Masks:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The ids whose log-probabilities are wanted at Q rows, in place of the best ones."""
+    """The ids whose log-probabilities are wanted at Q rows, in place of the best ones; a row
+    without any wants those of the whole vocabulary, best first.
+    """
 
     rows: I32  # [Q] ascending
     ids: I32  # [sum] row after row

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from flyweight import LLM, AsyncLLM, BeamSearchParams, PoolingParams, RequestError, SamplingParams
+from flyweight import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    AsyncLLMEngine,
+    BeamSearchParams,
+    PoolingParams,
+    RequestError,
+    SamplingParams,
+)
 from tiny_model import tiny_folder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -208,3 +217,27 @@ def test_searches_and_vectors(folder: Path) -> None:
 def test_room_for_no_request_is_refused(folder: Path) -> None:
     with pytest.raises(RequestError, match=r"max_requests = 0 is out of range.*nearest valid: 1"):
         AsyncLLM(folder, max_requests=0)
+
+
+def test_vllms_async_engine(folder: Path) -> None:
+    """from_engine_args, requests with ids of their own, abort, shutdown."""
+    arguments = AsyncEngineArgs(model=str(folder), block_size=BLOCK, threads=1)
+    engine = AsyncLLMEngine.from_engine_args(arguments)
+
+    async def test() -> None:
+        whole = [out async for out in engine.generate("hello", GREEDY, "mine")]
+        assert whole[-1].finished and whole[-1].request_id == "mine"
+        assert (await engine.get_tokenizer()).encode("hello") == whole[-1].prompt_token_ids
+        streams = [engine.generate("hello", sampling_params=LONG, request_id="o") for _ in "ab"]
+        with engine._ring:  # the engine's thread finds all three at once
+            first, second = (asyncio.ensure_future(anext(stream)) for stream in streams)
+            await asyncio.sleep(0)
+            await engine.abort("o")
+        assert (await first).outputs[0].finish_reason == "abort"
+        with pytest.raises(RequestError, match="'o' is that of a request under way"):
+            await second
+        await engine.abort("unknown")
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    engine.shutdown()
+    assert repr(engine.llm).endswith("closed)")

@@ -91,10 +91,32 @@ def test_a_conversation_can_be_streamed(speaking: LLM) -> None:
     assert last.prompt == whole.prompt
 
 
+@pytest.mark.parametrize("talk", [TALK, [*TALK, {"role": "assistant", "content": "ho"}]])
+def test_without_a_template_messages_are_text(tmp_path: Path, talk: list[dict[str, Any]]) -> None:
+    """As `flyweight run` and the server do: line by line, with what begins a text before it."""
+    silent = LLM(tiny_folder(tmp_path / "m"))
+    (out,) = silent.chat(talk, FEW, use_tqdm=False)
+    text = "\n".join(message["content"] for message in talk)
+    assert out.prompt == text
+    assert out.prompt_token_ids == silent.generate(text, FEW, use_tqdm=False)[0].prompt_token_ids
+    for option in ({"tools": TOOLS}, {"documents": []}, {"chat_template_kwargs": {"a": 1}}):
+        with pytest.raises(RequestError, match="this model has no chat template, so it has no"):
+            silent.chat(talk, FEW, **option)
+
+
+def test_switches_reach_a_conversation(speaking: LLM) -> None:
+    shown = "{{ tone }} {{ messages[0].content }}"
+    for given, text in (({"tone": "dry"}, "dry hi"), ({}, " hi"), (None, " hi")):
+        prompt = speaking.conversation(TALK, chat_template=shown, chat_template_kwargs=given)
+        assert prompt["prompt"] == text
+    with pytest.raises(RequestError, match=r"no option of chat.*chat_template_kwargs"):
+        speaking.conversation(TALK, tone="dry")
+    with pytest.raises(RequestError, match="'messages' is no switch"):
+        speaking.conversation(TALK, chat_template_kwargs={"messages": []})
+
+
 def test_no_template_but_the_callers(tmp_path: Path) -> None:
     silent = LLM(tiny_folder(tmp_path / "m"))
-    with pytest.raises(RequestError, match="no chat template; give a prompt, or chat_template"):
-        silent.chat(TALK)
     assert said(silent, chat_template="{{ messages[0].content }}") == "hi"
 
 

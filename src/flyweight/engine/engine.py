@@ -5,6 +5,7 @@ never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text
 protocol, never a concrete one.
 """
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -25,7 +26,7 @@ from flyweight.ranges import loaded
 from flyweight.sampling.arrays import Columns
 from flyweight.sampling.verify import accept
 from flyweight.structured import NAME
-from flyweight.types import Event, Finish, Request, TokenLogprobs
+from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
 from flyweight.wire import I32, Batch, Sampled
 
 
@@ -347,6 +348,16 @@ def _logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLog
     """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
     if best is None:
         return ()
+    if best == ALL:  # packed: there are as many as the vocabulary has tokens
+        return tuple(
+            TokenLogprobs(
+                chosen=float(sampled.logprobs[r]),
+                rank=int(sampled.ranks[r]),
+                top_ids=array("i", sampled.top_ids[r].tobytes()),
+                top=array("f", sampled.top_logprobs[r].tobytes()),
+            )
+            for r in rows
+        )
     return tuple(
         TokenLogprobs(
             chosen=float(sampled.logprobs[r]),

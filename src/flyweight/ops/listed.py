@@ -19,11 +19,16 @@ def with_listed(logits: F32, listed: Listed | None, found: Sampled) -> Sampled:
     """
     if listed is None:
         return found
-    width = max(found.top_ids.shape[1], int(np.diff(listed.starts).max()))
+    counts = np.diff(listed.starts)
+    width = max(found.top_ids.shape[1], int(counts.max()))
+    if not counts.all():
+        width = logits.shape[1]
     top_ids = _widened(found.top_ids, width, -1)
     top = _widened(found.top_logprobs, width, np.nan)
     for i, row in enumerate(listed.rows.tolist()):
         ids = listed.ids[listed.starts[i] : listed.starts[i + 1]]
+        if not len(ids):
+            ids = np.argsort(-logits[row], kind="stable").astype(np.int32)
         token, best = found.tokens[row], found.top_ids[row, 0]
         total = np.float64(logits[row, best]) - found.top_logprobs[row, 0]
         values = logits[row, ids].astype(np.float64) - total

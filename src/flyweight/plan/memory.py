@@ -21,6 +21,7 @@ SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for th
 # A token in Python: in the request, the sequence, the result, the prefix cache; with it 20 packed
 # log-probabilities, and SCORE_BYTES for each that there may be beyond.
 TOKEN_BYTES, SCORES, SCORE_BYTES = 320, 20, 8
+MOST_SCORES = 64  # that the sampler lists
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
 MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages
@@ -190,10 +191,17 @@ def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPla
         block=block_bytes(spec, sizing.block_size, sizing.kv_dtype),
         blocks=sizing.blocks or _blocks_for(sizing.max_model_len, sizing.block_size),
         step=layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,
-        logits=sample_bytes(spec.vocab, rows, sizing.threads),
+        logits=sample_bytes(spec.vocab, rows, sizing.threads) + _listed_bytes(sizing, rows),
         limit=bounds[1],
         sizing=sizing,
     )
+
+
+def _listed_bytes(sizing: Sizing, rows: int) -> int:
+    """Arrays of a step's log-probabilities where they may be those of the whole vocabulary: what
+    the sampler tells, and a copy of it on its way to the caller.
+    """
+    return 2 * SCORE_BYTES * rows * sizing.scores if sizing.scores > MOST_SCORES else 0
 
 
 def size(n: int) -> str:

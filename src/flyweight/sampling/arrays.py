@@ -12,6 +12,7 @@ import numpy as np
 from flyweight.sampling.options import Options
 from flyweight.sampling.repeats import completions, repeats
 from flyweight.sampling.thought import forced
+from flyweight.types import ALL
 from flyweight.wire import F32, I32, U32, Cuts, Listed, Masks, SampleBatch
 
 # `options.RECORD`, field by field
@@ -185,9 +186,9 @@ def _masks(rows: Sequence[tuple[int, Row]]) -> Masks | None:
 
 
 def _listed(rows: Sequence[tuple[int, Row]]) -> Listed | None:
-    """The ids that are listed, for the rows that list some."""
-    found = [(i, row.options.params.logprob_token_ids) for i, row in rows]
-    found = [(i, ids) for i, ids in found if ids]
+    """The ids that are listed, for the rows that list some; none for the whole vocabulary."""
+    params = [(i, row.options.params) for i, row in rows]
+    found = [(i, p.logprob_token_ids) for i, p in params if p.logprob_token_ids or p.scored == ALL]
     if not found:
         return None
     ids, starts = _ragged([(q, ids) for q, (_, ids) in enumerate(found)], len(found))

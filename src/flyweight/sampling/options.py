@@ -8,7 +8,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from flyweight.types import CUTS, SamplingParams, Words
+from flyweight.types import ALL, CUTS, SamplingParams, Words
 
 WORD = 2**64 - 1
 # temperature, top_p, min_p, three penalties, top_k, logprobs, choice, prompt, seed
@@ -53,7 +53,8 @@ class Options:
         lists = p.logit_bias or p.allowed_token_ids or self.words.bad or self.words.thought
         self.constrained = p.structured_outputs is not None
         special = self.penalised or self.dry or self.cut or self.constrained
-        self.plain = not (special or lists or p.min_tokens or p.logprob_token_ids)
+        listed = p.logprob_token_ids or p.scored == ALL
+        self.plain = not (special or lists or p.min_tokens or listed)
         self.edited = bool(p.logits_processors)
         self.drafts = not (p.mirostat or self.edited) and self.best is None
         if self.best is None:
@@ -62,7 +63,7 @@ class Options:
             *(p.temperature, p.top_p, p.min_p, *penalties),
             min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all
             # listed ids are looked up behind the sampler, by what it tells of the best
-            -1 if self.best is None else 1 if p.logprob_token_ids else self.best,
+            -1 if self.best is None else 1 if listed else self.best,
             self.choice,
             self.prompt if self.penalised else 0,
             self.seed & WORD,

@@ -291,7 +291,7 @@ class Frames:
 
 
 def _flat(scored: TokenLogprobs) -> tuple[float, int, tuple[int, ...], tuple[float, ...]]:
-    return scored.chosen, scored.rank, scored.top_ids, scored.top
+    return scored.chosen, scored.rank, tuple(scored.top_ids), tuple(scored.top)
 
 
 def named(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,299 @@
+"""vLLM's arguments and methods on `LLM`: what each comes to, what is refused, and the names."""
+
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    AsyncLLMEngine,
+    BeamSearchOutput,
+    BeamSearchParams,
+    ConfigError,
+    EngineArgs,
+    LoRARequest,
+    RequestError,
+    SamplingParams,
+    StructuredOutputsParams,
+    TextPrompt,
+    TokensPrompt,
+    inputs,
+    outputs,
+    sampling_params,
+)
+from flyweight.arguments.engine import KNOWN, chosen
+from flyweight.arguments.keywords import EngineOptions
+from flyweight.arguments.stances import STANCES
+from flyweight.config import Settings
+from flyweight.outputs import Counter, Gauge
+from flyweight.structured import StructuredOutputs
+from tiny_model import VOCAB, tiny_adapter, tiny_folder
+
+FEW = SamplingParams(temperature=0, max_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    adapter = tiny_adapter(folder.parent / "adapter")
+    given: Any = {"poet": adapter}
+    return LLM(folder, threads=1, block_size=8, adapters=given, enable_lora=True, max_logprobs=-1)
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        LLM(**arguments)
+    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- arguments ---
+
+
+def test_what_serve_understands_is_understood_here() -> None:
+    """One table: every key is known, and every option that can be met has a key."""
+    keys = set(EngineOptions.__annotations__)
+    assert keys <= KNOWN
+    assert {field.name for field in fields(Settings)} - {"model"} <= keys
+    met = {stance.name.replace("-", "_") for stance in STANCES if stance.so}
+    assert met <= keys
+
+
+def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
+    arguments: dict[str, Any] = dict(
+        tokenizer=str(folder), tensor_parallel_size=1, gpu_memory_utilization=0.9, dtype="auto",
+        quantization=None, enforce_eager=True, trust_remote_code=True, max_model_len=64,
+        enable_chunked_prefill=True, load_format="safetensors", swap_space=4, seed=0,
+        speculative_config={"method": "ngram", "num_speculative_tokens": 3}, deterministic=True,
+    )  # fmt: skip
+    with LLM(str(folder), **arguments) as llm:
+        rows = {row["feature"]: row for row in llm.effective}
+        given = {name for name, value in arguments.items() if value is not None}
+        settings = {"gpu_memory_utilization", "load_format"} - rows.keys()
+        assert given - {"seed"} <= rows.keys() | settings
+        assert all(row["active"] and row["why"] for row in rows.values())
+        assert rows["trust_remote_code"]["asked"] == "trust_remote_code = True"
+        assert rows["deterministic"]["active"] == "always"
+        assert rows["speculative_config"]["active"] == "ngram, 3 tokens a step"
+        assert rows["max_model_len"]["active"] == "64" and llm.settings.memory_limit == "90%"
+        assert not any("--" in row["why"] + row["asked"] for row in rows.values())
+    assert chosen({}).settings == Settings() and not chosen({"swap_space": None}).wishes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"memory_limt": "1GiB"}, "unknown setting 'memory_limt' (did you mean 'memory_limit'?)"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 cannot be honoured: one process"),
+        ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False cannot be honoured"),
+        ({"quantization": "gptq"}, "quantised weights come as GGUF; give a .gguf file"),
+        ({"tokenizer": "other"}, "tokenizer = other cannot be honoured: the vocabulary is the"),
+        ({"load_format": "dummy"}, "allowed: auto, safetensors, gguf"),
+        ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
+        ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
+        ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization = 1.5 is out of range"),
+        ({"gpu_memory_utilization": 0.5, "memory_limit": "1GiB"}, "say the same thing"),
+        ({"kv_cache_dtype": "fp8"}, "nearest valid: f16"),
+        ({"max_model_len": 2.5}, "max_model_len = 2.5 is not valid"),
+        ({"enable_lora": True}, 'name them: adapters={"NAME": "FOLDER"}'),
+        ({"speculative_config": {"model": "m", "num_speculative_tokens": 5}}, "is not built yet"),
+        ({"override_generation_config": {"temprature": 1}}, "did you mean 'temperature'?"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_with_the_way_out(arguments, says: str) -> None:
+    assert says in refusal(**arguments)
+
+
+def test_all_refusals_are_told_at_once() -> None:
+    said = refusal(tensor_parallel_size=2, quantization="awq", threads=0, port=80)
+    for part in ("tensor_parallel_size = 2", "'awq'", "threads = 0", "unknown setting 'port'"):
+        assert part in said
+
+
+def test_meanings_of_values() -> None:
+    assert chosen({"max_model_len": "32k"}).settings.max_model_len == 32000
+    assert chosen({"max_model_len": -1}).settings.max_model_len is None
+    assert chosen({"num_gpu_blocks_override": 9}).settings.blocks == 9
+    for dtype, computed in (("half", "bf16"), ("float16", "bf16"), ("float", "f32")):
+        assert chosen({"dtype": dtype}).settings.activations == computed
+    assert chosen({"quantization": "gguf"}).settings.load_format == "gguf"
+
+
+def test_defaults_of_sampling(tmp_path: Path) -> None:
+    found = tiny_folder(tmp_path / "m", generation={"temperature": 0.5, "top_k": 7})
+    given = LLM(found, override_generation_config={"temperature": 0.3, "top_k": None})
+    assert given.generation_defaults() == {"temperature": 0.3}
+    assert LLM(found, generation_config="vllm").generation_defaults() == {}
+    assert LLM(found).generation_defaults() == {"temperature": 0.5, "top_k": 7}
+
+
+def test_engine_args_are_the_same_arguments(folder: Path) -> None:
+    arguments = EngineArgs(model=str(folder), max_model_len=64, enforce_eager=True)
+    assert LLM(**asdict(arguments)).loaded.limits.max_model_len == 64
+    assert arguments == EngineArgs(model=str(folder), max_model_len=64, enforce_eager=True)
+    with pytest.raises(TypeError, match="max_modl_len"):
+        EngineArgs(max_modl_len=3)  # type: ignore[call-arg]
+
+
+# --- vLLM's names ---
+
+
+def test_modules_and_classes_have_vllms_names() -> None:
+    assert sampling_params.SamplingParams is SamplingParams
+    assert sampling_params.StructuredOutputsParams is StructuredOutputsParams is StructuredOutputs
+    assert sampling_params.BeamSearchParams is BeamSearchParams
+    assert {"RequestOutput", "CompletionOutput", "EmbeddingRequestOutput"} <= set(dir(outputs))
+    assert inputs.TextPrompt is TextPrompt and inputs.TokensPrompt is TokensPrompt
+    assert AsyncLLMEngine is AsyncLLM and issubclass(AsyncEngineArgs, EngineArgs)
+
+
+def test_the_typed_signatures_have_the_fields(request: pytest.FixtureRequest) -> None:
+    """Type checkers read signatures that are written out; they name what there is."""
+    for kind in (SamplingParams, StructuredOutputs):
+        source = Path(__import__(kind.__module__, fromlist=["x"]).__file__).read_text()
+        start = source.index("        def __init__(")
+        signature = source[start : source.index(") -> None: ...", start)]
+        named = {line.split(":")[0].strip() for line in signature.splitlines() if ": " in line}
+        assert named == {field.name for field in fields(kind)}
+
+
+def test_clone() -> None:
+    params = SamplingParams(stop=["a"], temperature=0.5)
+    assert params.clone() == params and params.clone() is not params
+
+
+# --- methods ---
+
+
+def test_a_model_in_short(folder: Path, llm: LLM) -> None:
+    assert repr(llm) == f"LLM({str(folder)!r}, family='llama', max_model_len=256)"
+    assert llm.get_tokenizer() is llm.tokenizer
+
+
+def test_close_frees_and_ends(folder: Path) -> None:
+    with LLM(folder, threads=1) as llm:
+        stream = llm.stream("hello there", FEW)
+        next(stream)
+    assert repr(llm) == f"LLM({str(folder)!r}, closed)"
+    llm.close()
+    for call in (lambda: llm.generate("a"), lambda: llm.stats(), lambda: llm.effective):
+        with pytest.raises(RequestError, match="closed; make another"):
+            call()
+
+
+def test_metrics_and_the_prefix_cache(llm: LLM) -> None:
+    def value(name: str) -> float:
+        return next(metric.value for metric in llm.get_metrics() if metric.name == name)
+
+    text = "hello there you and you and you and me and them " * 2
+    llm.reset_prefix_cache()
+    first = llm.generate(text, FEW, use_tqdm=False)[0]
+    before = value("vllm:prefix_cache_hits")
+    again = llm.generate(text, FEW, use_tqdm=False)[0]
+    assert again.num_cached_tokens > 0
+    assert value("vllm:prefix_cache_hits") == before + again.num_cached_tokens
+    assert llm.reset_prefix_cache() is True
+    cold = llm.generate(text, FEW, use_tqdm=False)[0]
+    assert cold.num_cached_tokens == first.num_cached_tokens == 0
+    assert cold.outputs[0].token_ids == first.outputs[0].token_ids == again.outputs[0].token_ids
+    assert value("vllm:num_requests_running") == 0
+    assert all(isinstance(metric, Counter | Gauge) for metric in llm.get_metrics())
+    assert len({metric.name for metric in llm.get_metrics()}) == len(llm.get_metrics())
+
+
+def test_lora_requests(llm: LLM, folder: Path) -> None:
+    def texts(**lane: Any) -> list[list[int]]:
+        outs = llm.generate(["hello there"] * 2, FEW, use_tqdm=False, **lane)
+        return [out.outputs[0].token_ids for out in outs]
+
+    poet = LoRARequest("poet", 1, str(folder.parent / "adapter"))
+    assert texts(lora_request=poet) == texts(adapter="poet")
+    assert texts(lora_request=[poet, None]) == texts(adapter=["poet", ""])
+    for wrong, says in (
+        ({"lora_request": LoRARequest("bard", 1, "some/where")}, "adapters={'bard': 'some/where'}"),
+        ({"lora_request": LoRARequest("poet", 1, "some/where")}, "was loaded from"),
+        ({"lora_request": [poet]}, "lora_request = '1 requests'"),
+        ({"lora_request": poet, "adapter": "poet"}, "say the same thing"),
+    ):
+        with pytest.raises(RequestError, match=says.replace("{", r"\{")):
+            texts(**wrong)
+
+
+def test_priority_is_one_or_one_for_each(folder: Path, llm: LLM) -> None:
+    prompts = ["hello", "there", "you"]
+    expected = [out.outputs[0].token_ids for out in llm.generate(prompts, FEW, use_tqdm=False)]
+    for priority in ([2, 0, 1], None, 5):
+        outs = llm.generate(prompts, FEW, use_tqdm=False, priority=priority)
+        assert [out.outputs[0].token_ids for out in outs] == expected
+    with pytest.raises(RequestError, match="priority = '2 numbers'"):
+        llm.generate(prompts, FEW, priority=[1, 2])
+    in_order = LLM(folder, threads=1, scheduling_policy="fcfs")
+    assert in_order.generate("hello", FEW, use_tqdm=False)
+    with pytest.raises(RequestError, match="priority has no effect with scheduling_policy"):
+        in_order.generate("hello", FEW, priority=1)
+
+
+def test_prompts_by_vllms_classes(llm: LLM) -> None:
+    text = "hello there you and you and you and me and them"
+    ids = llm.get_tokenizer().encode(text)
+    llm.reset_prefix_cache()
+    prompts = [TextPrompt(prompt=text), TokensPrompt(prompt_token_ids=ids)]
+    one, other = llm.generate(prompts, FEW, use_tqdm=False)
+    assert one.outputs[0].token_ids == other.outputs[0].token_ids
+    salted = TextPrompt(prompt=text, cache_salt="mine")
+    assert llm.generate(text, FEW, use_tqdm=False)[0].num_cached_tokens > 0
+    assert llm.generate(salted, FEW, use_tqdm=False)[0].num_cached_tokens == 0
+    with pytest.raises(RequestError, match="cache_salt = 5"):
+        llm.generate({"prompt": text, "cache_salt": 5}, FEW)
+
+
+def test_the_whole_vocabulary_is_listed(llm: LLM) -> None:
+    every = SamplingParams(temperature=0, max_tokens=3, logprobs=-1, prompt_logprobs=-1)
+    few = SamplingParams(temperature=0, max_tokens=3, logprobs=5, prompt_logprobs=5)
+    whole, part = llm.generate(["hello there"] * 2, [every, few], use_tqdm=False)
+    assert whole.outputs[0].token_ids == part.outputs[0].token_ids
+    assert whole.prompt_logprobs is not None and part.prompt_logprobs is not None
+    assert whole.prompt_logprobs[0] is None
+    rows = [*(whole.outputs[0].logprobs or ()), *whole.prompt_logprobs[1:]]
+    best = [*(part.outputs[0].logprobs or ()), *part.prompt_logprobs[1:]]
+    for row, five in zip(rows, best, strict=True):
+        assert row is not None and five is not None and row.keys() == set(range(VOCAB))
+        assert sorted(one.rank or 0 for one in row.values()) == list(range(1, VOCAB + 1))
+        assert math.isclose(sum(math.exp(one.logprob) for one in row.values()), 1, rel_tol=1e-5)
+        for id, one in five.items():
+            assert row[id].rank == one.rank and abs(row[id].logprob - one.logprob) < 1e-5
+
+
+def test_the_whole_vocabulary_needs_max_logprobs(folder: Path) -> None:
+    small = LLM(folder, threads=1)
+    for name in ("logprobs", "prompt_logprobs"):
+        with pytest.raises(RequestError, match=rf"{name} = -1 asks for all {VOCAB} tokens"):
+            small.generate("hello", SamplingParams(**{name: -1}))
+    with pytest.raises(ConfigError, match="memory_limit"):
+        LLM(max_logprobs=-1, memory_limit="150MiB", max_model_len=512)
+
+
+def test_beams_are_sequences_too(llm: LLM) -> None:
+    search = BeamSearchParams(beam_width=3, max_tokens=4, temperature=0.0)
+    ids = llm.get_tokenizer().encode("hello")
+    for prompt in (TextPrompt(prompt="hello"), TokensPrompt(prompt_token_ids=ids)):
+        (out,) = llm.beam_search([prompt], search, use_tqdm=False)
+        assert isinstance(out, BeamSearchOutput) and len(out.sequences) == 3
+        for beam, answer in zip(out.sequences, out.outputs, strict=True):
+            assert beam.tokens == [*out.prompt_token_ids, *answer.token_ids]
+            assert beam.text.endswith(answer.text) and beam.text.startswith("hello")
+            assert beam.cum_logprob == answer.cumulative_logprob
+        scores = [beam.score for beam in out.sequences]
+        assert scores == sorted(scores, reverse=True)
+    with pytest.raises(RequestError, match=r"temperature = 1.0 is out of range"):
+        BeamSearchParams(temperature=1.0)
