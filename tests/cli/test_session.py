@@ -3,74 +3,13 @@ Ctrl-D, and the second turn's prefix hit.
 """
 
 import os
-import pty
 import re
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-PROMPT = ">>> "
-PATIENCE = 60  # seconds; machines that run tests may be busy
-
-
-class Terminal:
-    """A session as a person sees it."""
-
-    def __init__(self, environment: dict[str, str], *words: object) -> None:
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "flyweight.cli.main", "run", *map(str, words)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**environment, "NO_COLOR": "1", "INPUTRC": "/dev/null"},
-            start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
-        )
-        os.close(slave)
-        self.screen = ""
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def until(self, words: str, times: int = 1) -> str:
-        """What is shown until `words` have appeared; it is taken from the screen."""
-        end = time.monotonic() + PATIENCE
-        while self.screen.count(words) < times:
-            assert time.monotonic() < end, f"{words!r} did not come; shown: {self.screen!r}"
-            if select.select([self.master], [], [], 0.5)[0]:
-                try:
-                    raw = os.read(self.master, 65536).decode("utf-8", "replace")
-                except OSError:
-                    raise AssertionError(f"it ended; shown: {self.screen!r}") from None
-                self.screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", raw).replace("\r", "")
-        at = -1
-        for _ in range(times):
-            at = self.screen.index(words, at + 1)
-        shown, self.screen = self.screen[: at + len(words)], self.screen[at + len(words) :]
-        return shown
-
-    def say(self, line: str) -> str:
-        """Types a line, and returns what is shown up to the next prompt."""
-        self.type(line + "\n")
-        return self.until(PROMPT)
-
-    def rest(self) -> str:
-        """What is still shown after the end."""
-        shown = self.screen
-        while select.select([self.master], [], [], 0.1)[0]:
-            try:
-                shown += os.read(self.master, 65536).decode("utf-8", "replace")
-            except OSError:  # the other side is closed
-                break
-        return shown
-
-    def ended(self) -> int:
-        return self.process.wait(PATIENCE)
+from terminal import PROMPT, Terminal
 
 
 @pytest.fixture
@@ -98,7 +37,9 @@ def test_a_conversation(terminal, speaking) -> None:
     cached, of = map(int, re.search(r"(\d+) of (\d+) prompt tokens from cache", second).groups())
     assert cached >= 16 and of > cached, "the first turn is found again"
     stats = session.say("/stats")
-    assert "last answer: " in stats and re.search(r"cached +\d+", stats)
+    assert "Last answer: " in stats and "Conversation: 2 turns, " in stats
+    assert f", {cached} found in the prefix cache." in stats
+    assert "blocks of 8 tokens hold" in stats
     session.say("/reset")
     again = session.say("tell me something about it")
     assert first.split("\n")[1] == again.split("\n")[1], "the same question to a fresh conversation"
@@ -143,15 +84,17 @@ def test_ctrl_c_pressed_impatiently_ends_answers_only(terminal, folder) -> None:
         session.until(PROMPT)
 
 
-def test_lines_are_edited_and_remembered(terminal, folder) -> None:
+def test_lines_are_edited_and_remembered(terminal, folder, tmp_path) -> None:
     first = terminal(folder, "-n", "2")
     first.say("/hexp\x1b[D\x7fl\x1b[C")  # left, rubout, l, right: /help
+    first.say("\x1b[200~one line\rand another\x1b[201~")
     first.type("/bye\n")
     assert first.ended() == 0
     second = terminal(folder, "-n", "2")
-    second.type("\x1b[A\x1b[A\n")  # the line before /bye
-    assert "forget the conversation" in second.until("leave (Ctrl-D")
-    second.until(PROMPT)
+    second.say("\x1b[A\x1b[A")  # what was pasted before /bye: one entry
+    second.say(f"/save {tmp_path / 'a.json'}")
+    assert '"content": "one line\\nand another"' in (tmp_path / "a.json").read_text("utf-8")
+    assert "/stats" in second.say("\x1b[A" * 5)  # the line before it
 
 
 def test_what_cannot_be_answered_leaves_the_conversation(terminal, folder) -> None:

@@ -23,8 +23,8 @@ def said(monkeypatch):
     def call(*words: str) -> SimpleNamespace:
         found = SimpleNamespace(prompt=None, system=None, settings=None)
 
-        def answer(prompt, system, settings, sampling, **_) -> None:
-            found.prompt, found.system, found.settings = prompt, system, settings
+        def answer(prompt, settings, sampling, talk) -> None:
+            found.prompt, found.system, found.settings = prompt, talk.system, settings
 
         monkeypatch.setattr("flyweight.cli.run.answer", answer)
         monkeypatch.setattr("sys.stdin", None)
@@ -104,11 +104,12 @@ def session(folder, capsys, monkeypatch):
             return str(line)
 
         monkeypatch.setattr("builtins.input", typed)
-        monkeypatch.setattr("flyweight.cli.session.edit_lines", lambda: None)
+        monkeypatch.setattr("flyweight.cli.lines.edit_lines", lambda: None)
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-        talk = Session(LLM(folder, max_model_len=32), params, "", plain_console(stderr=True))
+        console = plain_console(stderr=True)
+        talk = Session(LLM(folder, max_model_len=32), params, "", console, context="full")
         settle(talk)
-        talk.talk()
+        talk.run()
         return capsys.readouterr().err
 
     return call
@@ -178,7 +179,9 @@ def test_what_cut_an_answer_short_is_said(session) -> None:
     _, figures, error = session("hello", "more", settle=endless).splitlines()
     assert figures.endswith(" · context full")
     assert error.startswith("error: prompt has ")
-    assert error.endswith("; /reset forgets the conversation")
+    assert error.endswith(
+        "; /reset forgets the conversation, --context shift drops its oldest turns"
+    )
 
 
 def test_a_first_line_that_is_too_long_has_nothing_to_forget(session) -> None:

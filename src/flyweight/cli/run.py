@@ -8,7 +8,7 @@ import shlex
 import stat
 import sys
 import termios
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 from flyweight.cli import options as opt
 from flyweight.cli import samplers as by
 from flyweight.config import Settings
-from flyweight.errors import CheckpointError, RequestError
+from flyweight.errors import CheckpointError, RequestError, nearest
 from flyweight.types import CUTS, SamplingParams
 
 # Where the checkpoint has no opinion: plain sampling wanders off in small models.
@@ -51,6 +51,13 @@ Stop = Annotated[
     typer.Option(metavar="TEXT", help="End the answer before this text; may be repeated."),
 ]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end.")]
+Context = Annotated[
+    str,
+    typer.Option(
+        metavar="shift|full",
+        help="When a conversation fills the context: drop its oldest turns, or refuse the prompt.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
 
@@ -94,6 +101,7 @@ def run(
     enable_prefix_caching: opt.PrefixCaching = True,
     packed_cache: opt.PackedCache = True,
     adapter: opt.Adapter = None,
+    context: Context = "shift",
     revision: opt.Revision = None,
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
@@ -156,37 +164,48 @@ def run(
         "prompt_logprob_rows": 0,  # nobody here asks for any
     }
     try:
-        answer(prompt, system, settings, given, as_json=as_json, verbose=verbose)
+        answer(prompt, settings, given, Talk(system, context, as_json, verbose))
     except CheckpointError as error:
         raise CheckpointError(f"{error}{otherwise}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How an answer is asked for and shown."""
+
+    system: str = ""
+    context: str = "shift"
+    as_json: bool = False
+    verbose: bool = False
+
+
 def answer(
-    prompt: str | None,
-    system: str,
-    settings: dict[str, Any],
-    sampling: dict[str, Any],
-    *,
-    as_json: bool,
-    verbose: bool,
+    prompt: str | None, settings: dict[str, Any], sampling: dict[str, Any], talk: Talk
 ) -> None:
     """Checks everything that can be checked, loads the model, and answers or talks."""
     SamplingParams(**sampling)
     Settings.of(**settings)
-    from flyweight.cli.session import Session  # this takes a moment to import
+    from flyweight.cli.session import CONTEXT, Session  # this takes a moment to import
     from flyweight.cli.show import loading
     from flyweight.llm import LLM
 
-    with loading(verbose=verbose) as tell:
+    if talk.context not in CONTEXT:
+        raise RequestError(
+            f"--context = {talk.context!r} is not valid; allowed: {', '.join(CONTEXT)}"
+            f"{nearest(talk.context, CONTEXT)}",
+            "context",
+        )
+    with loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
     if sampling.get("mirostat"):  # it takes no other cut beside it
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
-    session = Session(llm, SamplingParams(**{**defaults, **sampling}), system, console)
+    params = SamplingParams(**{**defaults, **sampling})
+    session = Session(llm, params, talk.system, console, talk.context)
     if prompt is None:
-        session.talk()
-    elif as_json:
-        said = session.extended(prompt)
+        session.run()
+    elif talk.as_json:
+        said = session.talk.prompt(prompt)
         out = llm.generate(said, session.params, use_tqdm=False, adapter=session.adapter)[0]
         print(json.dumps(asdict(out)))
     else:

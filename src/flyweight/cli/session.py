@@ -1,104 +1,125 @@
-"""Talking at a terminal: streaming one answer, and the interactive session with history, line
-editing and commands.
+"""Answers at a terminal: streaming one, and the session that reads prompts and commands.
 
 Invariant: Ctrl-C, however often, ends an answer, not the session; a prompt that cannot be answered
 leaves the conversation as it was.
 """
 
+import os
 import sys
-from collections.abc import Callable
 from contextlib import closing, suppress
-from pathlib import Path
+from dataclasses import replace
 
 from rich.console import Console
 
-from flyweight.asking import Message
-from flyweight.cli.show import figures, stats_table
-from flyweight.errors import FlyweightError, RequestError, nearest
+from flyweight.cli import commands, lines
+from flyweight.cli.conversation import Conversation, Turn
+from flyweight.cli.show import figures, stats_in_words
+from flyweight.cli.wrap import Wrapped
+from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
 from flyweight.prompts import Prompt
 from flyweight.results import RequestOutput
 from flyweight.types import SamplingParams
-from flyweight.untrusted import one_line, printable
+from flyweight.untrusted import one_line
 
-HELP = """\
-/help   this list
-/reset  forget the conversation
-/stats  figures of the last answer and of the engine
-/bye    leave (Ctrl-D does too; Ctrl-C stops an answer)"""
-HISTORY = 1000  # lines kept between sessions
-CLOSERS = tuple(".,;:!?)'\"")
+CONTEXT = ("shift", "full")  # what happens when it is full: the oldest turns go, or a refusal
 
 
 class Session:
-    """A conversation.  Models with a chat template get messages; others go on with the text so
-    far.
-    """
+    """A conversation with one model; `context` is one of CONTEXT."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str, console: Console) -> None:
-        self.llm, self.params, self.system, self.console = llm, params, system, console
+    def __init__(
+        self,
+        llm: LLM,
+        params: SamplingParams,
+        system: str,
+        console: Console,
+        context: str = "shift",
+    ) -> None:
+        self.llm, self.params, self.console = llm, params, console
         self.adapter = next(iter(llm.settings.adapters), "")  # the command line takes one
-        self.chats = llm.tokenizer.chat_template is not None
-        self.messages: list[Message] = []
-        self.text = ""
+        self.talk = Conversation(llm, system, shifts=context == "shift")
         self.last: RequestOutput | None = None
-        self.reset()
+        self.retries = 0
+
+    def tell(self, text: str) -> None:
+        """Shows a line of ours."""
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def reset(self) -> None:
-        self.messages = [{"role": "system", "content": self.system}] if self.system else []
-        self.text = self.system
+        self.talk.turns = []
+        self.forget_last()
 
-    def extended(self, line: str) -> Prompt:
-        """The conversation with one more thing said, as a prompt."""
-        if self.chats:
-            self.messages.append({"role": "user", "content": line})
-            return self.llm.conversation(self.messages)
-        apart = self.text and not self.text[-1].isspace() and not line.startswith(CLOSERS)
-        self.text += " " + line if apart else line
-        return self.text
+    def forget_last(self) -> None:
+        self.last, self.retries = None, 0
 
     def answer(self, line: str, *, going_on: bool = False) -> None:
         """Prints an answer as it comes, then a line of figures on stderr.  Ctrl-C ends it; the
         KeyboardInterrupt goes no further when the session is `going_on`.
         """
-        before = list(self.messages), self.text
+        before = list(self.talk.turns)
         try:
-            prompt = self.extended(line)
-            if sys.stdout.isatty() and not self.chats and not going_on:
-                sys.stdout.write(line)  # what is gone on with is part of what a person reads
-            stopped = self._stream(prompt)
+            prompt = self._prompt(line)
+            # What is gone on with is part of what a person reads.
+            shown = line if sys.stdout.isatty() and not self.talk.chats and not going_on else ""
+            stopped = self._stream(prompt, shown)
         except (FlyweightError, KeyboardInterrupt):
-            self.messages, self.text = before
+            self.talk.turns = before
             raise
         said = self.last.outputs[0].text if self.last else ""
-        self.text += said
-        if self.chats:
-            self.messages.append({"role": "assistant", "content": said})
+        self.talk.turns.append(Turn(line, said))
         if self.last is not None:
             note = "stopped · " if stopped else ""
             self.console.print(f"{note}{self._figures(self.last)}", style="dim", soft_wrap=True)
         if stopped and not going_on:
             raise KeyboardInterrupt
 
-    def _stream(self, prompt: Prompt) -> bool:
-        """Writes the answer to stdout and keeps it in `last`; True when Ctrl-C ended it.  Pressed
-        again while the request is given up, it has nothing left to end.
+    def _prompt(self, line: str) -> Prompt:
+        """The prompt that a line makes; the oldest turns are dropped when the context is full."""
+        dropped = self.talk.overflow(line, self.params.max_tokens)
+        prompt = self.talk.prompt(line, dropped)
+        if dropped:
+            count = len(self.talk.turns)
+            self.talk.turns = self.talk.turns[dropped:]
+            self.tell(f"context full: dropped the oldest {dropped} of {count} turns")
+        return prompt
+
+    def retry(self) -> None:
+        """Answers the last prompt again; with a seed, the n-th time with seed + n."""
+        if not self.talk.turns:
+            raise RequestError("nothing to answer again; say something first", "command")
+        turns, self.retries = self.talk.turns, self.retries + 1
+        self.talk.turns = turns[:-1]
+        try:
+            self.answer(turns[-1].said, going_on=True)
+        except (FlyweightError, KeyboardInterrupt):
+            self.talk.turns = turns
+            raise
+
+    def _stream(self, prompt: Prompt, shown: str) -> bool:
+        """Writes the answer to stdout after what is `shown` already, and keeps it in `last`; True
+        when Ctrl-C ended it.  Pressed again while the request is given up, it has nothing to end.
         """
         self.last, stopped = None, False
+        out = Wrapped(sys.stdout, window)
+        params = self.params
+        if self.retries and params.seed is not None:
+            params = replace(params, seed=params.seed + self.retries)
         try:
-            with closing(self.llm.stream(prompt, self.params, adapter=self.adapter)) as outputs:
+            with closing(self.llm.stream(prompt, params, adapter=self.adapter)) as outputs:
+                out.write(shown)
                 for self.last in outputs:
-                    sys.stdout.write(self.last.outputs[0].delta)
-                    sys.stdout.flush()
+                    out.write(self.last.outputs[0].delta)
         except KeyboardInterrupt:
             stopped = True
+        out.end()
         sys.stdout.write("\n")
         sys.stdout.flush()
         return stopped
 
-    def talk(self) -> None:
-        """Reads lines until /bye or the end of input."""
-        edit_lines()
+    def run(self) -> None:
+        """Reads prompts and commands until /bye or the end of input."""
+        lines.edit_lines()
         self.console.print("/help lists commands; Ctrl-D leaves", style="dim")
         going, apart = True, False
         while going:
@@ -113,70 +134,54 @@ class Session:
     def _turn(self) -> bool:
         """Reads a line and obeys it; False when it was the last."""
         try:
-            line = input(">>> ").strip()
+            line = lines.read()
         except EOFError:
             print()
             return False
         try:
-            if line != "/bye":
-                self._obey(line)
+            if line.startswith("/") and ("\n" not in line or line.startswith("/system")):
+                return commands.obey(self, line)
+            if line:
+                self.retries = 0
+                self.answer(line, going_on=True)
         except FlyweightError as error:
             text = str(error)
             what = f"error: {one_line(text, len(text))}{self._way_out(error)}"
             self.console.print(what, style="red", soft_wrap=True)
-        return line != "/bye"
+        return True
 
     def _way_out(self, error: FlyweightError) -> str:
         """What a conversation that has grown too long can do."""
-        begun = self.text != self.system or len(self.messages) > bool(self.system)
-        long = isinstance(error, RequestError) and error.field == "prompt" and begun
-        return "; /reset forgets the conversation" if long else ""
+        long = isinstance(error, RequestError) and error.field == "prompt" and self.talk.turns
+        if not long:
+            return ""
+        shifting = "" if self.talk.shifts else ", --context shift drops its oldest turns"
+        return f"; /reset forgets the conversation{shifting}"
 
-    def _obey(self, line: str) -> None:
-        commands: dict[str, Callable[[], None]] = {
-            "/help": lambda: self.console.print(HELP, highlight=False),
-            "/reset": self.reset,
-            "/stats": self._stats,
-        }
-        word = line.split()[0] if line else ""
-        if word in commands:
-            commands[word]()
-        elif word.startswith("/"):
-            known = [*commands, "/bye"]
-            what = f"unknown command {printable(word)}{nearest(word, known)}"
-            self.console.print(f"{what}; /help lists them", highlight=False)
-        elif line:
-            self.answer(line, going_on=True)
+    def turns(self) -> str:
+        """How many there are, in words."""
+        count = len(self.talk.turns)
+        return "1 turn" if count == 1 else f"{count} turns"
 
     def _figures(self, out: RequestOutput) -> str:
-        return figures(out, self.llm.loaded.limits.max_model_len)
+        return figures(out, self.talk.longest)
 
-    def _stats(self) -> None:
+    def stats(self) -> None:
         if self.last is not None:
-            self.console.print(f"last answer: {self._figures(self.last)}", highlight=False)
-        self.console.print(stats_table(self.llm))
+            self.tell(f"Last answer: {self._figures(self.last)}.")
+        self.tell(f"Conversation: {self.turns()}{self._held()}.")
+        self.tell("\n".join(stats_in_words(self.llm.stats(), self.llm.settings.block_size)))
+
+    def _held(self) -> str:
+        """How much of the context the conversation takes, where it has begun."""
+        if self.last is None:
+            return ""
+        taken = len(self.last.prompt_token_ids) + len(self.last.outputs[0].token_ids)
+        return f", {taken} of {self.talk.longest} tokens of the context"
 
 
-def edit_lines() -> None:
-    """Arrow keys, and a history kept between sessions, where there is a readline library and a
-    home.
-    """
-    try:
-        import atexit
-        import readline
-    except ImportError:
-        return
-    try:
-        file = Path("~/.local/state/flyweight/history").expanduser()
-    except RuntimeError:  # nobody's home: a user id that no list of users knows
-        return
-    with suppress(OSError):
-        readline.read_history_file(file)
-    readline.set_history_length(HISTORY)
-
-    def keep() -> None:
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            readline.write_history_file(file)
-
-    atexit.register(keep)
+def window() -> int:
+    """The width of the terminal stdout goes to, in columns; 0 when it goes elsewhere."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    return 0

@@ -5,7 +5,7 @@ Everything here goes to stderr, so that stdout holds the answer and nothing else
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from rich.progress import (
 from rich.table import Table
 
 from flyweight.build import Described
-from flyweight.llm import LLM
 from flyweight.plan.memory import MemoryPlan, size, summary
 from flyweight.results import RequestOutput
 from flyweight.untrusted import printable
@@ -135,13 +134,20 @@ def memory_table(plan: MemoryPlan) -> Table:
     return table
 
 
-def stats_table(llm: LLM) -> Table:
-    """The engine's counters."""
-    table = plain_table("Engine", "counter", "value")
-    table.columns[1].justify = "right"
-    for name, value in llm.stats().items():
-        table.add_row(name.replace("_", " "), str(value))
-    return table
+def stats_in_words(now: Mapping[str, int], block_size: int) -> list[str]:
+    """The engine's counters, as `LLM.stats` has them, in sentences."""
+    stopped = f", {now['aborted']} stopped early" if now["aborted"] else ""
+    told = [
+        f"Engine: {now['finished']} answers finished{stopped}; {now['computed']} tokens computed, "
+        f"{now['produced']} written, {now['cached']} found in the prefix cache.",
+        f"K/V cache: {now['cached_blocks']} of {now['blocks']} blocks of {block_size} tokens hold "
+        "text that can be found again.",
+    ]
+    if now["proposed"]:
+        told.append(f"Speculation: {now['accepted']} of {now['proposed']} guesses accepted.")
+    if now["preempted"]:
+        told.append(f"Preemptions: {now['preempted']}.")
+    return told
 
 
 def cut_short(out: RequestOutput, longest: int) -> str:

@@ -1,0 +1,138 @@
+"""The commands of a session: `/set temperature 0.2`, `/save FILE` and the others.
+
+Invariant: a command that is refused has changed nothing.  Knows no model.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flyweight.errors import RequestError, nearest
+from flyweight.types import SamplingParams
+from flyweight.untrusted import printable
+
+if TYPE_CHECKING:
+    from flyweight.cli.session import Session
+
+HELP = '''\
+/set [NAME [VALUE]]  show or change a sampling option: /set temperature 0.2
+/system [TEXT]       show or change the system message; "" removes it
+/retry               answer the last prompt again
+/save FILE           save the conversation
+/load FILE           continue a saved conversation
+/reset               forget the conversation
+/stats               describe the last answer, the conversation and the engine
+/help                list the commands
+/bye                 leave (Ctrl-D does too; Ctrl-C stops an answer)
+
+A pasted paragraph is one prompt; """ begins and ends a text of several lines.'''
+ALIASES = {  # Ollama's and llama.cpp's names
+    "/?": "/help",
+    "/clear": "/reset",
+    "/regen": "/retry",
+    "/exit": "/bye",
+    "/quit": "/bye",
+}
+OPTIONS = (  # in the order in which they act
+    "max_tokens", "seed", "stop", "ignore_eos", "bad_words", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length",
+    "dry_penalty_last_n", "dry_sequence_breakers", "top_n_sigma", "top_k", "temperature",
+    "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
+    "mirostat_eta",
+)  # fmt: skip
+LISTS = ("stop", "bad_words", "dry_sequence_breakers")
+NONE = {"none": None, "null": None}
+
+
+def obey(session: "Session", line: str) -> bool:
+    """Does what a line beginning with `/` says; False when it ends the session."""
+    word, _, rest = line.partition(" ")
+    word, rest = ALIASES.get(word, word), rest.strip()
+    if word == "/bye":
+        return False
+    plain: Mapping[str, Callable[[], None]] = {
+        "/help": lambda: session.tell(HELP),
+        "/reset": session.reset,
+        "/stats": session.stats,
+        "/retry": session.retry,
+    }
+    valued: Mapping[str, Callable[[Session, str], None]] = {
+        "/set": change,
+        "/system": system,
+        "/save": save,
+        "/load": load,
+    }
+    if word in plain and rest:
+        raise RequestError(f"{word} takes no value; allowed: {word}", "command")
+    if word in plain:
+        plain[word]()
+    elif word in valued:
+        valued[word](session, rest)
+    else:
+        hint = nearest(word, [*plain, *valued, *ALIASES, "/bye"])
+        session.tell(f"unknown command {printable(word)}{hint}; /help lists them")
+    return True
+
+
+def change(session: "Session", text: str) -> None:
+    """`/set NAME VALUE`; without a value it shows the option, without a name all of them."""
+    name, _, value = text.removeprefix("parameter ").strip().partition(" ")  # Ollama's word
+    name = name.replace("-", "_")
+    if not name:
+        width = max(map(len, OPTIONS))
+        rows = [f"{one:{width}}  {told(session.params, one)}" for one in OPTIONS]
+        session.tell("\n".join(rows))
+        return
+    if name not in OPTIONS:
+        hint = nearest(name, OPTIONS)
+        raise RequestError(f"unknown option {printable(name)}{hint}; /set lists them", "option")
+    if value.strip():
+        session.params = replace(session.params, **{name: read(name, value.strip())})
+    session.tell(f"{name} = {told(session.params, name)}")
+
+
+def read(name: str, text: str) -> Any:
+    """A value: JSON, none, or plain text; of an option that takes several texts, one is a list."""
+    try:
+        value = NONE[text] if text in NONE else json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    if name in LISTS:
+        return tuple(value) if isinstance(value, list) else () if value is None else (str(value),)
+    return value
+
+
+def told(params: SamplingParams, name: str) -> str:
+    """The value of an option as `/set` takes it."""
+    value = getattr(params, name)
+    if name in LISTS:
+        value = list(value)
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def system(session: "Session", text: str) -> None:
+    """`/system TEXT`; without a text it shows the message."""
+    if text:
+        session.talk.system = "" if text in ('""', "''") else text
+    session.tell(session.talk.system or "no system message")
+
+
+def save(session: "Session", text: str) -> None:
+    file = _file("/save", text)
+    session.talk.save(file)
+    session.tell(f"saved {session.turns()} to {printable(str(file))}")
+
+
+def load(session: "Session", text: str) -> None:
+    file = _file("/load", text)
+    session.talk.load(file)
+    session.forget_last()
+    session.tell(f"loaded {session.turns()} from {printable(str(file))}")
+
+
+def _file(command: str, text: str) -> Path:
+    if not text:
+        raise RequestError(f"{command} needs the name of a file: {command} story.json", "file")
+    return Path(text).expanduser()
