@@ -67,6 +67,7 @@ class Fixture:
     lengths: tuple[int, ...] = ()
     mxfp4: bool = False
     layers: int = 3
+    computed_as: str = ""  # the model type of transformers that computes the same
 
     @property
     def config(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ MODELS = {
         dict(rope_parameters=DYNAMIC, max_position_embeddings=128),
         lengths=(CONTEXT, 128),
     ),
-    "llama-bias": llama(attention_bias=True, mlp_bias=True),
+    "llama-bias": llama("bf16", attention_bias=True, mlp_bias=True),
     "mistral": Fixture(
         "mistral", "bf16", dict(head_dim=24, rope_theta=30000.0, sliding_window=None)
     ),
@@ -288,14 +289,16 @@ MODELS = {
     "opt-350m": Fixture(
         "opt", "f16", {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 48}
     ),
-    "mixtral": Fixture("mixtral", "bf16", dict(num_local_experts=5, num_experts_per_tok=2)),
+    "mixtral": Fixture(
+        "mixtral", "bf16", dict(num_local_experts=5, num_experts_per_tok=2, intermediate_size=56)
+    ),
     "qwen2-moe": Fixture(
         "qwen2_moe",
         "bf16",
         dict(
             num_experts=6,
             num_experts_per_tok=3,
-            moe_intermediate_size=40,
+            moe_intermediate_size=24,
             shared_expert_intermediate_size=56,
         ),
     ),
@@ -305,7 +308,7 @@ MODELS = {
         dict(
             num_experts=8,
             num_experts_per_tok=3,
-            moe_intermediate_size=40,
+            moe_intermediate_size=24,
             norm_topk_prob=True,
             head_dim=24,
         ),

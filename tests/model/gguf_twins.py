@@ -35,6 +35,17 @@ ARCH = {
     "granite": gguf.MODEL_ARCH.GRANITE,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "glm": gguf.MODEL_ARCH.CHATGLM,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
+    "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "cohere2": gguf.MODEL_ARCH.COHERE2,
+    "exaone": gguf.MODEL_ARCH.EXAONE,
+    "exaone4": gguf.MODEL_ARCH.EXAONE4,
+    "minicpm": gguf.MODEL_ARCH.MINICPM,
+    "phi4_multimodal": gguf.MODEL_ARCH.PHI3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
     "starcoder2": gguf.MODEL_ARCH.STARCODER2,
     "gpt_neox": gguf.MODEL_ARCH.GPTNEOX,
@@ -49,7 +60,14 @@ NO_TWIN = {
     "gemma2-scalar": "no key for query_pre_attn_scalar: it is the head's size in all but the 27B",
     "qwen3-moe-step": "the gguf package has no names for MLPs beside experts",
 }
-TURNED = ("llama", "mistral", "mixtral", "granite", "smollm3")  # q and k in interleaved rope order
+TURNED = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "granite",
+    "smollm3",
+    "minicpm",
+)  # q and k in interleaved rope order
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 HEAD = re.compile(r"(.*\.[qk]_layernorm)\.norms\.(\d+)\.weight")
 Arrays = dict[str, np.ndarray]
@@ -107,7 +125,7 @@ def converted(arrays: Arrays, config: dict[str, Any]) -> Iterator[tuple[str, np.
     turned = {"q_proj": heads, "k_proj": config.get("num_key_value_heads", heads)}
     for key, x in {**arrays, **stacked(arrays)}.items():
         part = key.split(".")[-2] if "." in key else key
-        if EXPERT.fullmatch(key) or HEAD.fullmatch(key):
+        if EXPERT.fullmatch(key) or HEAD.fullmatch(key) or "embed_tokens_extend" in key:
             continue
         if kind in TURNED and part in turned:
             x = interleaved(x, turned[part])
@@ -175,7 +193,9 @@ def metadata(config: dict[str, Any]) -> dict[str, object]:
     head = config.get("head_dim", hidden // heads)
     keys: dict[str, object] = {
         "embedding_length": hidden,
-        "block_count": config.get("num_hidden_layers", config.get("n_layer")),
+        "block_count": config.get(
+            "num_hidden_layers", config.get("n_layer", config.get("num_layers"))
+        ),
         "feed_forward_length": config.get("intermediate_size", 4 * hidden),
         "context_length": config.get("max_position_embeddings", config.get("n_positions")),
         "attention.head_count": heads,
@@ -187,7 +207,8 @@ def metadata(config: dict[str, Any]) -> dict[str, object]:
     turned = rope.get("partial_rotary_factor", 1.0)
     if turned != 1 or config["model_type"] not in ("gpt2", "gemma2", "gemma3_text"):
         keys["rope.dimension_count"] = int(head * turned)
-    epsilon = "layer_norm_rms_epsilon" if "rms_norm_eps" in config else "layer_norm_epsilon"
+    rms = "rms_norm_eps" in config or config["model_type"] == "exaone"
+    epsilon = "layer_norm_rms_epsilon" if rms else "layer_norm_epsilon"
     keys[f"attention.{epsilon}"] = config.get("rms_norm_eps", 1e-5)
     keys |= scaling(config, rope) | special(config) | windows(config) | experts(config)
     return {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in keys.items()}
@@ -201,6 +222,8 @@ def usual(config: dict[str, Any]) -> float:
 def scaling(config: dict[str, Any], rope: dict[str, Any]) -> dict[str, object]:
     kind = rope.get("rope_type")
     original = rope.get("original_max_position_embeddings", 0)
+    if config["model_type"] == "minicpm":
+        return {"rope.scaling.type": kind}
     if kind == "longrope":
         factor = config["max_position_embeddings"] / original
         stretched = math.sqrt(1 + math.log(factor) / math.log(original))
@@ -227,6 +250,8 @@ def special(config: dict[str, Any]) -> dict[str, object]:
         "residual_multiplier": "residual_scale",
         "embedding_multiplier": "embedding_scale",
         "logits_scaling": "logit_scale",
+        "logit_scale": "logit_scale",
+        "scale_emb": "embedding_scale",
     }
     found: dict[str, object] = {known[k]: v for k, v in config.items() if k in known}
     usual_order = {"gpt_neox": True, "stablelm": False}
@@ -236,6 +261,9 @@ def special(config: dict[str, Any]) -> dict[str, object]:
     if config["model_type"] == "gemma3_text":
         local = config["rope_parameters"]["sliding_attention"]
         found["rope.freq_base_swa"] = local["rope_theta"]
+    if config["model_type"] == "minicpm":
+        found["residual_scale"] = config["scale_depth"] / config["num_hidden_layers"] ** 0.5
+        found["logit_scale"] = config["hidden_size"] / config["dim_model_base"]
     if "kv_lora_rank" in config:
         rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
         found |= {
@@ -256,6 +284,8 @@ def windows(config: dict[str, Any]) -> dict[str, object]:
     if not config.get("sliding_window"):
         return {}
     kinds, count = config.get("layer_types"), config["num_hidden_layers"]
+    if config["model_type"] == "cohere2":
+        kinds = None  # llama.cpp knows that it is every fourth layer
     if "max_window_layers" in config:
         kinds = ["full_attention"] * config["max_window_layers"]
         kinds += ["sliding_attention"] * (count - len(kinds))

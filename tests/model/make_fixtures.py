@@ -11,15 +11,19 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import fixture_models
+import newer_fixtures
 import numpy as np
 import torch
-from fixture_models import GREEDY, MODELS, PROMPT, Fixture
+from fixture_models import GREEDY, PROMPT, Fixture
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+MODELS = fixture_models.MODELS | newer_fixtures.MODELS
 ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 63, 64, 65, 100, 127, 128, 129, 150, 180, 198, 199)
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -62,6 +66,8 @@ def build(name: str) -> torch.nn.Module:
     """The model in float32 holding values that survive its storage type exactly."""
     fixture = MODELS[name]
     settings = {k: v for k, v in fixture.config.items() if k != "quantization_config"}
+    if fixture.computed_as:
+        settings = STAND_INS[fixture.model_type](settings)
     config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
@@ -77,6 +83,47 @@ def build(name: str) -> torch.nn.Module:
     return model.eval()
 
 
+def exaone(settings: dict[str, Any]) -> dict[str, Any]:
+    """EXAONE 3 is not in transformers; it is a Llama with other words for its settings."""
+    renamed = {
+        "num_layers": "num_hidden_layers",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "activation_function": "hidden_act",
+    }
+    found = {renamed.get(key, key): value for key, value in settings.items()}
+    return {**found, "model_type": "llama"}
+
+
+def minicpm(settings: dict[str, Any]) -> dict[str, Any]:
+    """MiniCPM is not in transformers; it is a Granite whose multipliers follow from its sizes."""
+    heads = settings["hidden_size"] // settings["num_attention_heads"]
+    return {
+        **{
+            k: v
+            for k, v in settings.items()
+            if k not in ("scale_emb", "scale_depth", "dim_model_base")
+        },
+        "model_type": "granite",
+        "attention_multiplier": heads**-0.5,
+        "embedding_multiplier": float(settings["scale_emb"]),
+        "residual_multiplier": settings["scale_depth"] / settings["num_hidden_layers"] ** 0.5,
+        "logits_scaling": settings["hidden_size"] / settings["dim_model_base"],
+    }
+
+
+STAND_INS = {"exaone": exaone, "minicpm": minicpm}
+EXAONE_NAMES = {
+    "model.embed_tokens": "transformer.wte",
+    "model.layers": "transformer.h",
+    "model.norm": "transformer.ln_f",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.o_proj": "attn.attention.out_proj",
+    "self_attn": "attn.attention",
+    "mlp.gate_proj": "mlp.c_fc_0",
+    "mlp.up_proj": "mlp.c_fc_1",
+    "mlp.down_proj": "mlp.c_proj",
+}
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 
 
@@ -157,6 +204,9 @@ def save(model: torch.nn.Module, fixture: Fixture, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(fixture.config, indent=1) + "\n")
     tensors = {k: v.to(DTYPES[fixture.dtype]).contiguous() for k, v in published(model).items()}
+    if fixture.model_type == "exaone":
+        for llama, own in EXAONE_NAMES.items():
+            tensors = {k.replace(llama, own): v for k, v in tensors.items()}
     for key in [key for key in tensors if fixture.mxfp4 and key.endswith(EXPERTS)]:
         blocks, scales = packed(key, tensors.pop(key).shape)
         tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}

@@ -258,12 +258,13 @@ def test_the_one_of_gemmas_norms_is_felt(name: str, native: Ops) -> None:
     assert moved(name, native, plan=bare) > FELT
 
 
+POST_NORMED = ("gemma2", "gemma3", "olmo2", "olmo3", "glm4", "exaone4")
 DROPPED = {
     ("gpt2", "positions"),
     ("opt", "positions"),
     ("qwen2-moe", "shared_gate"),
     ("gpt-oss", "sinks"),
-    *((name, post) for name in ("gemma2", "gemma3", "olmo2") for post in ("attn_post", "mlp_post")),
+    *((name, post) for name in POST_NORMED for post in ("attn_post", "mlp_post")),
 }
 
 
@@ -276,7 +277,12 @@ def test_every_extra_part_is_felt(name: str, which: str, native: Ops) -> None:
     assert moved(name, native, weights=drop) > FELT
 
 
-ORDERED = {("gpt-neox", "qkv"), ("gpt-oss", "up"), ("deepseek-v2", "q"), ("deepseek-v2", "kv_down")}
+ORDERED = {
+    ("gpt-oss", "up"),
+    ("deepseek-v2", "q"),
+    ("deepseek-v2", "kv_down"),
+    *((name, "qkv") for name in ("gpt-neox", "glm", "glm4", "ernie4-5", "cohere", "cohere2")),
+}
 
 
 @pytest.mark.parametrize(("name", "which"), sorted(ORDERED))

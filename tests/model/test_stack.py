@@ -19,8 +19,8 @@ from flyweight.wire import F32
 
 FAMILIES = sorted(p.name for p in MODELS.iterdir() if p.is_dir())
 FINER = {  # what has no recipe: mixtures, latent attention, parallel layers, post-norm
-    "deepseek-v2", "deepseek-v2-lite", "gpt-neox", "gpt-oss", "gpt-oss-mxfp4", "mixtral",
-    "opt-350m", "qwen2-moe", "qwen3-moe", "stablelm-heads", "stablelm-parallel",
+    "cohere", "cohere2", "deepseek-v2", "deepseek-v2-lite", "gpt-neox", "gpt-oss", "gpt-oss-mxfp4",
+    "mixtral", "opt-350m", "qwen2-moe", "qwen3-moe", "stablelm-heads", "stablelm-parallel",
 }  # fmt: skip
 RUNS = {"qwen3-moe-step": [True, False, True]}  # every second layer is a mixture
 TOKENS, FIRST = 70, 60

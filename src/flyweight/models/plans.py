@@ -142,6 +142,11 @@ def half_split(head: int, turned: int = 0) -> tuple[int, ...]:
     return (*range(0, turned, 2), *range(1, turned, 2), *range(turned, head))
 
 
+def interleaved(spec: ModelSpec) -> tuple[int, ...]:
+    """The `turn` of a family that is published with rotated pairs side by side."""
+    return half_split(spec.layers[0].head, spec.ropes[0].dim)
+
+
 def decoder_plan(
     spec: ModelSpec,
     names: Names,
@@ -212,6 +217,12 @@ def linear(
     return SlotPlan(name, (sum(rows for _, rows in parts), columns), sources, shard=shard)
 
 
+def split(source: Source, rows: tuple[int, ...]) -> tuple[Source, ...]:
+    """A fused matrix as consecutive parts of these numbers of rows."""
+    starts = (sum(rows[:i]) for i in range(len(rows)))
+    return tuple(replace(source, start=at, rows=n) for at, n in zip(starts, rows, strict=True))
+
+
 def vector(name: str, tensor: str, size: int, plus: float = 0.0) -> SlotPlan:
     return SlotPlan(name, (size,), (Source(tensor, (size,), size),), "vector", plus=plus)
 
@@ -253,8 +264,9 @@ class _Plan:
         full = tuple((src + module, rows) for module, rows in parts)
         qkv = linear(at + "qkv", hidden, full, biased=layer.attn_bias, shard=0)
         if self.turn:
-            turned = [replace(s, order=self.turn) for s in qkv.sources[:2]]
-            qkv = replace(qkv, sources=(*turned, *qkv.sources[2:]))
+            sources = qkv.sources if len(n.qkv) == 3 else split(qkv.sources[0], (q, kv, kv))
+            turned = [replace(s, order=self.turn) for s in sources[:2]]
+            qkv = replace(qkv, sources=(*turned, *sources[2:]))
         out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias, shard=1)
         slots = [qkv, out]
         if layer.qk_norm:

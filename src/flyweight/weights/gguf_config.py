@@ -141,8 +141,12 @@ def _biases(spans: Mapping[str, Span]) -> dict[str, bool]:
     """Which matrices the file has biases for, in every family's words, and heads norms."""
     qkv = "blk.0.attn_q.bias" in spans or "blk.0.attn_qkv.bias" in spans
     named = dict.fromkeys(("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias"), qkv)
-    heads = "blk.0.attn_q_norm.weight" in spans
-    return {**named, "mlp_bias": "blk.0.ffn_down.bias" in spans, "qk_layernorm": heads}
+    return {
+        **named,
+        "attention_out_bias": "blk.0.attn_output.bias" in spans,
+        "mlp_bias": "blk.0.ffn_down.bias" in spans,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in spans,
+    }
 
 
 def _head(keys: _Keys, usual: int) -> dict[str, Any]:
@@ -151,10 +155,15 @@ def _head(keys: _Keys, usual: int) -> dict[str, Any]:
     value = keys.get("attention.value_length")
     if value is not None and value != head:
         raise keys.fail("attention.value_length", value, f"it must equal key_length {head}")
-    turned = keys.whole("rope.dimension_count", head)
-    if turned > head:
-        raise keys.fail("rope.dimension_count", turned, f"a head has {head} elements")
-    return {"head_dim": head, **({"partial_rotary_factor": turned / head} if turned < head else {})}
+    found: dict[str, Any] = {"head_dim": head}
+    if keys.get("rope.dimension_count") is not None:
+        turned = keys.whole("rope.dimension_count")
+        if turned > head:
+            raise keys.fail("rope.dimension_count", turned, f"a head has {head} elements")
+        found["partial_rotary_factor"] = turned / head
+    if (sections := keys.raw("rope.dimension_sections")) is not None:
+        raise keys.fail("rope.dimension_sections", sections, "positions in pictures: not supported")
+    return found
 
 
 def _latent(keys: _Keys, heads: int) -> dict[str, Any]:
@@ -206,6 +215,8 @@ def _windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
         # Mistral's files call themselves llama
         return {"sliding_window": size, "model_type": "mistral"}
     found: dict[str, Any] = {"sliding_window": size, "use_sliding_window": True}
+    if config["model_type"] == "olmo2":
+        found["model_type"] = "olmo3"  # which has no architecture of its own
     pattern = keys.raw("attention.sliding_window_pattern")
     if isinstance(pattern, int) and not isinstance(pattern, bool):
         return {**found, "sliding_window_pattern": pattern}
@@ -245,7 +256,8 @@ def _rope_scaling(keys: _Keys, name: str) -> dict[str, Any] | None:
     if kind is None or kind == "none":
         # longrope's lists are tensors, and may come without a type
         return scaling if len(scaling) > 1 else None
-    scaling["factor"] = keys.real("rope.scaling.factor")
+    if kind != "longrope" or keys.get("rope.scaling.factor") is not None:
+        scaling["factor"] = keys.real("rope.scaling.factor")
     if keys.get("rope.scaling.yarn_log_multiplier") is not None:  # a tenth of DeepSeek's mscales
         scale = 10 * keys.real("rope.scaling.yarn_log_multiplier")
         scaling |= {"mscale": scale, "mscale_all_dim": scale}

@@ -44,6 +44,7 @@ AROUND = GATED | {  # norms before and after each block
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+FUSED = GATED | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 LATENT = {
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_b": "self_attn.q_b_proj",
@@ -78,15 +79,52 @@ ARCHITECTURES = {
     "qwen2moe": Architecture("qwen2_moe", GATED | EXPERTS),
     "qwen3": Architecture("qwen3"),
     "qwen3moe": Architecture("qwen3_moe", GATED | EXPERTS, fixed={"norm_topk_prob": True}),
-    "phi3": Architecture(
-        "phi3", GATED | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
-    ),
+    "phi3": Architecture("phi3", FUSED),
     "gemma": Architecture("gemma", fixed={"hidden_act": "gelu_pytorch_tanh"}),
     "gemma2": Architecture("gemma2", AROUND),
     "gemma3": Architecture("gemma3_text", AROUND),
     "granite": Architecture("granite"),
     "smollm3": Architecture("smollm3"),
     "olmo2": Architecture("olmo2", AROUND),
+    "glm4": Architecture(
+        "glm4",
+        FUSED
+        | {
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+        },
+    ),
+    "chatglm": Architecture("glm", FUSED),
+    "ernie4_5": Architecture("ernie4_5"),
+    "seed_oss": Architecture(
+        "seed_oss", GATED | {"post_attention_norm": "post_attention_layernorm"}
+    ),
+    "command-r": Architecture("cohere", renamed={"logits_scaling": "logit_scale"}),
+    "cohere2": Architecture("cohere2", renamed={"logits_scaling": "logit_scale"}),
+    "exaone": Architecture(
+        "exaone",
+        {
+            "attn_norm": "ln_1",
+            "attn_q": "attn.attention.q_proj",
+            "attn_k": "attn.attention.k_proj",
+            "attn_v": "attn.attention.v_proj",
+            "attn_output": "attn.attention.out_proj",
+            "ffn_norm": "ln_2",
+            "ffn_gate": "mlp.c_fc_0",
+            "ffn_up": "mlp.c_fc_1",
+            "ffn_down": "mlp.c_proj",
+        },
+        {
+            "token_embd": "transformer.wte",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        "transformer.h.",
+    ),
+    "exaone4": Architecture("exaone4", AROUND),
+    "minicpm": Architecture(  # files of before November 2024 leave the multipliers out
+        "minicpm", fixed={"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
+    ),
     "stablelm": Architecture("stablelm"),
     "starcoder2": Architecture(
         "starcoder2",

@@ -1,0 +1,31 @@
+"""ERNIE 4.5 (Baidu, 2025), the dense models: a Llama whose heads are rotated in adjacent pairs,
+with a bias on every matrix or on none.
+"""
+
+from dataclasses import replace
+
+from flyweight.models.config import Config, flag
+from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, interleaved
+from flyweight.spec import Files, ModelSpec, WeightPlan
+
+USUAL = {
+    "head_dim": 128,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+}
+
+
+def spec(config: Config) -> ModelSpec:
+    """An `Ernie4_5ForCausalLM` config.json."""
+    bias = flag(config, "use_bias")
+    return each(
+        gated_decoder({**USUAL, **config}, "ernie4_5"),
+        lambda _, layer: replace(layer, attn_bias=bias, out_bias=bias, mlp_bias=bias),
+    )
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    """GGUF keeps the interleaved order of q and k."""
+    return decoder_plan(spec, Names(), files, interleaved(spec))
