@@ -32,7 +32,8 @@ class StructuredOutputs:
     llguidance does.  JSON is written with at most one space after a comma or colon;
     `disable_any_whitespace` leaves that out too, and `whitespace_pattern`, a regex of bounded
     length, puts other white space there.
-    `disable_additional_properties` closes objects that name properties.  Raises `RequestError`.
+    Objects that name properties have no others unless `additionalProperties` says so;
+    `disable_additional_properties`, vLLM's, asks for the same.  Raises `RequestError`.
     """
 
     json: str | Mapping[str, Any] | bool | None = None

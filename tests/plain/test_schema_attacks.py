@@ -14,7 +14,8 @@ from flyweight.testing import acceptor
 ELSE: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 NAMED = {**ELSE, "properties": {"a": {"type": "integer"}, 'q"': {"type": "integer"},
                                 "t\t": {"type": "integer"}, "é/": {"type": "integer"}}}  # fmt: skip
-OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}},
+                        "additionalProperties": True}  # fmt: skip
 PATTERN = {**ELSE, "patternProperties": {"^a": {"type": "integer"}}}
 BOTH = {"type": "object", "properties": {"ab": {"type": "integer"}},
         "patternProperties": {"^a": {"minimum": 5}}}  # fmt: skip
@@ -59,7 +60,8 @@ def pattern(source: str) -> dict[str, Any]:
         (INNER, ['{"v":1}'], ['{"v":"s"}']),
         ({"allOf": [{"type": "object", "properties": {"a": {}}, "additionalProperties": False},
                     {"properties": {"b": {}}}]}, ['{"a":1}'], ['{"b":1}']),
-        ({"type": "object", "properties": {"a": False}}, ["{}", '{"b":1}'],
+        ({"type": "object", "properties": {"a": False}, "additionalProperties": True},
+         ["{}", '{"b":1}'],
          ['{"a":1}', '{"\\u0061":1}']),
     ],
 )  # fmt: skip

@@ -179,7 +179,7 @@ def test_ambiguous_grammars_take_turns() -> None:
          "structured_outputs", "one of them"),
         ({"guided_json": {}}, "guided_json", "not a field that is taken here; use 'structured_out"),
         ({"guided_grammar": 'root ::= "a"'}, "guided_grammar", "use 'structured_outputs'"),
-        ({"grammar": 'root ::= "a"'}, "grammar", "use 'structured_outputs'"),
+        ({"json_schema": {}}, "json_schema", "use 'structured_outputs'"),
         ({"structured_outputs": {"grammar": 'root ::= "a"\n\nx ::= b'}}, "structured_outputs",
          "structured_outputs.grammar: line 3: the rule 'b' is nowhere defined"),
     ],

@@ -379,7 +379,7 @@ def test_schemas_that_cannot_be_kept_are_named(
 def test_two_demands_exclude_each_other(caller: Running) -> None:
     body = {"messages": TALK, "tools": TOOLS, **scripted("x", tool_choice="required")}
     error = caller.post("/v1/chat/completions", body).json["error"]
-    assert error["param"] == "tool_choice" and "response_format" in error["message"]
+    assert error["param"] == "tool_choice" and "structured_outputs" in error["message"]
 
 
 def test_strict_tools_hold_a_call_that_the_model_begins(bare: Running) -> None:

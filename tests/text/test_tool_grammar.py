@@ -136,6 +136,7 @@ def test_calls_or_another_form(form: Format) -> None:
     """Each to the letter, and no text behind or before either; the form may have marks in it."""
     keys = {"kind": {"type": "string"}, "name": {"type": "string"}}
     schema = {"type": "object", "properties": keys, "required": ["kind"]}
+    schema["additionalProperties"] = True
     grammar = CallGrammar(form, {}).either(OFFERS, embedded(schema))
     for calls in ([GET], [ALL, GET]):
         text = written(form, calls)

@@ -91,7 +91,7 @@ def source(outputs: StructuredOutputs) -> str:
         listed = "|".join(_literal(one) for one in outputs.choice or ())
         return str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
     try:
-        text = json.dumps(_closed(_schema(outputs), outputs), allow_nan=False)
+        text = json.dumps(prepared(_schema(outputs)), allow_nan=False)
     except ValueError:
         raise RequestError(f"{NAME}.json has a number that no float can hold", NAME) from None
     return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
@@ -107,7 +107,7 @@ def embedded(schema: dict[str, Any] | bool) -> str:
 
 def placed(outputs: StructuredOutputs) -> str:
     """The same of a constraint whose kind is JSON, with the options that it has."""
-    return _embedded(_closed(_schema(outputs), outputs), outputs)
+    return _embedded(prepared(_schema(outputs)), outputs)
 
 
 def _embedded(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
@@ -117,10 +117,6 @@ def _embedded(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
 
 def _schema(outputs: StructuredOutputs) -> Any:
     return {"type": "object"} if outputs.json is None else json.loads(str(outputs.json))
-
-
-def _closed(schema: Any, outputs: StructuredOutputs) -> dict[str, Any]:
-    return prepared(schema, closed=outputs.disable_additional_properties)
 
 
 def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":

@@ -6,12 +6,14 @@ refused by name, with its place.  Depth is bounded before (`structured`).  Knows
 """
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError, nearest
 from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
+from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
 from flyweight.sampling.schema_numbers import tighten
 from flyweight.sampling.schema_shapes import shaped
 from flyweight.untrusted import shown
@@ -27,6 +29,7 @@ PLAIN = {  # enforced as they stand
     "required",
 }  # fmt: skip
 MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+DEFINITIONS = {"$defs", "definitions"}
 LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 SINGLE = {"items", "additionalProperties", "additionalItems"}
 ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
@@ -39,19 +42,38 @@ LACKING = {  # known to JSON Schema, not to us
 }  # fmt: skip
 
 
-def prepared(schema: Mapping[str, Any] | bool, *, closed: bool = False) -> dict[str, Any]:
-    """The schema to enforce; `closed` objects have no properties beside those they name, unless
-    they say so.  Raises `RequestError` that names what cannot be enforced.
+def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+    """The schema to enforce; objects that name properties have no others, unless they say so.
+    Raises `RequestError` that names what cannot be enforced.
     """
     if schema is False:
         _refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
-    reader = _Reader(closed, exactly=_has(top, "oneOf"))
+    closing = Closing(top, on=not (_has(top, "$id") or _has(top, "$anchor")))
+    reader = _Reader(closing, exactly=_has(top, "oneOf"))
     found = reader.read(top, "")
     check_refs(reader)
     assert isinstance(found, dict)
+    made = 0
+    while made < len(closing.variants):  # reading one may call for others
+        (pointer, deep), name = list(closing.variants.items())[made]
+        mode = Mode.DEEP if deep else Mode.OPEN
+        given = closing.at(pointer)
+        if isinstance(given, Mapping):  # what is defined within it is there already
+            given = {key: value for key, value in given.items() if key not in DEFINITIONS}
+        one = reader.read(given, pointer, mode)
+        found.setdefault("$defs", {})[name] = one
+        made += 1
     return found
+
+
+class Mode(Enum):
+    """Whether an object is closed; `OPEN`: it is not, but those within it are; `DEEP`: none is."""
+
+    CLOSED = 0
+    OPEN = 1
+    DEEP = 2
 
 
 class _Reader:
@@ -59,51 +81,81 @@ class _Reader:
     a range says of other schemas too what they do not hold.
     """
 
-    def __init__(self, closed: bool, *, exactly: bool) -> None:
-        self.closed, self.exactly = closed, exactly
+    def __init__(self, closing: Closing, *, exactly: bool) -> None:
+        self.closing, self.exactly = closing, exactly
         self.seen: set[str] = set()
         self.refs: list[tuple[str, str]] = []
         self.named: set[str] = set()  # $id and $anchor
 
-    def read(self, schema: object, place: str) -> dict[str, Any] | bool:
+    def read(self, schema: object, place: str, mode: Mode = Mode.CLOSED) -> dict[str, Any] | bool:
         self.seen.add(place)
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
             _refuse(place, f"{shown(schema)} is no schema; allowed: an object, true or false")
+        inner = self._inner(schema, mode)
         found: dict[str, Any] = {}
         for name, value in schema.items():
             if name in ENFORCED:
-                found[name] = self._keyword(name, value, f"{place}/{_token(name)}")
+                found[name] = self._keyword(name, value, f"{place}/{_token(name)}", inner)
             elif name not in ANNOTATIONS and (name in LACKING or not name.startswith("x-")):
                 _refuse(place, _unknown(name))
         _check_ends(found, place)
-        if self.closed and found.keys() & {"properties", "patternProperties"}:
-            found.setdefault("additionalProperties", False)
+        if mode is Mode.CLOSED and (inner is not mode or OWN & schema.keys()):
+            self._close(found, schema, place)
         _tighten(found, place)
         tighten(found, place, exactly=self.exactly)
         return found
 
-    def _keyword(self, name: str, value: Any, place: str) -> Any:
+    def _inner(self, schema: Mapping[str, Any], mode: Mode) -> Mode:
+        """Of the schemas that describe the same object."""
+        if mode is Mode.DEEP or not self.closing.on:
+            return mode
+        if self.closing.undivided(schema):
+            return Mode.DEEP
+        return Mode.OPEN if self.closing.composed(schema) else mode
+
+    def _close(self, found: dict[str, Any], schema: Mapping[str, Any], place: str) -> None:
+        """Leaves no properties but those that are named."""
+        around = self.closing.names(schema) if self.closing.on else None
+        if around is None:
+            return
+        properties, patterns = found.get("properties", {}), found.get("patternProperties", {})
+        more = {name: True for name in around.names if name not in properties}
+        known = {translated(one, place): True for one in around.patterns}
+        if more or properties:
+            found["properties"] = {**properties, **more}
+        if known:
+            found["patternProperties"] = {**known, **patterns}
+        found["additionalProperties"] = False
+
+    def _keyword(self, name: str, value: Any, place: str, inner: Mode) -> Any:
+        """A keyword's value; `inner` is the mode of schemas of the same object."""
+        below = Mode.DEEP if inner is Mode.DEEP else Mode.CLOSED
         if name in MAPS:
             if not isinstance(value, Mapping):
                 _refuse(place, f"{shown(value)} is not an object")
             return {
                 translated(key, place) if name == "patternProperties" else key: self.read(
-                    one, f"{place}/{_token(key)}"
+                    one, f"{place}/{_token(key)}", below
                 )
                 for key, one in value.items()
             }
         if name in LISTS or (name == "items" and isinstance(value, list)):
             if not isinstance(value, list):
                 _refuse(place, f"{shown(value)} is not a list")
-            return [self.read(one, f"{place}/{i}") for i, one in enumerate(value)]
+            own = inner if name in COMPOSING else below
+            return [self.read(one, f"{place}/{i}", own) for i, one in enumerate(value)]
         if name in SINGLE:
-            return self.read(value, place)
+            return self.read(value, place, below)
         if name in (*NAMES, "pattern") and not isinstance(value, str):
             _refuse(place, f"{shown(value)} is no text")
         if name == "$ref":
             self.refs.append((place, value))
+            if inner is not Mode.CLOSED and isinstance(
+                self.closing.resolved({"$ref": value}), Mapping
+            ):
+                return self.closing.opened(value, deep=inner is Mode.DEEP)
         elif name in NAMES:
             self.named.add(value if name == "$id" else f"#{value}")
         if name == "type":

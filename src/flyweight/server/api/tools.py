@@ -25,10 +25,6 @@ from flyweight.text.tools.parser import Reading
 from flyweight.untrusted import shown
 
 LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
-# Of a schema: what speaks of further properties, or adds some from elsewhere.
-OPENING = {
-    "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties",
-}  # fmt: skip
 # Where a schema was found wrong: a line of the grammar, whose rule has a tool's number.
 WRONG = re.compile(r"tools: at (\d+)\(\d+\): failed to compile JSON schema: ")
 RULE = re.compile(r"[A-Za-z]+_(\d+)")
@@ -246,8 +242,6 @@ def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
     try:
         if form.tagged or form.pythonic:
             return Offer(function.name, fields=fields(schema, plain=form.tagged, keeps=keeps))
-        if keeps and not OPENING & schema.keys():
-            schema["additionalProperties"] = False
         return Offer(function.name, embedded(schema if keeps else {"type": "object"}))
     except RequestError as error:
         words = str(error).removeprefix(NAME).removeprefix(".json").removeprefix(": ")

@@ -1,0 +1,160 @@
+"""Which objects of a JSON schema are closed: those that name properties and do not say what others
+may be there have no others.
+
+Invariant: closing only narrows what is generated, so a generated text satisfies the schema as it
+was given.  Objects that several schemas describe together (`allOf`, or `$ref`, `anyOf`, `oneOf` in
+addition to properties) are closed as one, around the names of all.  A `oneOf` is proven of branches
+as they were given.  Knows no grammar engine.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+NAMING = ("properties", "patternProperties")
+OWN = {*NAMING, "required", "additionalProperties"}
+FIXED = {"enum", "const"}  # the object is there as a value
+COMPOSING = ("allOf", "anyOf", "oneOf")
+PREFIX = "open-"  # of definitions that are made here
+
+
+class Names(NamedTuple):
+    """What an object may have when it is closed: names and patterns."""
+
+    names: dict[str, None]
+    patterns: dict[str, None]
+
+
+@dataclass(slots=True)
+class Closing:
+    """Decides for the schemas within `top`.  `variants` are copies of definitions that are needed
+    with their objects open: by (pointer, whether all within is open), the names they go by.
+    """
+
+    top: Mapping[str, Any]
+    on: bool
+    variants: dict[tuple[str, bool], str] = field(default_factory=dict)
+
+    def composed(self, schema: Mapping[str, Any]) -> bool:
+        """Whether several schemas describe the same object here."""
+        parts = bool(OWN & schema.keys()) + ("$ref" in schema)
+        parts += len(_branches(schema, "allOf"))
+        parts += bool(_branches(schema, "anyOf")) + bool(_branches(schema, "oneOf"))
+        return parts > 1 or self.undivided(schema)
+
+    def undivided(self, schema: Mapping[str, Any]) -> bool:
+        """Whether only objects as they were given show that no two branches of a `oneOf` meet."""
+        found = [self.resolved(one) for one in _branches(schema, "oneOf")]
+        objects = [one for one in found if not _no_object(one)]
+        if len(objects) < 2:
+            return False
+        return not any(_divides(name, objects) for name in _required(objects[0]))
+
+    def names(self, schema: Mapping[str, Any]) -> Names | None:
+        """Around which the object is closed; None where it stays as it is."""
+        found, named = Names({}, {}), False
+        for one in self._parts(schema):
+            if one is None or "additionalProperties" in one or FIXED & one.keys():
+                return None
+            for name, into in zip(NAMING, found, strict=True):
+                given = one.get(name)
+                named = named or name in one
+                into.update(dict.fromkeys(given if isinstance(given, Mapping) else ()))
+            found.names.update(dict.fromkeys(_required(one)))
+        least = schema.get("minProperties", 0)
+        wide = isinstance(least, int) and least > len(found.names) and not found.patterns
+        return found if named and not wide else None
+
+    def opened(self, target: str, *, deep: bool) -> str:
+        """A $ref to the same with its object open."""
+        key = (unquote(target)[1:], deep)
+        if key not in self.variants:
+            known, name = self.top.get("$defs"), f"{PREFIX}{len(self.variants)}"
+            while isinstance(known, Mapping) and name in known:
+                name += "-"
+            self.variants[key] = name
+        return f"#/$defs/{self.variants[key]}"
+
+    def resolved(self, schema: object) -> object:
+        """A schema, or what its $ref leads to where it is nothing but that."""
+        passed = set[str]()
+        while isinstance(schema, Mapping) and "$ref" in schema and not OWN & schema.keys():
+            target = schema["$ref"]
+            if not isinstance(target, str) or target in passed:
+                return None
+            passed.add(target)
+            schema = self.at(unquote(target)[1:]) if target.startswith("#") else None
+        return schema
+
+    def at(self, pointer: str) -> object:
+        """The schema at a place; None where there is nothing."""
+        found: Any = self.top
+        for part in pointer.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping):
+                found = found.get(key)
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                return None
+        return found
+
+    def _parts(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
+        """All schemas that describe this object; None for one that is not known."""
+        left: list[object] = [schema]
+        passed = set[str]()
+        while left:
+            one = left.pop(0)
+            if not isinstance(one, Mapping):
+                continue
+            yield one
+            target = one.get("$ref")
+            if isinstance(target, str) and target not in passed:
+                passed.add(target)
+                found = self.at(unquote(target)[1:]) if target.startswith("#") else None
+                if found is None:
+                    yield None
+                left.append(found)
+            for name in COMPOSING:
+                left += _branches(one, name)
+
+
+def _branches(schema: Mapping[str, Any], name: str) -> list[Any]:
+    given = schema.get(name)
+    return given if isinstance(given, list) else []
+
+
+def _required(schema: object) -> list[str]:
+    given = schema.get("required") if isinstance(schema, Mapping) else None
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+
+
+def _no_object(schema: object) -> bool:
+    """Whether no object satisfies a schema, as its type says."""
+    kinds = schema.get("type") if isinstance(schema, Mapping) else None
+    return kinds is not None and "object" not in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _divides(name: str, objects: list[Any]) -> bool:
+    """Whether each of some objects must have a property, with values that no other has."""
+    seen = set[str]()
+    for one in objects:
+        values = _values(one, name) if name in _required(one) else None
+        if values is None or seen & values:
+            return False
+        seen |= values
+    return True
+
+
+def _values(schema: Mapping[str, Any], name: str) -> set[str] | None:
+    """The values that a property may have, as texts; None where they are not listed."""
+    properties = schema.get("properties")
+    given = properties.get(name) if isinstance(properties, Mapping) else None
+    if not isinstance(given, Mapping) or not FIXED & given.keys():
+        return None
+    listed = [given["const"]] if "const" in given else given["enum"]
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        return None
+    return {json.dumps(one) for one in listed}
