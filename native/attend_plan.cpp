@@ -39,10 +39,10 @@ class Planner {
 
  private:
   int32_t position(int32_t token) const { return s_.place.positions[token]; }
-  int64_t first_split(int32_t token) const { return first_seen(position(token), s_.window) / kSplit; }
+  int64_t first_split(int32_t token) const { return first_seen(position(token), s_.sight) / kSplit; }
 
   Run run(int32_t sequence, int32_t token, int32_t count) const {
-    const int64_t first = first_seen(position(plan_.order[static_cast<size_t>(token)]), s_.window) / kSplit;
+    const int64_t first = first_seen(position(plan_.order[static_cast<size_t>(token)]), s_.sight) / kSplit;
     const int64_t last = position(plan_.order[static_cast<size_t>(token + count - 1)]) / kSplit + 1;
     return {sequence, token, count, static_cast<int32_t>(first * kSplit), static_cast<int32_t>(last * kSplit)};
   }

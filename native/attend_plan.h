@@ -13,7 +13,8 @@ namespace flyweight {
 
 struct AttendShape {
   AttendPlace place;
-  int64_t heads, kv_heads, window;
+  int64_t heads, kv_heads;
+  Sight sight;
   int threads;
 };
 

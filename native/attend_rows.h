@@ -28,7 +28,7 @@ struct Next {
 
 // The first tile of an item, as all its rows together see it.
 inline Next first_tile(const AttendArgs& a, const AttendWork& work, const AttendItem& item) {
-  const int64_t first = first_seen(a.positions[work.order[item.token]], a.window);
+  const int64_t first = first_seen(a.positions[work.order[item.token]], a.sight);
   const int64_t end = a.positions[work.order[item.token + item.count - 1]] + 1;
   Span s;
   s.at = first / kTile * kTile > item.first ? first / kTile * kTile : item.first;
@@ -57,7 +57,7 @@ class Rows {
 
   // A row sees positions [first(row), position(row)] of the context; both ascend with the row.
   int64_t position(int64_t row) const { return positions_[row]; }
-  int64_t first(int64_t row) const { return first_seen(position(row), a_.window); }
+  int64_t first(int64_t row) const { return first_seen(position(row), a_.sight); }
   // The same within a tile: [from, to).
   int64_t from(int64_t row, int64_t at) const { return within(first(row) - at); }
   int64_t to(int64_t row, int64_t at) const { return within(position(row) + 1 - at); }

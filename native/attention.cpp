@@ -2,8 +2,8 @@
 //
 // Invariant: one canonical order per query row.  A tile of 64 positions updates the running maximum, the partial sums
 // and the weighted V; a split of 512 positions is a softmax of its own; splits are folded in ascending order.  Tiles and
-// splits lie at fixed positions of the context, and a row starts at the first that holds a position it sees: a window is
-// part of the row, never of the item.  Grouping rows, sharing tiles between sequences, leaving a softmax in records for
+// splits lie at fixed positions of the context, and a row starts at the first that holds a position it sees: a window or
+// a chunk is part of the row, never of the item.  Grouping rows, sharing tiles between sequences, leaving a softmax in records for
 // another item or computing splits apart repeats exactly these operations, so a row's bits depend on its q and the K/V
 // it sees, on nothing else.
 #include <atomic>
@@ -169,7 +169,7 @@ void merge(const AttendArgs& a, const AttendWork& work, const AttendMerge& m, fl
   const int64_t group = a.heads / a.kv.heads, stride = record_floats(a.kv.v_dim);
   for (int64_t i = 0; i < m.count * group; ++i) {
     const int64_t token = work.order[m.token + i / group], head = m.head * group + i % group;
-    const int64_t position = a.positions[token], first = first_seen(position, a.window) / kSplit;
+    const int64_t position = a.positions[token], first = first_seen(position, a.sight) / kSplit;
     const auto record = [&](int64_t split) { return records + (work.tokens[token] + split * a.heads + head) * stride; };
     float* into = record(first);
     for (int64_t split = first + 1; split <= position / kSplit; ++split) fold(into, record(split), stride);

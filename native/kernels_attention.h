@@ -33,7 +33,7 @@ struct AttendArgs {
   KVView kv;
   int64_t heads;
   float scale;
-  int64_t window;            // positions a token sees, itself the last; 0: all
+  Sight sight;               // the positions a token sees
   float softcap;             // c: a score s becomes c*tanh(s/c); 0: it stays
   const float* sinks;        // [heads], or null
   const int32_t* positions;  // [T], ascending within a sequence

@@ -21,7 +21,7 @@ struct RouteArgs {
   Scoring scoring;
   bool normalise;
   double scale;
-  int64_t groups, kept;
+  int64_t groups, kept, judges;  // a group is as good as the sum of its `judges` best experts
 };
 
 // out[t] = the sum over j, upward, of weights[t, j] * y[place[t, j]].

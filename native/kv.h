@@ -47,9 +47,18 @@ FW_SHARED bool pairs_fit(const KVView& kv) {
   return kv.type == KVType::bf16 && kv.block % 16 == 0 && kv.k_dim % 2 == 0 && (!kv.v_in_k || kv.v_dim % 2 == 0);
 }
 
-// The first position that the token at `position` sees; window 0 shows all.
-FW_SHARED int64_t first_seen(int64_t position, int64_t window) {
-  return window > 0 && position + 1 > window ? position + 1 - window : 0;
+// Which positions a token sees, its own the last: at most `window` of them, none before its chunk of `chunk` positions;
+// 0 for no limit.  Chunks lie at multiples of their size.
+struct Sight {
+  int64_t window = 0, chunk = 0;
+  bool operator==(const Sight&) const = default;
+};
+
+// The first position that the token at `position` sees; it never falls as the position grows.
+FW_SHARED int64_t first_seen(int64_t position, Sight sight) {
+  const int64_t near = sight.window > 0 && position + 1 > sight.window ? position + 1 - sight.window : 0;
+  const int64_t own = sight.chunk > 0 ? position / sight.chunk * sight.chunk : 0;
+  return near > own ? near : own;
 }
 
 FW_SHARED int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }

@@ -38,17 +38,23 @@ void best_of(const double* score, int64_t size, int64_t count, int32_t* best) {
   }
 }
 
-// Experts of all but the best groups (by their best expert; one NaN spoils a group) go to minus infinity.
+// The sum of the best experts' scores, best first; one NaN spoils a group.
+double judged(const double* score, int64_t size, int64_t judges) {
+  int32_t best[kMostExperts];
+  double sum = 0;
+  best_of(score, size, judges, best);
+  for (int64_t i = 0; i < judges; ++i) sum += score[best[i]];
+  for (int64_t e = 0; e < size; ++e) sum = score[e] != score[e] ? score[e] : sum;
+  return sum;
+}
+
+// Experts of all but the best groups go to minus infinity.
 void keep_groups(const RouteArgs& args, double* score) {
   const int64_t each = args.experts / args.groups;
   double top[kMostExperts];
   int32_t kept[kMostExperts];
   bool out[kMostExperts];
-  for (int64_t g = 0; g < args.groups; ++g) {
-    top[g] = score[g * each], out[g] = true;
-    for (int64_t e = g * each + 1; e < (g + 1) * each; ++e)
-      if (score[e] > top[g] || score[e] != score[e]) top[g] = score[e];
-  }
+  for (int64_t g = 0; g < args.groups; ++g) top[g] = judged(score + g * each, each, args.judges), out[g] = true;
   best_of(top, args.groups, args.kept, kept);
   for (int64_t i = 0; i < args.kept; ++i) out[kept[i]] = false;
   for (int64_t e = 0; e < args.experts; ++e)

@@ -13,12 +13,14 @@ int64_t rows_of(const Parts& parts) {
 
 // Layers of equal shapes have equal plans.
 struct AttendKey {
-  int64_t heads, kv_heads, window, block;
+  int64_t heads, kv_heads;
+  Sight sight;
+  int64_t block;
   bool operator==(const AttendKey&) const = default;
 };
 
 AttendArgs attend_args(const StackLayer& layer, const KVView& kv, const StackArgs& args, const float* q, float* out) {
-  return {q,          out,         kv,             layer.heads, layer.scale, layer.window, layer.softcap,
+  return {q,          out,         kv,             layer.heads, layer.scale, layer.sight, layer.softcap,
           layer.sinks, args.positions, args.tables, args.table_width};
 }
 
@@ -113,12 +115,12 @@ StackPlan plan_stack(const StackLayers& layers, const StackArgs& args, int threa
   for (size_t i = 0; i < layers.size(); ++i) {
     const StackLayer& layer = layers[i];
     const KVView& kv = args.kv[i];
-    const AttendKey key{layer.heads, kv.heads, layer.window, kv.block};
+    const AttendKey key{layer.heads, kv.heads, layer.sight, kv.block};
     const auto at = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
     if (at == keys.size()) {
       keys.push_back(key);
       const AttendPlace place{args.sequences, args.starts, args.positions, args.tables, args.table_width, kv.block};
-      plan.attends.push_back(plan_attend({place, layer.heads, kv.heads, layer.window, threads}));
+      plan.attends.push_back(plan_attend({place, layer.heads, kv.heads, layer.sight, threads}));
     }
     plan.attend_of.push_back(at);
     for (const Parts* parts : {&layer.qkv, &layer.out, &layer.up, &layer.down})

@@ -34,7 +34,7 @@ struct StackLayer {
   int64_t heads = 0, inner = 0;
   KVView kv;  // its shape, without memory
   float scale = 0, softcap = 0;
-  int64_t window = 0;
+  Sight sight;
   const float* sinks = nullptr;  // [heads], or null
   bool gated = false;
   GatedAct act = GatedAct::silu;         // where gated

@@ -28,7 +28,7 @@ HeadWeights head_weights(const MaybeFloats& w, int64_t heads, int64_t dim) {
   return {w->data(), size != dim};
 }
 
-void require_sequences(const Where& w, const KVView& kv, int64_t window) {
+void require_sequences(const Where& w, const KVView& kv, Sight sight) {
   const auto sequences = static_cast<int64_t>(w.tables.shape(0)), width = static_cast<int64_t>(w.tables.shape(1));
   const int32_t* starts = w.starts.data();
   const int32_t* positions = w.positions.data();
@@ -43,7 +43,7 @@ void require_sequences(const Where& w, const KVView& kv, int64_t window) {
       require(positions[t - 1] <= positions[t], "positions must ascend within a sequence");
     const int64_t used = positions[starts[s + 1] - 1] / kv.block + 1;
     require(used <= width, "a table is too short for its context");
-    for (int64_t i = first_seen(positions[starts[s]], window) / kv.block; i < used; ++i) {
+    for (int64_t i = first_seen(positions[starts[s]], sight) / kv.block; i < used; ++i) {
       const int32_t block = w.tables.data()[s * width + i];
       require(block >= 0 && block < kv.blocks, "a table names a block outside the KV memory");
     }
@@ -108,29 +108,31 @@ Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In
   return q;
 }
 
-using Scoring = std::tuple<float, int64_t, float, MaybeFloats>;  // scale, window, softcap, sinks
+// scale, window and chunk, softcap, sinks
+using Scoring = std::tuple<float, std::tuple<int64_t, int64_t>, float, MaybeFloats>;
 
 Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, In<int32_t, Vec> positions,
                   In<int32_t, Vec> starts, In<int32_t, Mat> tables, const Scoring& scoring) {
   const KVView& view = kv.view;
   const Where where{positions, starts, tables};
-  const auto& [scale, window, softcap, sinks] = scoring;
+  const auto& [scale, seen, softcap, sinks] = scoring;
+  const Sight sight{std::get<0>(seen), std::get<1>(seen)};
   const auto heads = static_cast<int64_t>(q.shape(1));
   require(heads > 0 && heads % view.heads == 0, "query heads must be a multiple of KV heads");
   require(static_cast<int64_t>(q.shape(2)) == view.k_dim, "q and K differ in head size");
   require(q.shape(0) == positions.size(), "one position a token is needed");
-  require(window >= 0, "window must be 0 (none) or positive");
+  require(sight.window >= 0 && sight.chunk >= 0, "window and chunk must be 0 (none) or positive");
   require(softcap >= 0 && std::isfinite(softcap), "softcap must be 0 (none) or positive and finite");
   require(!sinks || static_cast<int64_t>(sinks->size()) == heads, "one sink a query head is needed");
-  require_sequences(where, view, window);
+  require_sequences(where, view, sight);
   Out<float> out = fresh<float>({q.shape(0), static_cast<size_t>(heads * view.v_dim)});
-  const AttendArgs args{q.data(), out.data(), view, heads, scale, window, softcap, sinks ? sinks->data() : nullptr,
+  const AttendArgs args{q.data(), out.data(), view, heads, scale, sight, softcap, sinks ? sinks->data() : nullptr,
                         positions.data(), tables.data(), static_cast<int64_t>(tables.shape(1))};
   const int threads = engine.pool.threads();
   const Computing computing;
   const AttendPlace place{extent(tables, 0), starts.data(), positions.data(), tables.data(), extent(tables, 1),
                           view.block};
-  const AttendPlan plan = plan_attend({place, heads, view.heads, window, threads});
+  const AttendPlan plan = plan_attend({place, heads, view.heads, sight, threads});
   const std::lock_guard<std::mutex> lock(scratch.busy);
   const int64_t bytes = attend_floats(args, plan, threads) * static_cast<int64_t>(sizeof(float));
   engine.kernels->attention->attend(engine.pool, args, plan.work(), static_cast<float*>(scratch.reserve(bytes)));

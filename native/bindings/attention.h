@@ -46,7 +46,7 @@ struct Where {
 
 // These raise ValueError.
 void require_slots(const In<int32_t, Vec>& slots, const KVView& kv);
-void require_sequences(const Where& where, const KVView& kv, int64_t window);
+void require_sequences(const Where& where, const KVView& kv, Sight sight);
 HeadWeights head_weights(const MaybeFloats& w, int64_t heads, int64_t dim);
 
 }  // namespace flyweight

@@ -14,21 +14,23 @@ namespace {
 using Weights = nb::typed<nb::sequence, nb::object>;
 using Ints = In<int32_t, Mat>;
 using Weighed = std::tuple<Out<int32_t>, Out<float>>;
-// top, scoring, normalise, scale, groups, kept: flyweight.spec.RouteSpec.
-using Rule = std::tuple<int64_t, Scoring, bool, double, int64_t, int64_t>;
+// top, scoring, normalise, scale, groups, kept, judges: flyweight.spec.RouteSpec.
+using Rule = std::tuple<int64_t, Scoring, bool, double, int64_t, int64_t, int64_t>;
 
 Weighed route(Engine& e, In<float, Mat> logits, std::optional<In<float, Vec>> bias, const Rule& rule) {
-  const auto [top, scoring, normalise, scale, groups, kept] = rule;
+  const auto [top, scoring, normalise, scale, groups, kept, judges] = rule;
   const int64_t experts = extent(logits, 1);
   require(experts <= kMostExperts, "route: at most 1024 experts");
   require(top >= 1 && top <= experts, "route: experts chosen must be 1 to all of them");
   require(groups >= 1 && experts % groups == 0, "route: experts must lie in equal groups");
   require(kept >= 1 && kept <= groups, "route: groups kept must be 1 to all of them");
+  require(judges >= 1 && judges <= experts / groups, "route: a group is judged by 1 to all of its experts");
   require(!bias || extent(*bias, 0) == experts, "route: the bias must have a number an expert");
   Out<int32_t> ids = fresh<int32_t>({logits.shape(0), static_cast<size_t>(top)});
   Out<float> weights = fresh<float>({logits.shape(0), static_cast<size_t>(top)});
   RouteArgs args{logits.data(), bias ? bias->data() : nullptr, ids.data(), weights.data(), extent(logits, 0), experts,
-                 top,           scoring,                       normalise,  scale,          groups,            kept};
+                 top,           scoring,                       normalise,  scale,          groups,            kept,
+                 judges};
   const Computing computing;
   e.kernels->moe->route(e.pool, args);
   return {ids, weights};
@@ -97,7 +99,7 @@ void bind_moe(nb::module_& m) {
       .value("chosen", Scoring::chosen)
       .value("sigmoid", Scoring::sigmoid);
   m.def("route", &route, nb::arg("pool"), array("logits"), array("bias").none(), nb::arg("rule"),
-        "ids and weights [T, top]; rule: top, scoring, normalise, scale, groups, kept.");
+        "ids and weights [T, top]; rule: top, scoring, normalise, scale, groups, kept, judges.");
   m.def("experts", &experts_of, nb::arg("pool"), nb::arg("panels"), array("x"), array("ids"), array("weights"),
         nb::arg("matrices"), nb::arg("act"), nb::arg("modes"),
         "Each token's weighted sum of its experts; matrices: up and down, a weight an expert; modes: one a kind.");

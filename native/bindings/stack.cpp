@@ -91,10 +91,10 @@ void read_attention(nb::handle attn, StackLayer& layer, int64_t hidden, const Mo
   layer.out = borrowed.parts(attn.attr("out"), modes, hidden, layer.heads * kv.v_dim);
   read_head_norms(attn.attr("norms"), layer, kv, borrowed);
   layer.scale = nb::cast<float>(attn.attr("scale"));
-  layer.window = nb::cast<int64_t>(group.attr("window"));
+  layer.sight = {nb::cast<int64_t>(group.attr("window")), nb::cast<int64_t>(group.attr("chunk"))};
   layer.softcap = nb::cast<float>(attn.attr("softcap"));
   layer.sinks = vector_of(attn.attr("sinks"), layer.heads, borrowed);
-  require(layer.window >= 0, "window must be 0 (none) or positive");
+  require(layer.sight.window >= 0 && layer.sight.chunk >= 0, "window and chunk must be 0 (none) or positive");
   require(layer.softcap >= 0 && std::isfinite(layer.softcap), "softcap must be 0 (none) or positive and finite");
 }
 
@@ -150,7 +150,7 @@ bool same_layout(const KVView& a, const KVView& b) {
 // Whether what fits layer i fits the one before it, too.
 bool same_places(const Stack& stack, const std::vector<KVView>& kv, size_t i) {
   return i > 0 && kv[i].blocks == kv[i - 1].blocks && kv[i].block == kv[i - 1].block &&
-         stack.layers[i].window == stack.layers[i - 1].window;
+         stack.layers[i].sight == stack.layers[i - 1].sight;
 }
 
 void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Places& places,
@@ -162,7 +162,7 @@ void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Pla
     require(same_layout(layer.kv, kv[i]), "K/V memory does not have its layer's shape");
     if (!same_places(stack, kv, i)) {
       require_slots(slots, kv[i]);
-      require_sequences({positions, starts, tables}, kv[i], layer.window);
+      require_sequences({positions, starts, tables}, kv[i], layer.sight);
     }
     require(layer.rope < static_cast<int64_t>(ropes.size()), "a layer names a rotation that is not there");
     const size_t rope = layer.rope < 0 ? ropes.size() - 1 : static_cast<size_t>(layer.rope);

@@ -20,6 +20,7 @@ struct Case {
   std::vector<int32_t> positions, shared;
   int threads;
   int64_t window, reads;  // positions to be read for one KV head
+  int64_t chunk = 0;
 };
 
 int64_t reads(const Case& c) {
@@ -31,14 +32,14 @@ int64_t reads(const Case& c) {
     for (int32_t b = 0; b < width; ++b) tables.push_back(b < c.shared[static_cast<size_t>(i)] ? b : i * width + b);
   }
   const AttendPlace place{count, starts.data(), c.positions.data(), tables.data(), width, kBlock};
-  const AttendPlan plan = plan_attend({place, kHeads, kKvHeads, c.window, c.threads});
+  const AttendPlan plan = plan_attend({place, kHeads, kKvHeads, {c.window, c.chunk}, c.threads});
   std::map<std::pair<int32_t, int32_t>, int64_t> seen;  // (token, KV head) -> tiles
   int64_t sum = 0;
   for (const AttendItem& item : plan.items) {
     int64_t least = item.last, end = item.first;
     for (int32_t i = item.token; i < item.token + item.count; ++i) {
       const int32_t token = plan.order[static_cast<size_t>(i)], position = c.positions[static_cast<size_t>(token)];
-      const int64_t low = std::max<int64_t>(item.first, first_seen(position, c.window) / kTile * kTile);
+      const int64_t low = std::max<int64_t>(item.first, first_seen(position, {c.window, c.chunk}) / kTile * kTile);
       const int64_t high = std::min<int64_t>(item.last, (position / kTile + 1) * kTile);
       for (int64_t at = low; at < high; at += kTile) ++seen[{token, item.head}];
       least = std::min(least, low);
@@ -48,7 +49,7 @@ int64_t reads(const Case& c) {
   }
   for (int32_t token = 0; token < count; ++token) {
     const int32_t position = c.positions[static_cast<size_t>(token)];
-    const int64_t tiles = position / kTile + 1 - first_seen(position, c.window) / kTile;
+    const int64_t tiles = position / kTile + 1 - first_seen(position, {c.window, c.chunk}) / kTile;
     for (int32_t head = 0; head < kKvHeads; ++head)
       if (seen[{token, head}] != tiles) return -1;
   }
@@ -70,6 +71,8 @@ int main() {
       {"two lengths", at3000, halves, 2, 0, 2944 + 8 * 64 + 8 * 3008},
       {"a window", at3000, all94, 2, 512, (2944 - 2432) + 16 * 64},
       // Cut at splits: 5 x 512 are shared.
+      // The chunk of 512 from 2,560 on: the shared part of it, then a tile each.
+      {"a chunk", at3000, all94, 2, 0, (2944 - 2560) + 16 * 64, 512},
       {"many threads", at3000, all94, 64, 0, 2560 + 16 * 448},
       {"short ones", std::vector<int32_t>(16, 40), std::vector<int32_t>(16, 1), 2, 0, 16 * 64},
   };

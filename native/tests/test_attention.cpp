@@ -20,7 +20,7 @@ using Doubles = std::vector<double>;
 struct Shape {
   int64_t kv_heads, share, k_dim, v_dim, block;
   std::vector<int32_t> contexts;
-  int64_t window = 0;
+  int64_t window = 0, chunk = 0;
   float softcap = 0;
   bool sinks = false, v_in_k = false, whole_norm = false;
 
@@ -112,11 +112,11 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, Kept kept, const
   kernels.attention->rope_store(pool, {in.qkv.data(), q.data(), kv, tokens, s.heads(), all.slots.data(), cos.data(),
                                        sin.data(), half, {}, k_norm, 1e-6f});
   Floats out(now.positions.size() * static_cast<size_t>(s.heads() * s.v_dim));
-  const AttendArgs args{in.q.data(), out.data(), kv, s.heads(), 0.3f, s.window, s.softcap,
+  const AttendArgs args{in.q.data(), out.data(), kv, s.heads(), 0.3f, {s.window, s.chunk}, s.softcap,
                         s.sinks ? in.sinks.data() : nullptr, now.positions.data(), now.tables.data(), now.width};
   const auto sequences = static_cast<int64_t>(s.contexts.size());
   const AttendPlace place{sequences, now.starts.data(), now.positions.data(), now.tables.data(), now.width, s.block};
-  const AttendPlan plan = plan_attend({place, s.heads(), s.kv_heads, s.window, threads});
+  const AttendPlan plan = plan_attend({place, s.heads(), s.kv_heads, {s.window, s.chunk}, threads});
   Floats scratch(static_cast<size_t>(attend_floats(args, plan, threads)));
   kernels.attention->attend(pool, args, plan.work(), scratch.data());
   const std::vector<int32_t> src{all.slots[0]}, dst{all.slots[0]};
@@ -165,7 +165,8 @@ struct Row {
   }
 
   double error(const float* q, const float* out, double sink) const {
-    const int64_t first = s.window > 0 ? std::max<int64_t>(0, position + 1 - s.window) : 0;
+    const int64_t own = s.chunk > 0 ? position - position % s.chunk : 0;
+    const int64_t first = s.window > 0 ? std::max<int64_t>(own, position + 1 - s.window) : own;
     std::vector<double> p;
     for (int64_t j = first; j <= position; ++j) p.push_back(score(q, j));
     const double top = std::max(sink, *std::max_element(p.begin(), p.end()));
@@ -230,10 +231,10 @@ bool check(const Shape& s, Kept kept) {
       const bool alone = first.empty();
       first = got;
       if (alone && error <= (kept.paired ? 1.0 / 64 : 2e-5)) continue;  // |v| is below 5
-      std::printf("FAIL %s, %d threads, type %d%s, block %d, k %d, v %d, share %d, window %d: error %g, %s\n",
+      std::printf("FAIL %s, %d threads, type %d%s, block %d, k %d, v %d, share %d, window %d, chunk %d: error %g, %s\n",
                   found.list[i]->isa, threads, static_cast<int>(type), kept.paired ? " in pairs" : "", static_cast<int>(s.block),
                   static_cast<int>(s.k_dim), static_cast<int>(s.v_dim), static_cast<int>(s.share),
-                  static_cast<int>(s.window), error, alone ? "far" : "other bits");
+                  static_cast<int>(s.window), static_cast<int>(s.chunk), error, alone ? "far" : "other bits");
       return false;
     }
   }
@@ -261,6 +262,9 @@ int main() {
       {.kv_heads = 1, .share = 20, .k_dim = 72, .v_dim = 56, .block = 16, .contexts = {100, 530}, .v_in_k = true},
       {.kv_heads = 2, .share = 8, .k_dim = 24, .v_dim = 9, .block = 24, .contexts = {90}, .window = 64,
        .v_in_k = true},
+      {.kv_heads = 2, .share = 2, .k_dim = 16, .v_dim = 16, .block = 16, .contexts = {600, 70, 3}, .chunk = 70},
+      {.kv_heads = 1, .share = 3, .k_dim = 32, .v_dim = 32, .block = 32, .contexts = {1100}, .window = 300, .chunk = 520,
+       .sinks = true},
       {.kv_heads = 3, .share = 1, .k_dim = 20, .v_dim = 20, .block = 16, .contexts = {80}, .whole_norm = true},
   };
   for (const Shape& shape : shapes)

@@ -49,10 +49,13 @@ void routes() {
   std::mt19937 random(3);
   for (const Scoring scoring : {Scoring::softmax, Scoring::chosen, Scoring::sigmoid}) {
     const bool even = scoring == Scoring::chosen;
-    RouteArgs rule{nullptr, nullptr, nullptr, nullptr, 19, 60, 8, scoring, !even, 2.5, 1, 1};
+    RouteArgs rule{nullptr, nullptr, nullptr, nullptr, 19, 60, 8, scoring, !even, 2.5, 1, 1, 1};
     check_route(random, rule);
     rule.groups = 5, rule.kept = 2;
     check_route(random, rule);
+    rule.judges = 2;
+    check_route(random, rule);
+    rule.judges = 1;
     rule.tokens = 2, rule.experts = rule.top = 3, rule.groups = rule.kept = 1;
     check_route(random, rule);
   }

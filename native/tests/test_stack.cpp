@@ -56,7 +56,7 @@ Owned layer_of(std::mt19937& random, int i) {
   l.up = o.parts(random, {l.gated ? 2 * kInner : kInner}, kHidden);
   l.down = o.parts(random, {kHidden}, kInner);
   if (i == 0) l.q_norm = {o.floats(random, kHead, 1), false}, l.k_norm = {o.floats(random, kHead, 1), false};
-  if (i == 1) l.window = 7, l.softcap = 5;
+  if (i == 1) l.sight.window = 7, l.softcap = 5;
   if (i == 3) l.sinks = o.floats(random, kHeads, 1);
   l.head_eps = 1e-6f, l.rope = i == 1 ? -1 : 0;
   return o;

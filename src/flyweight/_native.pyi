@@ -37,7 +37,7 @@ class Scratch:
 
 def rope_store(pool: Pool, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], kv: KV, slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], cos: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], sin: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], norms: tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, float]) -> NDArray[numpy.float32]: ...
 
-def attend(pool: Pool, scratch: Scratch, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], kv: KV, positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scoring: tuple[float, int, float, Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]) -> NDArray[numpy.float32]: ...
+def attend(pool: Pool, scratch: Scratch, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], kv: KV, positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], scoring: tuple[float, tuple[int, int], float, Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]) -> NDArray[numpy.float32]: ...
 
 def populate_kv(pool: Pool, kv: KV, first: int, count: int) -> None: ...
 
@@ -186,9 +186,9 @@ class Scoring(enum.Enum):
 
     sigmoid = 2
 
-def route(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, rule: tuple[int, Scoring, bool, float, int, int]) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]:
+def route(pool: Pool, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, rule: tuple[int, Scoring, bool, float, int, int, int]) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]:
     """
-    ids and weights [T, top]; rule: top, scoring, normalise, scale, groups, kept.
+    ids and weights [T, top]; rule: top, scoring, normalise, scale, groups, kept, judges.
     """
 
 def experts(pool: Pool, panels: Panels, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], matrices: tuple[Sequence[object], Sequence[object]], act: GatedAct, modes: Sequence[int]) -> NDArray[numpy.float32]:

@@ -25,6 +25,8 @@ class RopeSpec:
 class KVGroup:
     """How a layer remembers: `full` keeps every position.  Dimensions are per KV head.  With
     `v_in_k` nothing is stored for V: it is the last v_dim elements of K (MLA's cached latents).
+    A token sees the last `window` positions, and none before its own chunk of `chunk` positions;
+    0 is no limit.
     """
 
     heads: int
@@ -33,6 +35,7 @@ class KVGroup:
     kind: str = "full"
     window: int = 0
     v_in_k: bool = False
+    chunk: int = 0
 
     @property
     def width(self) -> int:
@@ -45,7 +48,8 @@ class RouteSpec:
     """How router logits choose experts: `scoring` "softmax" (over all experts), "chosen" (softmax
     over the chosen ones only) or "sigmoid"; `top` experts a token, their weights divided by their
     sum if `normalise`, then multiplied by `scale`.  With `groups` experts lie in equal groups and
-    only the best `kept` groups (by their best expert) take part.
+    only the best `kept` groups, by the sum of their `judges` best experts, take part; `corrected`
+    adds a bias of each expert to the scores that choose, not to the weights (DeepSeek-V3).
     """
 
     experts: int
@@ -55,13 +59,16 @@ class RouteSpec:
     scale: float = 1.0
     groups: int = 1
     kept: int = 1
+    judges: int = 1
+    corrected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
     """A mixture in place of an MLP: experts of `inner` elements, chosen as `route` says, and a
     shared expert of `shared` elements, 0 for none, behind a gate of its own where `shared_gate`;
-    router and experts are biased where `bias`.
+    router and experts are biased where `bias`.  An expert's weight multiplies what it says or,
+    where `before`, what it is given (Llama 4).
     """
 
     route: RouteSpec
@@ -69,13 +76,15 @@ class MoeSpec:
     shared: int = 0
     shared_gate: bool = False
     bias: bool = False
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2): K and V of a position are one latent of `rank`
     elements and `rope` rotated ones; a head's query has `plain` elements beside the rotated ones
-    and its value `value`.  Queries pass through `q_rank` elements, 0 for none.
+    and its value `value`.  Queries pass through `q_rank` elements, 0 for none.  The norms of both
+    latents have an `eps` of their own, which no config says (transformers' default).
     """
 
     rank: int
@@ -83,6 +92,17 @@ class LatentSpec:
     plain: int
     value: int
     q_rank: int = 0
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class TemperSpec:
+    """Queries of position p are multiplied by 1 + scale * ln(1 + floor((p + 1) / every)), which
+    keeps attention sharp over long contexts (Llama 4, layers without positions).
+    """
+
+    every: int
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +110,9 @@ class LayerSpec:
     """One decoder layer: `heads` query heads of `head` elements over `kv`, an MLP of `inner`
     elements.
 
-    `qk_norm` is "", "head" (RMS, every head with the same weights), "whole" (RMS, all heads as one
-    vector) or "centred" (LayerNorm without biases, every head with weights of its own); `rope` the
+    `qk_norm` is "", "head" (RMS, every head with the same weights), "unit" (the same without
+    weights), "whole" (RMS, all heads as one vector) or "centred" (LayerNorm without biases, every
+    head with weights of its own); `rope` the
     index of its rotation in `ModelSpec.ropes`, None without positions; `scale` what scores are
     multiplied by, 0 for head**-0.5; `gated` MLPs have a gate beside the up projection.
     """
@@ -110,6 +131,7 @@ class LayerSpec:
     scale: float = 0.0
     softcap: float = 0.0
     sinks: bool = False
+    temper: TemperSpec | None = None
     moe: MoeSpec | None = None
     latent: LatentSpec | None = None
 

@@ -52,12 +52,16 @@ ARCH = {
     "gpt2": gguf.MODEL_ARCH.GPT2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": gguf.MODEL_ARCH.DEEPSEEK2,
+    "kimi_k2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "llama4_text": gguf.MODEL_ARCH.LLAMA4,
 }
 # What no GGUF says, and why
 NO_TWIN = {
     **dict.fromkeys(("opt", "opt-odd", "opt-350m"), "the gguf package has no such architecture"),
     "llama-dynamic": "GGUF has no dynamic rope scaling",
     "gemma2-scalar": "no key for query_pre_attn_scalar: it is the head's size in all but the 27B",
+    "llama4": "no keys for the chunk, the layers without positions and the queries' factors",
     "qwen3-moe-step": "the gguf package has no names for MLPs beside experts",
 }
 TURNED = (
@@ -137,6 +141,10 @@ def converted(arrays: Arrays, config: dict[str, Any]) -> Iterator[tuple[str, np.
             x = x.reshape(heads, 3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
         if kind == "gpt_oss" and ".experts." in key:
             yield from gpt_oss(key, x)
+        elif kind == "llama4_text" and ".experts." in key:
+            yield from llama4(key, x.swapaxes(1, 2))
+        elif part == "gate" and key.endswith("e_score_correction_bias"):
+            yield key.replace("correction_bias", "correction.bias"), x
         elif part == "kv_b_proj":
             yield from absorbed(key, x, config)
         else:
@@ -170,6 +178,17 @@ def gpt_oss(key: str, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield f"{name}{part}", x
 
 
+def llama4(key: str, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Gate and up apart, of [E, out, in]."""
+    if key.endswith("gate_up_proj"):
+        stem = key.removesuffix("gate_up_proj")
+        half = x.shape[1] // 2
+        yield f"{stem}gate_proj.weight", x[:, :half]
+        yield f"{stem}up_proj.weight", x[:, half:]
+    else:
+        yield f"{key}.weight", x
+
+
 def absorbed(key: str, x: np.ndarray, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """DeepSeek's way out of the latent, for keys transposed, for values as it is."""
     plain, value = config["qk_nope_head_dim"], config["v_head_dim"]
@@ -196,7 +215,9 @@ def metadata(config: dict[str, Any]) -> dict[str, object]:
         "block_count": config.get(
             "num_hidden_layers", config.get("n_layer", config.get("num_layers"))
         ),
-        "feed_forward_length": config.get("intermediate_size", 4 * hidden),
+        "feed_forward_length": config.get(
+            "intermediate_size_mlp", config.get("intermediate_size", 4 * hidden)
+        ),
         "context_length": config.get("max_position_embeddings", config.get("n_positions")),
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads", heads),
@@ -236,6 +257,8 @@ def scaling(config: dict[str, Any], rope: dict[str, Any]) -> dict[str, object]:
     found: dict[str, object] = {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
     if kind == "yarn":
         found["rope.scaling.original_context_length"] = original
+    if "beta_fast" in rope:
+        found["rope.scaling.yarn_beta_fast"] = rope["beta_fast"]
     if rope.get("mscale_all_dim"):
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
     return found
@@ -311,7 +334,13 @@ def experts(config: dict[str, Any]) -> dict[str, object]:
         "first_k_dense_replace": "leading_dense_block_count",
         "n_group": "expert_group_count",
         "topk_group": "expert_group_used_count",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
     }
+    if "intermediate_size_mlp" in config:
+        known["intermediate_size"] = "expert_feed_forward_length"
+    if config.get("scoring_func") == "sigmoid":
+        config = {**config, "gating": 2}
+        known["gating"] = "expert_gating_func"
     found: dict[str, object] = {known[k]: v for k, v in config.items() if k in known}
     return {**found, "expert_count": count, "expert_used_count": config["num_experts_per_tok"]}
 

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import expert_fixtures
 import fixture_models
 import newer_fixtures
 import numpy as np
@@ -23,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-MODELS = fixture_models.MODELS | newer_fixtures.MODELS
+MODELS = fixture_models.MODELS | newer_fixtures.MODELS | expert_fixtures.MODELS
 ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 63, 64, 65, 100, 127, 128, 129, 150, 180, 198, 199)
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -51,7 +52,7 @@ def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator, of: Fixture)
     strong = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "mlp.gate.", "router")
     gain = 2.0 if any(s in name for s in strong) else 1.0
     gain = 3.0 if "lm_head" in name or "embed_out" in name else gain
-    turned = name.endswith(TURNED) or (of.model_type == "gpt_oss" and ".experts." in name)
+    turned = name.endswith(TURNED) or (of.model_type in IN_OUT and ".experts." in name)
     columns = tensor.shape[-2 if turned else -1]
     if of.model_type == "gpt_oss" and "gate_up_proj" in name:
         gain = 5.0  # so that the clamp is reached
@@ -59,6 +60,7 @@ def draw(name: str, tensor: torch.Tensor, rng: np.random.Generator, of: Fixture)
 
 
 FINAL = ("model.norm.weight", "transformer.ln_f.weight", "model.decoder.final_layer_norm.weight")
+IN_OUT = ("gpt_oss", "llama4_text")  # whose experts are [E, in, out]
 TURNED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # of GPT-2: [in, out]
 
 
@@ -68,13 +70,15 @@ def build(name: str) -> torch.nn.Module:
     settings = {k: v for k, v in fixture.config.items() if k != "quantization_config"}
     if fixture.computed_as:
         settings = STAND_INS[fixture.model_type](settings)
+    settings["model_type"] = SAME_CODE.get(settings["model_type"], settings["model_type"])
     config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     )
     rng = np.random.default_rng(sum(map(ord, name)))
     with torch.no_grad():
-        for key, tensor in model.named_parameters():
+        corrections = [b for b in model.named_buffers() if b[0].endswith("correction_bias")]
+        for key, tensor in [*model.named_parameters(), *corrections]:
             turned = key if fixture.model_type == "gpt2" else key.replace("mlp.c_", "mlp.")
             values = draw(turned, tensor, rng, fixture)
             if fixture.mxfp4 and key.endswith(EXPERTS):
@@ -124,6 +128,7 @@ EXAONE_NAMES = {
     "mlp.up_proj": "mlp.c_fc_1",
     "mlp.down_proj": "mlp.c_proj",
 }
+SAME_CODE = {"kimi_k2": "deepseek_v3"}  # model types that transformers does not name
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 
 

@@ -15,7 +15,7 @@ import pytest
 from harness import MODELS, Weights, decoder, logits
 
 from flyweight.models.registry import family
-from flyweight.ops.base import Ops, from_bf16_bits
+from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, LayerSpec, ModelSpec, Source, WeightPlan
 from flyweight.untrusted import read_json
@@ -115,6 +115,25 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "weights that do not": ("qwen2-moe", {"norm_topk_prob": True}),
     "experts' scale": ("deepseek-v2-lite", {"routed_scaling_factor": 1.0}),
     "experts by groups": ("deepseek-v2", {"topk_method": "greedy"}),
+    "deepseek-v3's groups": ("deepseek-v3", {"n_group": 1, "topk_group": 1}),
+    "deepseek-v3's scale": ("deepseek-v3", {"routed_scaling_factor": 1.0}),
+    "deepseek-v3's weights that add up": ("deepseek-v3", {"norm_topk_prob": False}),
+    "kimi-k2's weights that add up": ("kimi-k2", {"norm_topk_prob": False}),
+    "kimi-k2's ramp": (
+        "kimi-k2",
+        {"rope_parameters": read_json(MODELS / "kimi-k2" / "config.json")["rope_parameters"]
+         | {"beta_fast": 32.0}},
+    ),
+    "llama4's chunks": ("llama4", {"attention_chunk_size": 264}),
+    "a chunk one wider": ("llama4", {"attention_chunk_size": 49}),
+    "which layers have chunks": ("llama4", {"layer_types": ["chunked_attention"] * 4}),
+    "llama4's layers without positions": ("llama4", {"no_rope_layers": [1, 1, 1, 1]}),
+    "llama4's usual layers without positions": ("llama4-scout", {"no_rope_layer_interval": 2}),
+    "llama4's head norms": ("llama4", {"use_qk_norm": False}),
+    "llama4's temperature": ("llama4", {"attn_temperature_tuning": False}),
+    "llama4's temperature's steps": ("llama4", {"floor_scale": 32}),
+    "llama4's temperature's strength": ("llama4", {"attn_scale": 0.1}),
+    "how many experts of llama4": ("llama4", {"num_experts_per_tok": 1}),
     "latent scores' scale": (
         "deepseek-v2-lite",
         {"rope_parameters": read_json(MODELS / "deepseek-v2-lite" / "config.json")[
@@ -143,11 +162,30 @@ def layers(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
     return lambda s: replace(s, layers=tuple(replace(x, **changes) for x in s.layers))
 
 
-def without_shared(s: ModelSpec) -> ModelSpec:
+def latents(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
     def change(x: LayerSpec) -> LayerSpec:
-        return x if x.moe is None else replace(x, moe=replace(x.moe, shared=0))
+        return x if x.latent is None else replace(x, latent=replace(x.latent, **changes))
 
-    return replace(s, layers=tuple(map(change, s.layers)))
+    return lambda s: replace(s, layers=tuple(map(change, s.layers)))
+
+
+def mixtures(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
+    def change(x: LayerSpec) -> LayerSpec:
+        return x if x.moe is None else replace(x, moe=replace(x.moe, **changes))
+
+    return lambda s: replace(s, layers=tuple(map(change, s.layers)))
+
+
+def routed(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
+    def change(x: LayerSpec) -> LayerSpec:
+        if x.moe is None:
+            return x
+        return replace(x, moe=replace(x.moe, route=replace(x.moe.route, **changes)))
+
+    return lambda s: replace(s, layers=tuple(map(change, s.layers)))
+
+
+without_shared = mixtures(shared=0)
 
 
 SPECS: dict[str, tuple[str, Callable[[ModelSpec], ModelSpec]]] = {
@@ -160,6 +198,12 @@ SPECS: dict[str, tuple[str, Callable[[ModelSpec], ModelSpec]]] = {
     "the scaled embedding": ("gemma2", lambda s: replace(s, embed_scale=1.0)),
     "the shared expert": ("qwen2-moe", without_shared),
     "deepseek's shared experts": ("deepseek-v2-lite", without_shared),
+    "deepseek-v3's shared expert": ("deepseek-v3", without_shared),
+    "deepseek-v3's groups by two experts": ("deepseek-v3", routed(judges=1)),
+    "deepseek-v3's sigmoid": ("deepseek-v3", routed(scoring="softmax")),
+    "the latents' own epsilon": ("deepseek-v3", latents(eps=0.1)),
+    "llama4's shared expert": ("llama4", without_shared),
+    "scores before the experts": ("llama4", mixtures(before=False)),
     "the clamped activation": ("gpt-oss", layers(act="silu")),
 }
 
@@ -281,6 +325,7 @@ ORDERED = {
     ("gpt-oss", "up"),
     ("deepseek-v2", "q"),
     ("deepseek-v2", "kv_down"),
+    ("llama4", "qkv"),
     *((name, "qkv") for name in ("gpt-neox", "glm", "glm4", "ernie4-5", "cohere", "cohere2")),
 }
 
@@ -315,23 +360,6 @@ def test_checkpoints_without_the_base_prefix_load(native: Ops, tmp_path: Path) -
         expected = np.load(MODELS / name / "expected.npz")
         model = decoder(tmp_path / name, native)
         got = logits(model, expected["prompt"], expected["rows"])
-        assert np.abs(got - expected["logits"]).max() < 1e-3
-
-
-def test_the_text_part_of_a_model_that_sees_is_read(native: Ops, tmp_path: Path) -> None:
-    """Gemma 3 from 4B on: one checkpoint with a vision tower, under two ways of naming."""
-    from filewriters import encode, write_folder
-
-    source = open_checkpoint(MODELS / "gemma3")
-    for i, prefix in enumerate(("language_model.model.", "model.language_model.")):
-        tensors = {"vision_tower.encoder.weight": encode(np.ones((4, 4)), "f32")}
-        for key, info in source.tensors.items():
-            values = from_bf16_bits(source.read(key, 0, info.shape[0]))  # type: ignore[arg-type]
-            tensors[prefix + key.removeprefix("model.")] = encode(values, "bf16")
-        config = {"model_type": "gemma3", "text_config": source.config, "vision_config": {}}
-        folder = write_folder(tmp_path / str(i), config, tensors)
-        expected = np.load(MODELS / "gemma3" / "expected.npz")
-        got = logits(decoder(folder, native), expected["prompt"], expected["rows"])
         assert np.abs(got - expected["logits"]).max() < 1e-3
 
 

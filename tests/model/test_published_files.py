@@ -90,9 +90,54 @@ def test_what_files_say_to_mean_nothing(native: Ops, tmp_path: Path) -> None:
         expected = np.load(MODELS / name / "expected.npz")
         got = logits(decoder(path, native), expected["prompt"], expected["rows"])
         assert np.abs(got - expected["logits"]).max() < 1e-3
-    v3 = twin("deepseek-v2", tmp_path / "v3.gguf", {"deepseek2.expert_gating_func": 2})
-    with pytest.raises(CheckpointError, match="expert_gating_func = 2; only softmax"):
-        open_checkpoint(v3)
+    for name, arch, function in (("qwen3-moe", "qwen3moe", 2), ("deepseek-v2", "deepseek2", 4)):
+        other = twin(name, tmp_path / "other.gguf", {f"{arch}.expert_gating_func": function})
+        with pytest.raises(CheckpointError, match=f"expert_gating_func = {function}; only softmax"):
+            open_checkpoint(other)
+
+
+def test_deepseek_v3_files_from_before_groups_were_said() -> None:
+    """The 256 experts of V3 and R1 lie in 8 groups, whatever their files leave out."""
+    meta = metadata(read_json(MODELS / "deepseek-v3" / "config.json"))
+    meta = {k: v for k, v in meta.items() if "expert_group" not in k} | {"deepseek2.vocab_size": 9}
+    for experts, groups, kept in ((256, 8, 4), (384, 1, 1)):
+        said = meta | {"deepseek2.expert_count": experts}
+        config = gguf_config.hf_config(said, {}, "m.gguf")
+        moe = family(config).spec(config).layers[-1].moe
+        assert moe is not None and moe.route.corrected
+        assert (moe.route.scoring, moe.route.groups, moe.route.kept) == ("sigmoid", groups, kept)
+
+
+def test_the_layer_that_predicts_a_second_token_is_not_read(native: Ops, tmp_path: Path) -> None:
+    """DeepSeek-V3 publishes it after the last layer; another layer there is an error."""
+    tensors, config = tensors_of("deepseek-v3"), read_json(MODELS / "deepseek-v3" / "config.json")
+    config["num_nextn_predict_layers"] = 1
+    tensors["model.layers.3.mlp.gate.weight"] = encode(np.ones((4, 4)), "f32")
+    write_folder(tmp_path, config, tensors)
+    with pytest.raises(CheckpointError, match=r"model.layers.3.mlp.gate.weight"):
+        decoder(tmp_path, native)
+    tensors["model.layers.3.eh_proj.weight"] = encode(np.ones((4, 4)), "f32")
+    write_folder(tmp_path, config, tensors)
+    assert same("deepseek-v3", tmp_path, native)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "kimi_k2", "llama4"])
+def test_fp8_blocks_are_refused_by_name(model_type: str) -> None:
+    config = {"model_type": model_type, "quantization_config": {"quant_method": "fp8"}}
+    with pytest.raises(CheckpointError, match=rf"of 'fp8' is not supported yet for {model_type}"):
+        family(config)
+
+
+def test_what_files_of_llama4_leave_out() -> None:
+    """Maverick has 128 experts and no head norms; a window of 0 is another model."""
+    meta = metadata(read_json(MODELS / "llama4-scout" / "config.json")) | {"llama4.vocab_size": 9}
+    for experts, norm in ((16, "unit"), (128, "")):
+        config = gguf_config.hf_config(meta | {"llama4.expert_count": experts}, {}, "m.gguf")
+        layers = family(config).spec(config).layers
+        assert [x.qk_norm for x in layers] == [norm, norm, norm, ""]
+        assert [x.kv.chunk for x in layers] == [8192, 8192, 8192, 0]
+    with pytest.raises(CheckpointError, match=r"llama4.attention.sliding_window = 0; chunked"):
+        gguf_config.hf_config(meta | {"llama4.attention.sliding_window": 0}, {}, "m.gguf")
 
 
 def test_deepseek_files_from_before_the_matrices_were_parted(native: Ops, tmp_path: Path) -> None:

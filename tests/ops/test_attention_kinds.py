@@ -32,6 +32,7 @@ class Kind:
     window: int = 0
     softcap: float = 0.0
     sinks: F32 | None = None
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Case:
         self, ops: Ops, kv: KVLayer, chunks: list[tuple[int, int]], kind: Kind, scale: float = 0.3
     ) -> F32:
         batch = self.pages.step(chunks)
-        out = ops.attend(self.rows(chunks), kv, batch, scale, kind.window, kind.softcap, kind.sinks)
+        how = kind.window, kind.softcap, kind.sinks, kind.chunk
+        out = ops.attend(self.rows(chunks), kv, batch, scale, *how)
         assert np.isfinite(out).all()
         return out
 
@@ -103,7 +105,11 @@ def test_windows_of_every_size(native: Make, dtype: str, block: int) -> None:
         got = some.attend(mine, kv, chunks, Kind(window))
         want = some.attend(truth, reference, chunks, Kind(window))
         assert np.abs(got - want).max() <= some.bound(dtype)
+        got = some.attend(mine, kv, chunks, Kind(chunk=window))
+        want = some.attend(truth, reference, chunks, Kind(chunk=window))
+        assert np.abs(got - want).max() <= some.bound(dtype)
     everything = some.attend(mine, kv, chunks, Kind())
+    assert (some.attend(mine, kv, chunks, Kind(chunk=700)) == everything).all()
     assert (some.attend(mine, kv, chunks, Kind(5000)) == everything).all()
     assert (some.attend(mine, kv, chunks, Kind(700)) == everything).all()
 
@@ -164,7 +170,8 @@ def cases(draw: st.DrawFn) -> tuple[Case, Kind, str]:
     some = case(group, share, contexts, block, draw(st.integers(0, 99)))
     window = draw(st.one_of(st.sampled_from((0, *WINDOWS)), st.integers(1, 300)))
     sinks = normal(np.random.default_rng(1), some.heads) * 4 if draw(st.booleans()) else None
-    kind = Kind(window, draw(st.sampled_from([0.0, 0.7, 30.0])), sinks)
+    chunk = draw(st.one_of(st.just(0), st.sampled_from(WINDOWS), st.integers(1, 300)))
+    kind = Kind(window, draw(st.sampled_from([0.0, 0.7, 30.0])), sinks, chunk)
     return some, kind, draw(st.sampled_from(DTYPES))
 
 
@@ -211,6 +218,21 @@ def test_a_long_windowed_decode_alone_or_in_company(native: Make, window: int, d
             assert (some.attend(ops, kv, alone, Kind(window)) == together[s]).all()
         results.append(together)
     assert all((other == results[0]).all() for other in results)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "pairs"])
+@pytest.mark.parametrize("chunk", [3, 64, 600])
+def test_a_token_sees_its_own_chunk(native: Make, chunk: int, dtype: str) -> None:
+    """The chunk alone, laid at the same places of a context, gives the same bits."""
+    some = case(KVGroup(1, 16, 16), 4, (1300,))
+    for threads in (1, 3):
+        ops = native(mode(dtype), threads)
+        kv = some.store(ops, dtype)
+        rows = [(1, 1), (chunk - 1, 1), (chunk, 1), (1299, 1)]
+        for start, count in rows:
+            got = some.attend(ops, kv, [(start, count)], Kind(chunk=chunk))
+            own = Kind(window=start % chunk + 1)
+            assert (got == some.attend(ops, kv, [(start, count)], own)).all()
 
 
 @pytest.mark.parametrize("dtype", ["f16", "pairs"])
@@ -354,6 +376,7 @@ def refused(some: Case, ops: Ops, **change: object) -> None:
 def test_refusals() -> None:
     some, ops = case(KVGroup(1, 8, 8), 2, (20,)), CpuOps(1, BEST)
     refused(some, ops, window=-1)
+    refused(some, ops, chunk=-1)
     refused(some, ops, softcap=-1.0)
     refused(some, ops, softcap=float("inf"))
     refused(some, ops, softcap=float("nan"))

@@ -128,6 +128,19 @@ def test_add_and_take(ops: CpuOps, shape: tuple[int, int]) -> None:
     assert ops.take(x, picked[:0]).shape == (0, shape[1])
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (4, 2, 24), (0, 8)])
+def test_rows_are_scaled_each_by_its_own(
+    ops: CpuOps, true: ReferenceOps, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(3)
+    x, by = rng.standard_normal(shape, np.float32), rng.standard_normal(shape[0], np.float32)
+    want = np.stack([row * factor for row, factor in zip(x, by, strict=True)]) if len(x) else x
+    again = x.copy()
+    ops.scale_rows(x, by)
+    true.scale_rows(again, by)
+    assert x.dtype == np.float32 and (x == want).all() and (again == want).all()
+
+
 def test_activate_refuses_an_unknown_kind(ops: CpuOps) -> None:
     with pytest.raises(ConfigError, match=r"swiglu_clamped.*silu, gelu, gelu_tanh, relu"):
         ops.activate(rows((1, 4)), "swiglu_clamped")

@@ -32,6 +32,8 @@ SPECS = [
     RouteSpec(32, 4, "chosen"),
     RouteSpec(8, 2, "chosen"),
     RouteSpec(256, 8, "sigmoid", normalise=True, scale=2.5, groups=8, kept=4),
+    RouteSpec(256, 8, "sigmoid", normalise=True, scale=2.5, groups=8, kept=4, judges=2),
+    RouteSpec(12, 3, "sigmoid", groups=4, kept=2, judges=3),
     RouteSpec(160, 6, "softmax", scale=16.0, groups=8, kept=3),
     RouteSpec(16, 1, "sigmoid"),
     RouteSpec(3, 3, "softmax"),

@@ -14,8 +14,8 @@ import numpy as np
 from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
 from flyweight.ops.stack import Mixing
-from flyweight.spec import LayerSpec
-from flyweight.wire import F32, Batch
+from flyweight.spec import LayerSpec, TemperSpec
+from flyweight.wire import F32, I32, Batch
 
 
 class Mixer(Protocol):
@@ -48,13 +48,15 @@ class Attention:
         if self.centred is not None:
             ops.layer_norm_heads(qkv, self.centred, self.eps)
         q = ops.rope_store(qkv, kv, batch, rope, self.norms)  # [T, Hq, D]
-        mixed = ops.attend(
-            q, kv, batch, self.scale, layer.kv.window, layer.softcap, self.sinks
-        )  # [T, Hq*D]
+        if layer.temper is not None:
+            ops.scale_rows(q, warmth(layer.temper, batch.positions))
+        seen = layer.kv.window, layer.softcap, self.sinks, layer.kv.chunk
+        mixed = ops.attend(q, kv, batch, self.scale, *seen)  # [T, Hq*D]
         return self.comm.all_reduce(self.out(mixed, batch))
 
     def recipe(self) -> Mixing | None:
-        if self.comm.size > 1 or self.centred is not None:
+        special = self.centred is not None or self.layer.temper is not None
+        if self.comm.size > 1 or special:
             return None
         layer, qkv, out = self.layer, self.qkv.weight, self.out.weight
         return Mixing(
@@ -108,6 +110,12 @@ class LatentAttention:
         return self.ops.norm(self.q_down(x, batch), self.q_norm, self.eps)
 
 
+def warmth(temper: TemperSpec, positions: I32) -> F32:
+    """What queries at these positions are multiplied by: [T]."""
+    passed = np.floor((positions.astype(np.float64) + 1) / temper.every)
+    return (1 + temper.scale * np.log1p(passed)).astype(np.float32)
+
+
 def made(parts: Parts, i: int) -> Mixer:
     """The attention block of layer i."""
     layer, eps, at = parts.spec.layers[i], parts.spec.norm.eps, f"layers.{i}."
@@ -127,12 +135,15 @@ def made(parts: Parts, i: int) -> Mixer:
             [weights[f"{at}v_up.{h}"] for h in heads],
             parts.linear(at + "out"),
             scale,
-            eps,
+            layer.latent.eps,
         )
     norms = centred = None
     if layer.qk_norm == "centred":
         centred = np.concatenate([weights[at + "q_norm"], weights[at + "k_norm"]])
         centred = centred.reshape(-1, layer.head)
+    elif layer.qk_norm == "unit":
+        ones = np.ones(layer.head, np.float32)
+        norms = HeadNorm(ones, ones, eps)
     elif layer.qk_norm:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
     qkv, out = parts.linear(at + "qkv"), parts.linear(at + "out")

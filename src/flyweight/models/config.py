@@ -85,6 +85,22 @@ def refuse(config: Config, key: str, *usual: object) -> None:
         )
 
 
+def text_part(config: Config) -> Config:
+    """The text model's part of a config for text and images, or the config itself."""
+    text = config.get("text_config", config)
+    if not isinstance(text, dict):
+        raise CheckpointError(f"config: text_config = {shown(text)} is not an object")
+    return text
+
+
+def switched_layers(config: Config, key: str, usual: list[bool]) -> list[bool]:
+    """True or false for every layer: a list of 1 and 0; where it is empty or missing, `usual`."""
+    value = config.get(key) or usual
+    if not isinstance(value, list) or len(value) != len(usual):
+        raise CheckpointError(f"config: {key} = {shown(value)}; a list of {len(usual)} is needed")
+    return [bool(entry) for entry in value]
+
+
 def chosen_layers(config: Config, key: str, usual: list[str]) -> list[str]:
     """A word for every layer, such as layer_types: full_attention or sliding_attention."""
     value = config.get(key)

@@ -27,6 +27,13 @@ CHOOSING = {"greedy": "", "group_limited_greedy": "groups"}
 
 def spec(config: Config) -> ModelSpec:
     """A `DeepseekV2ForCausalLM` config.json."""
+    return latent_decoder(config, "deepseek_v2", _mixture(config))
+
+
+def latent_decoder(config: Config, family: str, moe: MoeSpec) -> ModelSpec:
+    """A decoder with latent attention, and the mixture after its first layers."""
+    refuse(config, "moe_layer_freq", 1)
+    refuse(config, "attention_bias", False)
     latent = LatentSpec(
         rank=integer(config, "kv_lora_rank", 512),
         rope=integer(config, "qk_rope_head_dim", 64),
@@ -35,9 +42,9 @@ def spec(config: Config) -> ModelSpec:
         q_rank=integer(config, "q_lora_rank") if config.get("q_lora_rank") else 0,
     )
     head = latent.rope + latent.plain
-    found = gated_decoder({**config, "head_dim": head}, "deepseek_v2")
+    found = gated_decoder({**config, "head_dim": head}, family)
     rope = rope_spec(config, latent.rope)
-    moe, first = _mixture(config), integer(config, "first_k_dense_replace", 0, least=0)
+    first = integer(config, "first_k_dense_replace", 0, least=0)
     width = latent.rank + latent.rope
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
@@ -59,19 +66,23 @@ def _scale(config: Config, head: int) -> float:
 
 def _mixture(config: Config) -> MoeSpec:
     refuse(config, "scoring_func", "softmax")
-    refuse(config, "moe_layer_freq", 1)
     count, top = integer(config, "n_routed_experts", 64), integer(config, "num_experts_per_tok", 6)
     inner = integer(config, "moe_intermediate_size", 1408)
     grouped = known(config, "topk_method", CHOOSING, "greedy")
     groups = integer(config, "n_group", 1) if grouped else 1
     kept = integer(config, "topk_group", 1) if grouped else 1
-    if top > count // groups * kept or count % groups or kept > groups:
-        raise CheckpointError(
-            f"config: {top} of {count} experts cannot be chosen from {kept} of {groups} groups"
-        )
+    judge_groups(count, top, groups, kept)
     scale = real(config, "routed_scaling_factor", 1.0)
     route = RouteSpec(count, top, "softmax", flag(config, "norm_topk_prob"), scale, groups, kept)
     return MoeSpec(route, inner, inner * integer(config, "n_shared_experts", 2))
+
+
+def judge_groups(count: int, top: int, groups: int, kept: int) -> None:
+    """`CheckpointError` where the kept groups do not hold the experts to be chosen."""
+    if count % groups or kept > groups or top > count // groups * kept:
+        raise CheckpointError(
+            f"config: {top} of {count} experts cannot be chosen from {kept} of {groups} groups"
+        )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, Ops, Weights
 from flyweight.ops.stack import Feeding
 from flyweight.spec import MoeSpec
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32, I32, Batch
 
 
 class FeedForward(Protocol):
@@ -54,6 +56,7 @@ class Mixture:
     comm: Comm
     moe: MoeSpec
     router: Weights
+    choice_bias: F32 | None
     up: Sequence[Weights]
     down: Sequence[Weights]
     act: str
@@ -62,13 +65,29 @@ class Mixture:
 
     def __call__(self, x: F32, batch: Batch) -> F32:
         ops = self.ops
-        ids, weights = ops.route(ops.linear(x, self.router), self.moe.route)
-        out = self.comm.all_reduce(ops.experts(x, ids, weights, self.up, self.down, self.act))
+        ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.choice_bias)
+        out = self.comm.all_reduce(self._mixed(x, ids, weights))
         if self.shared is not None:
             always = self.shared(x, batch)
             if self.shared_gate is not None:
                 ops.gate(always, ops.linear(x, self.shared_gate))
             ops.add(always, out)
+        return out
+
+    def _mixed(self, x: F32, ids: I32, weights: F32) -> F32:
+        """The sum of what the chosen experts say."""
+        ops, matrices = self.ops, (self.up, self.down, self.act)
+        if not self.moe.before:
+            return ops.experts(x, ids, weights, *matrices)
+        out, once = None, np.ones((len(x), 1), np.float32)
+        for j in range(ids.shape[1]):  # each expert's input has a weight of its own
+            given = ops.concat((x,))
+            ops.scale_rows(given, np.ascontiguousarray(weights[:, j]))
+            said = ops.experts(given, ids[:, j : j + 1], once, *matrices)
+            if out is not None:
+                ops.add(out, said)
+            out = said
+        assert out is not None, "a mixture without experts"
         return out
 
     def recipe(self) -> None:
@@ -92,6 +111,7 @@ def made(parts: Parts, i: int) -> FeedForward:
         comm,
         layer.moe,
         weights[at + "router"],
+        weights.get(at + "choice_bias"),
         [weights[f"{at}up.{e}"] for e in experts],
         [weights[f"{at}down.{e}"] for e in experts],
         layer.act,

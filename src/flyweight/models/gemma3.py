@@ -5,13 +5,11 @@ rope base of their own to each that sees everything.  Of the models that see pic
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flyweight.errors import CheckpointError
 from flyweight.models import gemma2
-from flyweight.models.config import Config, filled, integer, real
+from flyweight.models.config import Config, filled, integer, real, text_part
 from flyweight.models.plans import decoder_plan, each, layer_kinds, sliding
 from flyweight.models.rope import rope_spec
 from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
-from flyweight.untrusted import shown
 
 # Where the text model lies in the checkpoints that see images too, by who saved them
 WRAPPED = ("language_model.model.", "model.language_model.")
@@ -28,10 +26,7 @@ def spec(config: Config) -> ModelSpec:
     """A `Gemma3ForCausalLM` (text) config.json, as transformers 4 and 5 write it, or that of a
     model with images, whose text part is read.
     """
-    text = config.get("text_config", config)
-    if not isinstance(text, dict):
-        raise CheckpointError(f"config: text_config = {shown(text)} is not an object")
-    return _text(text)
+    return _text(text_part(config))
 
 
 def _text(config: Config) -> ModelSpec:

@@ -6,7 +6,7 @@ Invariant: slot `up.{e}` is expert e's gate and up, `down.{e}` its way back.
 
 from dataclasses import dataclass
 
-from flyweight.models.plans import linear
+from flyweight.models.plans import linear, vector
 from flyweight.spec import Files, LayerSpec, SlotPlan, Source
 
 
@@ -21,6 +21,7 @@ class MoeNames:
     down: str = "down_proj"
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
+    choice: str = "mlp.gate.e_score_correction_bias"
 
 
 STACKED = MoeNames()  # what weights/gguf_names.py calls them, whatever the family
@@ -44,6 +45,8 @@ class Experts:
         moe, count = layer.moe, layer.moe.route.experts
         router = ((src + names.router, count),)
         slots = [linear(at + "router", self.hidden, router, biased=moe.bias)]
+        if moe.route.corrected:
+            slots.append(vector(at + "choice_bias", src + names.choice, count))
         for e in range(count):
             up = self._expert(src, e, (names.gate, names.up), (moe.inner, self.hidden), layer)
             down = self._expert(src, e, (names.down,), (self.hidden, moe.inner), layer)

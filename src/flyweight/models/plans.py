@@ -269,7 +269,7 @@ class _Plan:
             qkv = replace(qkv, sources=(*turned, *sources[2:]))
         out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias, shard=1)
         slots = [qkv, out]
-        if layer.qk_norm:
+        if layer.qk_norm not in ("", "unit"):
             for name, module, size in (("q_norm", n.q_norm, q), ("k_norm", n.k_norm, kv)):
                 wide = layer.head if layer.qk_norm == "head" else size
                 slot = vector(at + name, f"{src}{module}.weight", wide, self.plus)

@@ -219,11 +219,13 @@ class Ops(Protocol):
         window: int = 0,
         softcap: float = 0.0,
         sinks: F32 | None = None,
+        chunk: int = 0,
     ) -> F32:
         """[T,Hq,Dk] -> [T,Hq*Dv]; causal by position, any mix of prefill chunks and decodes; reads
         K/V only from `kv`.  `window` n sees the last n positions, the token's own among them, 0
-        all; `softcap` c turns a score s into c*tanh(s/c); `sinks` [Hq] are scores that join the
-        softmax and bring no value (gpt-oss).
+        all; `chunk` n sees none before p - p % n, p the token's position (Llama 4); `softcap` c
+        turns a score s into c*tanh(s/c); `sinks` [Hq] are scores that join the softmax and bring no
+        value (gpt-oss).
         """
         ...
 
@@ -244,6 +246,10 @@ class Ops(Protocol):
 
     def scale(self, x: F32, by: float) -> None:
         """x *= by in place: [T,H]."""
+        ...
+
+    def scale_rows(self, x: F32, by: F32) -> None:
+        """x *= by in place, a number a row: [T,...], [T]."""
         ...
 
     def softcap(self, x: F32, cap: float) -> None:

@@ -211,6 +211,7 @@ class ReferenceOps:
         window: int = 0,
         softcap: float = 0.0,
         sinks: F32 | None = None,
+        chunk: int = 0,
     ) -> F32:
         assert isinstance(kv, ReferenceKV) and kv.group.kind == "full" and batch.ancestors is None
         q = from_bf16_bits(bf16_bits(q)) if kv.paired else q
@@ -222,6 +223,7 @@ class ReferenceOps:
             for t in range(batch.starts[s], batch.starts[s + 1]):
                 seen = batch.positions[t] + 1
                 first = max(0, seen - window) if window else 0
+                first = max(first, batch.positions[t] // chunk * chunk) if chunk else first
                 own = k[first:seen], v[first:seen]
                 out[t] = _attend_one(q[t], *own, scale, softcap, sinks)
         return out
@@ -241,6 +243,9 @@ class ReferenceOps:
 
     def scale(self, x: F32, by: float) -> None:
         x *= np.float32(by)
+
+    def scale_rows(self, x: F32, by: F32) -> None:
+        x *= by.reshape(-1, *[1] * (x.ndim - 1))
 
     def softcap(self, x: F32, cap: float) -> None:
         x[:] = cap * np.tanh(x.astype(np.float64) / cap)

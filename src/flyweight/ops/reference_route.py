@@ -38,7 +38,9 @@ def _softmax(x: Array) -> Array:
 def _best_groups(scores: Array, spec: RouteSpec) -> Array:
     """Scores with the experts of all but the best `kept` groups out of the running."""
     grouped = scores.reshape(len(scores), spec.groups, spec.experts // spec.groups)
-    order = np.argsort(-grouped.max(axis=2), axis=1, kind="stable")
+    best = -np.sort(-grouped, axis=2)[:, :, : spec.judges]
+    worth = np.where(np.isnan(grouped).any(axis=2), np.nan, best.sum(axis=2))
+    order = np.argsort(-worth, axis=1, kind="stable")
     kept = np.zeros(order.shape, bool)
     np.put_along_axis(kept, order[:, : spec.kept], True, axis=1)
     return np.where(kept[:, :, None], grouped, -np.inf).reshape(scores.shape)

@@ -63,7 +63,11 @@ def _feedforward(hidden: int, layer: LayerSpec) -> int:
     gate_up, act, and what a shared expert says.
     """
     moe, before = layer.moe, 3 * hidden + layer.heads * layer.head
-    return before + 3 * layer.inner if moe is None else before + hidden + 3 * moe.shared
+    if moe is None:
+        return before + 3 * layer.inner
+    # where weights come first: an expert's input, and the sum of the experts before it
+    given = hidden * min(2, moe.route.top) if moe.before else 0
+    return before + max(given, hidden + 3 * moe.shared)
 
 
 def _stack(hidden: int, layers: Collection[LayerSpec]) -> int:

@@ -31,13 +31,15 @@ WHOLES = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "expert_shared_count": "n_shared_experts",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
     "attention.kv_lora_rank": "kv_lora_rank",
     "attention.q_lora_rank": "q_lora_rank",
 }
 FLAGS = {"use_parallel_residual": "use_parallel_residual", "expert_weights_norm": "norm_topk_prob"}
 MOST_LAYERS = 65536  # what is said of each must not size memory; families allow fewer
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-SOFTMAX = (0, 1, 3)  # not said, of all experts, of the chosen ones; DeepSeek-V3 has 2
+SOFTMAX, SIGMOID = (0, 1, 3), 2  # not said, of all experts, of the chosen ones
+GROUPED = 256, 8, 4  # DeepSeek-V3: experts, groups, groups kept; its first files say no groups
 NO_PATTERN = {"gemma3_text": {"sliding_window_pattern": 1}}  # then every layer sees everything
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon")
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled anew
@@ -81,6 +83,8 @@ def hf_config(
     if name in LARGEST_GEMMAS:
         largest = config["num_hidden_layers"] == LARGEST_GEMMAS[name]
         config["query_pre_attn_scalar"] = hidden // heads if largest else config["head_dim"]
+    if name == "llama4":
+        config |= _llama4(keys)
     return {arch.renamed.get(key, key): value for key, value in config.items()}
 
 
@@ -187,20 +191,41 @@ def _experts(keys: _Keys, name: str) -> dict[str, Any]:
     count = keys.get("expert_count")
     if not count:
         return {}
-    gating = keys.get("expert_gating_func")
-    if gating not in (None, *SOFTMAX):
-        raise keys.fail("expert_gating_func", gating, "only softmax is supported, 1 or 3")
+    sigmoid = _sigmoid(keys, name)
     found: dict[str, Any] = dict.fromkeys(EXPERT_COUNTS, keys.whole("expert_count"))
     if name == "llama":
         found["model_type"] = "mixtral"
-    groups = keys.get("expert_group_count")
+    groups, method = keys.get("expert_group_count"), "group_limited_greedy"
+    if sigmoid and name == "deepseek2":
+        method = "noaux_tc"
+        found |= {"model_type": "deepseek_v3", "n_group": 1, "topk_group": 1}
+        if groups is None and count == GROUPED[0]:
+            found |= {"n_group": GROUPED[1], "topk_group": GROUPED[2]}
     if groups is not None and groups != 1:
         found |= {
-            "topk_method": "group_limited_greedy",
+            "topk_method": method,
             "n_group": keys.whole("expert_group_count"),
             "topk_group": keys.whole("expert_group_used_count"),
         }
     return found
+
+
+def _sigmoid(keys: _Keys, name: str) -> bool:
+    """Whether the router scores every expert by itself."""
+    gating = keys.get("expert_gating_func")
+    allowed = (None, *SOFTMAX, SIGMOID) if name == "deepseek2" else (None, *SOFTMAX)
+    if gating not in allowed:
+        more = f", or sigmoid, {SIGMOID}" if name == "deepseek2" else ""
+        raise keys.fail("expert_gating_func", gating, f"only softmax is supported, 1 or 3{more}")
+    return gating == SIGMOID
+
+
+def _llama4(keys: _Keys) -> dict[str, Any]:
+    """What files of Llama 4 leave out: Maverick, the one of 128 experts, has no head norms."""
+    if keys.get("attention.sliding_window") == 0:
+        allowed = "chunked attention is needed, without this key"
+        raise keys.fail("attention.sliding_window", 0, allowed)
+    return {"use_qk_norm": keys.get("expert_count") != 128}
 
 
 def _windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ EXPERTS = {  # models/mixture.py's STACKED
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
 }
 AROUND = GATED | {  # norms before and after each block
     "post_attention_norm": "post_attention_layernorm",
@@ -56,7 +57,7 @@ LATENT = {
     "attn_v_b": "self_attn.v_b_proj",
 }
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
-BARE = ("attn_sinks",)  # published without ".weight"
+BARE = ("attn_sinks", "exp_probs_b")  # published without ".weight" or ".bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,16 @@ class Architecture:
 
 ARCHITECTURES = {
     "llama": Architecture("llama", GATED | EXPERTS),
+    "llama4": Architecture(
+        "llama4_text",
+        ATTENTION
+        | EXPERTS
+        | {f"ffn_{name}": f"feed_forward.{name}_proj" for name in ("gate", "up", "down")},
+        renamed={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+        },
+    ),
     "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture("qwen2_moe", GATED | EXPERTS),
     "qwen3": Architecture("qwen3"),

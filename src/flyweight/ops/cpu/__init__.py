@@ -174,6 +174,9 @@ class CpuOps:
     def scale(self, x: F32, by: float) -> None:
         _native.scale(self._pool, x, by)
 
+    def scale_rows(self, x: F32, by: F32) -> None:
+        np.multiply(x, by.reshape(-1, *[1] * (x.ndim - 1)), out=x)
+
     def softcap(self, x: F32, cap: float) -> None:
         _native.softcap(self._pool, x, cap)
 
@@ -218,8 +221,9 @@ class CpuOps:
         window: int = 0,
         softcap: float = 0.0,
         sinks: F32 | None = None,
+        chunk: int = 0,
     ) -> F32:
-        return self._attention.attend(q, kv, batch, scale, window, softcap, sinks)
+        return self._attention.attend(q, kv, batch, scale, window, softcap, sinks, chunk)
 
     def stack(self, layers: Sequence[Layer]) -> CpuStack:
         return CpuStack(self._pool, self._gemm, self._attention, layers)

@@ -105,13 +105,14 @@ class Attention:
         window: int = 0,
         softcap: float = 0.0,
         sinks: F32 | None = None,
+        chunk: int = 0,
     ) -> F32:
         """[T,Hq,Dk] -> [T,Hq*Dv]."""
         assert isinstance(kv, CpuKV)
         assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
         args = self._pool, self.scratch, _float32(q), kv.native
-        scoring = scale, window, softcap, None if sinks is None else _float32(sinks)
+        scoring = scale, (window, chunk), softcap, None if sinks is None else _float32(sinks)
         out: F32 = _native.attend(*args, *where, scoring)
         return out
 

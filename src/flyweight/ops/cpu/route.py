@@ -10,5 +10,6 @@ from flyweight.wire import F32, I32
 
 def route(pool: _native.Pool, logits: F32, spec: RouteSpec, bias: F32 | None) -> tuple[I32, F32]:
     scoring = _native.Scoring[spec.scoring]
-    rule = (spec.top, scoring, spec.normalise, spec.scale, spec.groups, spec.kept)
+    groups = spec.groups, spec.kept, spec.judges
+    rule = (spec.top, scoring, spec.normalise, spec.scale, *groups)
     return _native.route(pool, logits, bias, rule)
