@@ -35,7 +35,7 @@ from flyweight.sampling.grammar import Compiler, Vocabulary, compiler_nbytes
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
-from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
+from flyweight.weights.checkpoint import Checkpoint, format_of, open_checkpoint
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import load, slot_kinds
@@ -109,7 +109,7 @@ def find(settings: Settings, tell: Notify | None = None) -> Path:
     Raises `ConfigError` where its files are not of the kind asked for.
     """
     path = _found(settings, tell or Silent())
-    kind = "gguf" if path.suffix == ".gguf" else "safetensors"
+    kind = format_of(path)
     if settings.load_format not in ("auto", kind):
         raise ConfigError(
             f"load_format = {settings.load_format!r}, and {path.name} holds {kind}; leave it (or "
@@ -129,8 +129,8 @@ def _found(settings: Settings, tell: Notify) -> Path:
     if name is None:
         raise CheckpointError(
             f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
-            "a directory with config.json and *.safetensors, a name on the Hugging Face Hub "
-            f"(org/name), or {DEFAULT_MODEL!r}"
+            "a directory with config.json and *.safetensors or pytorch_model.bin, a name on the "
+            f"Hugging Face Hub (org/name), or {DEFAULT_MODEL!r}"
         )
     return fetch(name, settings, tell)
 
@@ -172,7 +172,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     with _named(path):
         if path.suffix == ".gguf":
             return load_tokenizer(read_gguf(path).metadata)
-        return load_tokenizer(path.parent if path.suffix == ".safetensors" else path)
+        return load_tokenizer(path.parent if path.suffix in (".safetensors", ".bin") else path)
 
 
 def backend(settings: Settings, cores: int) -> Ops:

@@ -19,7 +19,7 @@ CHOICES = {
     "activations": ("int8", "bf16", "f32"),
     "kv_cache_dtype": ("auto", "f16", "bf16", "f32"),
     "backend": ("cpu", "reference"),
-    "load_format": ("auto", "gguf", "safetensors"),
+    "load_format": ("auto", "gguf", "safetensors", "pt"),
 }
 KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for

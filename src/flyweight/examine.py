@@ -189,7 +189,7 @@ class Examination:
         """Where the words are, even in files that cannot be opened as a model."""
         if self.checkpoint is not None:
             return self.checkpoint.tokenizer_source
-        if self.path.is_dir() or self.path.suffix == ".safetensors":
+        if self.path.is_dir() or self.path.suffix in (".safetensors", ".bin"):
             return self.path if self.path.is_dir() else self.path.parent
         file = read_gguf(self.path, [])
         file.file.close()

@@ -149,7 +149,8 @@ def beside(name: str, shape: tuple[int, ...]) -> dict:
 
 def pickled(path: Path) -> Path:
     folder = tiny_folder(path)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02cposix\nsystem\nX\x02\0\0\0id\x85R.")
     return folder
 
 
@@ -182,8 +183,8 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "nothing there": (lambda p: p / "no" / "model", ("is not a file or directory", "'stories'")),
     "an empty folder": (empty, ("no model here; looked for a .gguf file",)),
     "no config.json": (bare, ("config.json: missing",)),
-    "a pickle in a folder": (pickled, ("pytorch_model.bin", "can run any code")),
-    "a pickle": (lambda p: pickled(p) / "pytorch_model.bin", ("can run any code",)),
+    "a pickle in a folder": (pickled, ("pytorch_model.bin", "it names 'posix.system', which")),
+    "a pickle": (lambda p: pickled(p) / "pytorch_model.bin", ("it names 'posix.system', which",)),
     "not a model": (lambda p: gguf(p, b"hello" * 99), ("GGUF",)),
     "an empty file": (lambda p: gguf(p, b""), ("empty",)),
     "GGUF cut in its header": (

@@ -14,7 +14,8 @@ import pytest
 from filewriters import encode, write_gguf
 from flyweight.build import ASSETS
 from hub_server import Repo, digest
-from tiny_model import tiny_folder
+from tiny_model import tiny_folder, tiny_tensors
+from torchwriter import torch_bytes
 
 GREEDY = ("--temperature", "0", "-n", "8", "--ignore-eos")
 STORIES = (ASSETS / "stories.gguf").read_bytes()
@@ -159,19 +160,43 @@ def test_a_bar_at_a_terminal(client, hub) -> None:
 # --- what is not ---
 
 
-def test_pickles_are_not_fetched(client, hub, words) -> None:
-    pickled = {k: v for k, v in words.items() if not k.endswith(".safetensors")}
-    hub.repos["tiny/old"] = Repo(pickled | STRANGERS)
-    says = ("'pytorch_model.bin' is all there is", "any code", "GGUF")
-    refused(client("run", "tiny/old", "hi"), *says)
-    refused(client("run", "tiny/old:pytorch_model.bin", "hi"), "pickle")
+def test_pytorchs_file_is_fetched_where_there_is_nothing_else(client, hub, words, folder) -> None:
+    """Where there are safetensors it is not: test_a_model_runs_by_its_name."""
+    old = {k: v for k, v in words.items() if not k.endswith(".safetensors")}
+    hub.repos["tiny/old"] = Repo(
+        old | STRANGERS | {"pytorch_model.bin": torch_bytes(tiny_tensors())}
+    )
+    local = client("run", folder, "hello there", *GREEDY)
+    got = client("run", "tiny/old", "hello there", *GREEDY)
+    assert got.code == 0 and got.out == local.out, got.err
+    assert "tiny/old: pytorch_model.bin of " in got.err
+    assert sorted(set(hub.bodies())) == sorted([*old, "pytorch_model.bin"])
+    hub.asked.clear()
+    assert client("run", "tiny/old", "hello there", *GREEDY).out == local.out and not hub.asked
+    listed = client("models").out
+    assert "tiny/old " in listed and "pytorch_model.bin" in listed
+
+
+def test_a_pickle_that_would_run_code_is_refused(client, hub, words) -> None:
+    old = {k: v for k, v in words.items() if not k.endswith(".safetensors")}
+    call = b"\x80\x02cposix\nsystem\nX\x0e\0\0\0touch /tmp/fooR."
+    hub.repos["tiny/bad"] = Repo(old | {"pytorch_model.bin": call})
+    refused(client("run", "tiny/bad", "hi"), "pytorch_model.bin: at byte", "'posix.system'")
+
+
+def test_other_pickles_are_not_fetched(client, hub, words) -> None:
+    old = {k: v for k, v in words.items() if not k.endswith(".safetensors")}
+    hub.repos["tiny/pt"] = Repo(old | {"model.pt": bytes(100)})
+    says = ("'model.pt' is all there is", "it is not read", "GGUF")
+    refused(client("run", "tiny/pt", "hi"), *says)
+    refused(client("run", "tiny/pt:model.pt", "hi"), "it is not read")
     assert hub.bodies() == []
 
 
 def test_what_we_do_not_run_is_refused_before_its_weights(client, hub, words) -> None:
     config = json.dumps({"model_type": "lama"}).encode()
     hub.repos["tiny/other"] = Repo(words | {"config.json": config})
-    refused(client("pull", "tiny/other"), "tiny/other: ", "model_type = 'lama'", "'llama'")
+    refused(client("pull", "tiny/other"), "tiny/other: ", "model_type = 'lama'", "known: ")
     hub.repos["tiny/both"] = Repo(words | {"config.json": config, "x-Q8_0.gguf": STORIES})
     got = client("pull", "tiny/both")
     assert got.out.endswith("/x-Q8_0.gguf\n") and "not for us: model_type = 'lama'" in got.err
@@ -188,7 +213,7 @@ REFUSALS: dict[str, tuple[Repo | None, tuple[str, ...]]] = {
     "private": (Repo({}, refused=401), ("(401)", "if it is private, set HF_TOKEN")),
     "forbidden": (Repo({}, refused=403), ("(403)", "set HF_TOKEN")),
     "gated": (GATED, ("is gated (403)", "accept its terms at http://127.0.0.1")),
-    "nothing": (Repo({"README.md": b""}), ("neither safetensors with a config.json nor GGUF",)),
+    "nothing": (Repo({"README.md": b""}), ("has no config.json with safetensors or",)),
     "ambiguous": (
         Repo({"a-Q4_0.gguf": b"x", "b-Q4_0.gguf": b"y"}),
         ("which of its files? it has a-Q4_0.gguf, b-Q4_0.gguf",),

@@ -150,7 +150,7 @@ def test_refusals_by_file_say_why(name: str, tmp_path: Path) -> None:
         open_checkpoint(tmp_path / name)
 
 
-PICKLES = ("pytorch_model.bin", "consolidated.00.pth", "model.pt", "epoch=3.ckpt", "weights.pkl")
+PICKLES = ("consolidated.00.pth", "model.pt", "epoch=3.ckpt", "weights.pkl")
 
 
 @pytest.mark.parametrize("name", PICKLES)
@@ -164,7 +164,7 @@ def test_pickles_are_refused_with_the_reason_and_the_way_out(
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(folder / name if by == "file" else folder)
     message = str(error.value)
-    assert message.startswith(f"{folder / name}: a pickle, which can run any code")
+    assert message.startswith(f"{folder / name}: a pickle in an unknown form, and reading one can")
     command = shlex.split(message.partition("convert it: ")[2])
     assert command[:2] == ["python", "-c"] and command[3:] == [str(folder), f"{folder}-safetensors"]
     compile(command[2], "command", "exec")
@@ -173,7 +173,8 @@ def test_pickles_are_refused_with_the_reason_and_the_way_out(
 
 FOLDERS = {
     (): "no model here; looked for",
-    ("config.json", "pytorch_model.bin"): "pickle",
+    ("config.json", "pytorch_model.bin"): "neither a zip archive nor the pickles",
+    ("config.json", "training_args.bin"): "a pickle in an unknown form",
     ("a.gguf",): "name one, such as .*a.gguf",
     ("model.safetensors",): "config.json: missing",
     ("config.json", "a.safetensors", "b.safetensors"): "found a.safetensors, b.safetensors",
@@ -242,7 +243,7 @@ def test_gguf_speaks_the_config_vocabulary(tmp_path: Path) -> None:
         "sliding_window": None,
     }  # fmt: skip
     expected |= dict.fromkeys(("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"), 1e-5)
-    biases = ("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias", "mlp_bias")
+    biases = ("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias", "mlp_bias", "qk_layernorm")
     expected |= dict.fromkeys(biases, False)
     assert checkpoint.config == expected
     assert checkpoint.eos_ids == (2, 5) and checkpoint.converted
@@ -273,7 +274,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "no architecture": ({"general.architecture": None}, "general.architecture is missing"),
     "architecture unknown": (
         {"general.architecture": "lama"},
-        "'lama' is not supported; known: llama, qwen2, .*llama",
+        "'lama' is not supported; known: llama, qwen2, ",
     ),
     "architecture a number": ({"general.architecture": 3}, "not supported"),
     "no context length": ({"llama.context_length": None}, "llama.context_length is missing"),

@@ -19,7 +19,7 @@ FUZZ = Path(__file__).parents[2] / "fuzz"
 
 
 @pytest.mark.parametrize(
-    "name", ["gguf", "safetensors", "tokenizer", "template", "answers", "schemas"]
+    "name", ["gguf", "safetensors", "torch", "tokenizer", "template", "answers", "schemas"]
 )
 def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FUZZ)

@@ -132,14 +132,14 @@ def test_parts_belong_together() -> None:
     assert chosen.weights == tuple(parts) and chosen.what == "Q8_0"
     assert choose(HubName("org/m", "M-Q8_0-00002-of-00003.gguf"), parts).weights == tuple(parts)
     del parts["d/M-Q8_0-00002-of-00003.gguf"]
-    with pytest.raises(CheckpointError, match="neither safetensors"):
+    with pytest.raises(CheckpointError, match="and no GGUF files"):
         choose(HubName("org/m"), parts)
 
 
 def test_what_is_no_model_is_left_out() -> None:
     files = sizes(Q8_0=1) | {"mmproj-F16.gguf": 1, "imatrix.gguf": 1, "ggml-vocab-x.gguf": 1}
     assert choose(HubName("org/m"), files).weights == ("M-Q8_0.gguf",)
-    with pytest.raises(CheckpointError, match=r"'model\.bin' is all there is: it is a pickle"):
+    with pytest.raises(CheckpointError, match=r"'model\.bin' is all there is: it is not read"):
         choose(HubName("org/m"), {"config.json": 1, "model.bin": 1})
 
 
@@ -148,3 +148,21 @@ def test_names_of_files_that_lead_elsewhere(file: str) -> None:
     check_name(HubName("org/m"), "dir/a b-Q4_0.gguf")
     with pytest.raises(CheckpointError, match="no plain name"):
         check_name(HubName("org/m"), file)
+
+
+def test_pytorchs_files_are_taken_where_there_is_nothing_else() -> None:
+    old = {"config.json": 1, "tokenizer.json": 1, "pytorch_model.bin": 5, "tf_model.h5": 5}
+    words = ("config.json", "tokenizer.json")
+    chosen = choose(HubName("org/m"), old)
+    assert (chosen.weights, chosen.beside) == (("pytorch_model.bin",), words)
+    safe = old | {"model.safetensors": 5}
+    assert choose(HubName("org/m"), safe).weights == ("model.safetensors",)
+    assert choose(HubName("org/m"), old | {"M-Q8_0.gguf": 5}).weights == ("M-Q8_0.gguf",)
+    named = HubName("org/m", "pytorch_model.bin")
+    assert choose(named, safe).weights == ("pytorch_model.bin",)
+    parts = {f"pytorch_model-0000{i}-of-00002.bin": 5 for i in (1, 2)}
+    index = {"config.json": 1, "pytorch_model.bin.index.json": 1, **parts}
+    assert choose(HubName("org/m"), index).index == "pytorch_model.bin.index.json"
+    for other in ("tf_model.h5", "flax_model.msgpack", "model.pt"):
+        with pytest.raises(CheckpointError, match="it is not read"):
+            choose(HubName("org/m"), {"config.json": 1, other: 1})

@@ -35,7 +35,12 @@ MODEL = (
     Flag("offline", "switch", "Make no network call.", "engine.offline"),
     Flag("dtype", "text", "What is computed with: auto, float32, bfloat16.", metavar="TYPE"),
     Flag("quantization", "text", "What the file must be: gguf.", metavar="KIND", also=("-q",)),
-    Flag("load-format", "text", "What the file must be: gguf, safetensors.", metavar="KIND"),
+    Flag(
+        "load-format",
+        "text",
+        "What the file must be: gguf, safetensors, pt (pytorch_model.bin).",
+        metavar="KIND",
+    ),
     Flag("generation-config", "text", "Whose defaults for sampling: auto (the model's), vllm."),
     Flag(
         "override-generation-config",

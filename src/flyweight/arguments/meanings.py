@@ -21,7 +21,7 @@ COMPUTED_AS = {
 KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32"}
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
 POLICIES = ("priority", "fcfs")
-FORMATS = ("auto", "gguf", "safetensors")
+FORMATS = ("auto", "gguf", "safetensors", "pt")
 Meaning = Callable[[Draft], None]
 
 
@@ -96,8 +96,8 @@ def _quantization(draft: Draft) -> None:
     if asked in ("none", "auto"):
         draft.wish("quantization", asked, "weights are computed with as the file has them")
     elif asked == "gguf":
-        if draft.engine.get("load_format") == "safetensors":
-            raise ConfigError("--quantization gguf and --load-format safetensors contradict")
+        if (other := draft.engine.get("load_format")) in ("safetensors", "pt"):
+            raise ConfigError(f"--quantization gguf and --load-format {other} contradict")
         draft.engine["load_format"] = "gguf"
         draft.wish("quantization", "gguf", "the file's own types")
     else:
@@ -111,10 +111,10 @@ def _load_format(draft: Draft) -> None:
     asked = draft.text("load-format").lower()
     if asked not in FORMATS:
         raise ConfigError(
-            f"--load-format = {shown(asked)} cannot be honoured: weights come as safetensors or "
-            "GGUF; allowed: auto, safetensors, gguf"
+            f"--load-format = {shown(asked)} cannot be honoured: weights come as safetensors, "
+            "PyTorch's files or GGUF; allowed: auto, safetensors, pt, gguf"
         )
-    if asked == "safetensors" and draft.engine.get("load_format") == "gguf":
+    if asked in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
         raise ConfigError(f"--load-format {asked} and --quantization gguf contradict each other")
     if asked != "auto":
         draft.engine["load_format"] = asked

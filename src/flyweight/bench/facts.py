@@ -42,7 +42,8 @@ def size(path: Path) -> int:
     """Bytes of a model's file, or of the weights in its folder."""
     if path.is_file():
         return path.stat().st_size
-    files = [*path.glob("*.safetensors")] or [*path.glob("*.gguf")]
+    kinds = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
+    files = next((files for kind in kinds if (files := [*path.glob(kind)])), [])
     return sum(file.stat().st_size for file in files)
 
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
-from flyweight.weights.folder import FolderCheckpoint, single_file
+from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, single_file
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import MAGIC
 from flyweight.weights.ggufmodel import GgufCheckpoint
 from flyweight.weights.ggufparts import one_model
 from flyweight.weights.tensorinfo import TensorInfo
 
-__all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
+__all__ = ["Checkpoint", "TensorInfo", "format_of", "open_checkpoint"]
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = (  # for a folder that transformers reads
@@ -29,15 +29,16 @@ CONVERT = (  # for a folder that transformers reads
     'for c in (t.AutoModelForCausalLM, t.AutoTokenizer)]"'
 )
 LOOKED_FOR = (
-    "a .gguf file, a folder with config.json and *.safetensors, "
-    "or a .safetensors file beside its config.json"
+    "a .gguf file, a folder with config.json and *.safetensors or pytorch_model.bin, "
+    "or a .safetensors or .bin file beside its config.json"
 )
 
 
 class Checkpoint(Protocol):
     """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
-    converters leave them, not as published. `fingerprint` hashes the files' headers, sizes and
+    converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
+    `fingerprint` hashes the files' headers, sizes and
     samples; `stamps` are the times they were last changed.
     """
 
@@ -51,6 +52,8 @@ class Checkpoint(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
     @property
     def converted(self) -> bool: ...
+    @property
+    def format(self) -> str: ...
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
     @property
@@ -91,15 +94,28 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         return GgufCheckpoint(path)
     if path.suffix == ".safetensors":
         return single_file(path)
+    if path.suffix == TORCH.suffix:
+        return single_file(path, TORCH)
     if path.suffix in PICKLES:
         raise _refuse_pickle(path)
     raise CheckpointError(f"{path}: not a model file; looked for {LOOKED_FOR}")
 
 
+def format_of(path: Path) -> str:
+    """The `format` of what `open_checkpoint` would open; reads no file."""
+    if path.is_dir():
+        names = {p.name for p in path.iterdir()}
+        if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
+            return SAFETENSORS.name
+        return TORCH.name if {TORCH.single, TORCH.index} & names else "gguf"
+    return {SAFETENSORS.suffix: SAFETENSORS.name, TORCH.suffix: TORCH.name}.get(path.suffix, "gguf")
+
+
 def _open_folder(path: Path) -> Checkpoint:
     names = sorted(p.name for p in path.iterdir())
-    if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
-        return FolderCheckpoint(path)
+    kind = format_of(path)
+    if kind != "gguf":
+        return FolderCheckpoint(path, container=TORCH if kind == TORCH.name else SAFETENSORS)
     pickles = [n for n in names if n.endswith(PICKLES)]
     if pickles:
         raise _refuse_pickle(path / pickles[0])
@@ -117,7 +133,8 @@ def _refuse_pickle(path: Path) -> CheckpointError:
     folder = str(path.parent)
     paths = f"{shlex.quote(folder)} {shlex.quote(folder + '-safetensors')}"
     return CheckpointError(
-        f"{path}: a pickle, which can run any code when it is read, so it is refused; take the "
+        f"{path}: a pickle in an unknown form, and reading one can run any code, so it is refused; "
+        f"of PyTorch's files {TORCH.single} and its parts are read, as data; take those, the "
         "model's safetensors or GGUF files where its publisher has them, or, if you trust this "
         f"file, convert it: {CONVERT} {paths}"
     )

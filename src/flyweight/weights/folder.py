@@ -1,11 +1,13 @@
-"""A Hugging Face model folder: config.json, optional generation_config.json, one or several
-safetensors files.
+"""A Hugging Face model folder: config.json, optional generation_config.json, one or several files
+of weights: safetensors, or PyTorch's pytorch_model.bin.
 
 Invariant: with an index, the index and the files name exactly the same tensors, and no file outside
 the folder is opened.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,34 @@ from flyweight.weights import mxfp4
 from flyweight.weights.formats import Rows
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
+from flyweight.weights.torchfile import TorchFile, read_torch
 from flyweight.wire import U8
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 MOST_FILES = 4096
+TensorFile = SafetensorsFile | TorchFile
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How the files of one kind are named, and read."""
+
+    name: str
+    single: str
+    index: str
+    suffix: str
+    read: Callable[[Path], TensorFile]
+
+
+SAFETENSORS = Container(
+    "safetensors",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    ".safetensors",
+    read_safetensors,
+)
+TORCH = Container(
+    "pt", "pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", read_torch
+)  # vLLM's name for them
 
 
 class FolderCheckpoint:
@@ -31,8 +56,10 @@ class FolderCheckpoint:
 
     converted = False
 
-    def __init__(self, path: Path, files: tuple[str, ...] = ()) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, files: tuple[str, ...] = (), container: Container = SAFETENSORS
+    ) -> None:
+        self.path, self._container = path, container
         if not (path / "config.json").is_file():
             raise CheckpointError(
                 f"{path / 'config.json'}: missing; it says what kind of model this is"
@@ -41,11 +68,12 @@ class FolderCheckpoint:
         extra = path / "generation_config.json"
         self.generation: dict[str, Any] = read_json(extra) if extra.is_file() else {}
         self.eos_ids = _end_ids(self.config, self.generation, path)
-        self._files: dict[str, SafetensorsFile] = {}
-        self._file_of: dict[str, SafetensorsFile] = {}
+        self._files: dict[str, TensorFile] = {}
+        self._file_of: dict[str, TensorFile] = {}
         try:
-            if files or (path / SINGLE).is_file() or not (path / INDEX).is_file():
-                self._open(files or (_single(path),))
+            alone = (path / container.single).is_file() or not (path / container.index).is_file()
+            if files or alone:
+                self._open(files or (_single(path, container),))
             else:
                 self._open_index()
         except CheckpointError:
@@ -56,6 +84,10 @@ class FolderCheckpoint:
             for name, file in self._file_of.items()
         }
         self.tensors = mxfp4.paired(tensors, str(path))
+
+    @property
+    def format(self) -> str:
+        return self._container.name
 
     @property
     def tokenizer_source(self) -> Path:
@@ -76,7 +108,7 @@ class FolderCheckpoint:
         return tuple(file.file.stamp for _, file in sorted(self._files.items()))
 
     def blocks(self, name: str, start: int, stop: int) -> BlockRows:
-        raise AssertionError("safetensors hold no blocks")
+        raise AssertionError("neither safetensors nor PyTorch's files hold blocks")
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         if self.tensors[name].kind == "mxfp4":
@@ -102,7 +134,7 @@ class FolderCheckpoint:
 
     def _open(self, names: tuple[str, ...]) -> None:
         for name in names:
-            file = self._files[name] = read_safetensors(self.path / name)
+            file = self._files[name] = self._container.read(self.path / name)
             for tensor in file.spans:
                 if tensor in self._file_of:
                     raise CheckpointError(
@@ -112,7 +144,7 @@ class FolderCheckpoint:
 
     def _open_index(self) -> None:
         """Opens every file the index names, and holds the index to what they contain."""
-        where = self.path / INDEX
+        where = self.path / self._container.index
         listed = read_json(where).get("weight_map")
         if (
             not isinstance(listed, dict)
@@ -124,7 +156,7 @@ class FolderCheckpoint:
         if len(files) > MOST_FILES:
             raise CheckpointError(f"{where}: {len(files)} files; at most {MOST_FILES}")
         for name in files:
-            _check_name(name, where)
+            _check_name(name, self._container.suffix, where)
         self._open(tuple(files))
         for tensor, name in listed.items():
             if tensor not in self._files[name].spans:
@@ -139,35 +171,34 @@ class FolderCheckpoint:
             )
 
 
-def single_file(path: Path) -> FolderCheckpoint:
-    """One .safetensors file, with its config.json beside it."""
-    return FolderCheckpoint(path.parent, (path.name,))
+def single_file(path: Path, container: Container = SAFETENSORS) -> FolderCheckpoint:
+    """One file of weights, with its config.json beside it."""
+    return FolderCheckpoint(path.parent, (path.name,), container)
 
 
-def _single(path: Path) -> str:
-    """The folder's only safetensors file, or the one with the usual name."""
-    if (path / SINGLE).is_file():
-        return SINGLE
-    found = sorted(p.name for p in path.glob("*.safetensors"))
+def _single(path: Path, container: Container) -> str:
+    """The folder's only file of the kind, or the one with the usual name."""
+    if (path / container.single).is_file():
+        return container.single
+    found = sorted(p.name for p in path.glob(f"*{container.suffix}"))
     if len(found) != 1:
         some = ", ".join(found[:5]) or "none"
         raise CheckpointError(
-            f"{path}: which safetensors file? found {some}; looked for {SINGLE} or {INDEX}"
+            f"{path}: which {container.suffix.removeprefix('.')} file? found {some}; "
+            f"looked for {container.single} or {container.index}"
         )
     return found[0]
 
 
-def _check_name(name: str, where: Path) -> None:
+def _check_name(name: str, suffix: str, where: Path) -> None:
     """A shard is a plain file name of this folder: no separators, no way out."""
     if (
-        not name.endswith(".safetensors")
+        not name.endswith(suffix)
         or name.startswith(".")
         or any(c in name for c in "/\\:")
         or not name.isprintable()
     ):
-        raise CheckpointError(
-            f"{where}: {shown(name)} is not the plain name of a .safetensors file"
-        )
+        raise CheckpointError(f"{where}: {shown(name)} is not the plain name of a {suffix} file")
 
 
 def _end_ids(config: dict[str, Any], generation: dict[str, Any], path: Path) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ class GgufCheckpoint:
     """A `Checkpoint` over one file, or over all the parts of which `path` is one."""
 
     converted = True
+    format = "gguf"
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -18,10 +18,12 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
+from flyweight.weights.folder import TORCH
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.gguf import MAGIC, read_gguf
 from flyweight.weights.ggufparts import PART
 from flyweight.weights.safetensors import read_safetensors
+from flyweight.weights.torchfile import read_torch
 
 LOOK = 8 << 20  # bytes of a file looked at together
 BF16_EXPONENT = 0x7F80  # all ones: infinity, or no number
@@ -38,6 +40,8 @@ def header_faults(path: Path) -> list[str]:
                 faults: list[str] = []
                 read_gguf(file, faults).file.close()
                 found += [f"{file}: {fault}" for fault in faults]
+            elif file.suffix == TORCH.suffix:
+                read_torch(file, found).file.close()
             else:
                 read_safetensors(file, found).file.close()
         except CheckpointError as error:
@@ -108,7 +112,8 @@ def _files(path: Path) -> list[Path]:
     """The model's files of weights, every part of a split one, as far as they are regular."""
     found = [path]
     if path.is_dir():
-        found = sorted(path.glob("*.safetensors")) or sorted(path.glob("*.gguf"))
+        kinds = ("*.safetensors", f"pytorch_model*{TORCH.suffix}", "*.gguf")
+        found = next((files for kind in kinds if (files := sorted(path.glob(kind)))), [])
     elif PART.fullmatch(path.name):
         mine = _split_of(path)
         found = sorted(file for file in path.parent.iterdir() if _split_of(file) == mine)

@@ -51,5 +51,5 @@ def portrait(found: Described) -> Portrait:
         parameters=total,
         kinds=tuple(kind.upper() for kind in kinds),
         context=found.spec.context,
-        format="gguf" if found.checkpoint.converted else "safetensors",
+        format=found.checkpoint.format,
     )

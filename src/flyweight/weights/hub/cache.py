@@ -11,14 +11,16 @@ from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.untrusted import one_line
+from flyweight.weights.folder import SAFETENSORS, TORCH
 from flyweight.weights.hub.download import folder_name
 from flyweight.weights.hub.names import HubName, gguf_groups, label
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A model in the cache: one quantisation, or all of a revision's safetensors.  `what` is empty
-    for a repository without weights we read; `used` is when its files were last read, in seconds.
+    """A model in the cache: one quantisation, or all of a revision's safetensors or PyTorch files.
+    `what` is empty for a repository without weights we read; `used` is when its files were last
+    read, in seconds.
     """
 
     repo: str
@@ -31,7 +33,8 @@ class Kept:
 
     @property
     def name(self) -> str:
-        return self.repo + (f":{self.what}" if self.what not in ("", "safetensors") else "")
+        whole = ("", SAFETENSORS.name, TORCH.single)
+        return self.repo + (f":{self.what}" if self.what not in whole else "")
 
 
 def cache_folder() -> Path:
@@ -137,6 +140,8 @@ def _models(repo: str, revision: Any) -> list[Kept]:
     rest = [path for path in by_path if not path.endswith(".gguf")]
     if any(path.endswith(".safetensors") for path in rest):
         parts["safetensors"] = tuple(rest)
+    elif any(path in (TORCH.single, TORCH.index) for path in rest) and not groups:
+        parts[TORCH.single] = tuple(rest)
     elif by_path and not groups:
         parts[""] = tuple(by_path)
     return [

@@ -13,7 +13,7 @@ from typing import Any
 
 from flyweight.errors import CheckpointError
 from flyweight.untrusted import parse_object, printable, read_bytes, shown
-from flyweight.weights.folder import INDEX
+from flyweight.weights.folder import SAFETENSORS, TORCH
 from flyweight.weights.gguf_names import architecture
 from flyweight.weights.hub.cache import cache_folder, snapshot
 from flyweight.weights.hub.download import SHA256, Download, Listener, Remote
@@ -94,7 +94,7 @@ def cached(name: HubName) -> Path | None:
             choice = _with_parts(choice, folder / choice.index)
     except CheckpointError:
         return None
-    lacks_words = choice.weights[0].endswith(".safetensors") and not vocabulary(files)
+    lacks_words = not choice.weights[0].endswith(".gguf") and not vocabulary(files)
     if lacks_words or any(file not in files for file in choice.weights):
         return None
     return _opened(folder, choice)
@@ -141,19 +141,21 @@ def _described(
 
 def _with_parts(choice: Choice, index: Path) -> Choice:
     """The files an index names, in place of the index."""
-    listed = parse_object(read_bytes(index), INDEX).get("weight_map")
+    name = index.name
+    suffix = TORCH.suffix if name == TORCH.index else SAFETENSORS.suffix
+    listed = parse_object(read_bytes(index), name).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
-        raise CheckpointError(f"{INDEX}: weight_map must map tensor names to file names")
+        raise CheckpointError(f"{name}: weight_map must map tensor names to file names")
     weights = tuple(sorted(set(listed.values())))
-    odd = [file for file in weights if "/" in file or not file.endswith(".safetensors")]
+    odd = [file for file in weights if "/" in file or not file.endswith(suffix)]
     if odd or not weights:
-        raise CheckpointError(f"{INDEX}: {shown(odd)} are not the names of .safetensors files")
+        raise CheckpointError(f"{name}: {shown(odd)} are not the names of {suffix} files")
     return replace(choice, weights=weights)
 
 
 def _opened(folder: Path, choice: Choice) -> Path:
     """A folder where the reader will find the weights by itself; else their first file."""
-    alone = choice.index or choice.weights == ("model.safetensors",)
+    alone = choice.index or choice.weights in ((SAFETENSORS.single,), (TORCH.single,))
     return folder if alone else folder / choice.weights[0]
 
 

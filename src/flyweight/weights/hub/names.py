@@ -1,7 +1,8 @@
 """Names of models on the Hugging Face Hub, and which of a repository's files a name means.
 
-Invariant: a choice is whole (every part of a split model) and holds nothing that is not read: no
-pickles, no other framework's weights.  Knows file names and sizes only, no network.
+Invariant: a choice is whole (every part of a split model) and holds nothing that is not read:
+PyTorch's files only where there is nothing else, no other framework's weights.  Knows file names
+and sizes only, no network.
 """
 
 import re
@@ -12,7 +13,7 @@ from pathlib import PurePosixPath
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.untrusted import printable, shown
-from flyweight.weights.folder import INDEX, SINGLE
+from flyweight.weights.folder import SAFETENSORS, TORCH, Container
 from flyweight.weights.formats import FORMATS
 
 PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
@@ -22,8 +23,8 @@ NAME = re.compile(
     rf"(?:@(?P<before>{REVISION}))?(?::(?P<want>[^\s@:\\]{{1,300}}))?(?:@(?P<after>{REVISION}))?"
 )
 FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")  # a path to one of these is no Hub name
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-BESIDE = (  # what is read beside safetensors
+UNREAD = (".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+BESIDE = (  # what is read with safetensors and PyTorch's files
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
 )  # fmt: skip
@@ -115,6 +116,8 @@ def choose(name: HubName, files: Mapping[str, int], room: int | None = None) -> 
         return tensors
     if groups:
         return choose_gguf(name, files, room)
+    if "config.json" in files and (tensors := _published(files, TORCH)):
+        return tensors
     raise CheckpointError(f"{name}: {_nothing(files)}")
 
 
@@ -197,8 +200,10 @@ def _wanted(
 ) -> Choice:
     """What was asked for by the name of a file or a quantisation, however it is written."""
     want = name.want.lower()
-    if want.endswith(PICKLES):
-        raise CheckpointError(f"{name}: {_PICKLED}")
+    if want.endswith(UNREAD):
+        raise CheckpointError(f"{name}: {_UNREAD}")
+    if want == TORCH.single and (found := _published(files, TORCH)):
+        return found
     whole = {file.lower(): stem for stem, parts in groups.items() for file in parts}
     stems = [stem for file, stem in whole.items() if want in (file, PurePosixPath(file).name)]
     stems = stems or [stem for stem in groups if _ends(stem, want)]
@@ -233,13 +238,22 @@ def _ends(stem: str, want: str) -> bool:
 def _safetensors(name: HubName, files: Mapping[str, int]) -> Choice | None:
     """The files `FolderCheckpoint` will open."""
     found = [f for f in files if f.endswith(".safetensors") and "/" not in f]
-    if SINGLE in files:
-        return Choice((SINGLE,), beside(files), why="as its authors published it")
-    if INDEX in files:
-        return Choice((), beside(files), INDEX, why="as its authors published it")
+    if whole := _published(files, SAFETENSORS):
+        return whole
     if len(found) > 1:
         raise CheckpointError(f"{name}: which of its files? {', '.join(map(printable, found[:5]))}")
     return Choice((found[0],), beside(files), why="the only one") if found else None
+
+
+def _published(files: Mapping[str, int], container: Container) -> Choice | None:
+    """The files of a kind under their usual names."""
+    why = "as its authors published it"
+    what = "safetensors" if container is SAFETENSORS else container.single
+    if container.single in files:
+        return Choice((container.single,), beside(files), what=what, why=why)
+    if container.index in files:
+        return Choice((), beside(files), container.index, what, why)
+    return None
 
 
 def _list(stems: Iterable[str], files: Mapping[str, int]) -> str:
@@ -255,19 +269,19 @@ def _list(stems: Iterable[str], files: Mapping[str, int]) -> str:
     return "it has " + ", ".join(words[:LISTED]) + more
 
 
-_PICKLED = (
-    "it is a pickle file, and reading one can run any code; take a repository with its safetensors "
-    "or GGUF files (often the same name with -GGUF), or convert it with transformers' "
+_UNREAD = (
+    f"it is not read: of PyTorch's files {TORCH.single} and its parts are; take a repository with "
+    "safetensors or GGUF files (often the same name with -GGUF), or convert it with transformers' "
     "save_pretrained(folder, safe_serialization=True)"
 )
 
 
 def _nothing(files: Mapping[str, int]) -> str:
     """Why there is nothing to run."""
-    pickled = [f for f in files if f.endswith(PICKLES)]
-    if pickled:
-        return f"{shown(pickled[0])} is all there is: {_PICKLED}"
-    return "it has neither safetensors with a config.json nor GGUF files"
+    others = [f for f in files if f.endswith((*UNREAD, TORCH.suffix))]
+    if others:
+        return f"{shown(others[0])} is all there is: {_UNREAD}"
+    return "it has no config.json with safetensors or pytorch_model.bin, and no GGUF files"
 
 
 def _size(n: int) -> str:

@@ -1,0 +1,188 @@
+"""The reader of PyTorch checkpoints (pytorch_model.bin): a zip archive, or the stream of pickles
+and storages written before PyTorch 1.6.
+
+Invariant: nothing is unpickled (see `opcodes`); every tensor lies within its storage and every
+storage within the file.  Format: PyTorch's torch/serialization.py.  Does not know which tensors a
+model wants.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyweight.errors import CheckpointError
+from flyweight.untrusted import shown
+from flyweight.weights import ziparchive
+from flyweight.weights.mapped import MappedFile
+from flyweight.weights.opcodes import MOST_PICKLE, Storage, Tensor, read_object
+from flyweight.weights.tensorinfo import Span
+
+KINDS = {"FloatStorage": "f32", "HalfStorage": "f16", "BFloat16Storage": "bf16"}  # else "u8"
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the old stream's first two pickles
+MOST_ENTRIES = 1 << 16  # tensors of one file
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFile:
+    """`header` is how many of the first bytes tell one file from another; `spans` hold offsets into
+    the file, and may share bytes (tied weights).  Numbers that are no weights (whole numbers,
+    float64) are of kind "u8".
+    """
+
+    file: MappedFile
+    header: int
+    spans: dict[str, Span]
+
+
+def read_torch(path: Path, faults: list[str] | None = None) -> TorchFile:
+    """Maps a file and checks its pickle and every tensor; reads no tensor.  With `faults`, those of
+    single tensors are told there, and the tensors left out.
+    """
+    file = MappedFile(path)
+    try:
+        if file.copy(0, min(4, file.size), "its beginning") == ziparchive.MAGIC:
+            found, places, header = _archive(file)
+        else:
+            found, places, header = _stream(file)
+        spans: dict[str, Span] = {}
+        for name, tensor in _tensors(found, str(path), faults):
+            try:
+                spans[name] = _span(f"{path}: tensor {shown(name)}", tensor, places)
+            except CheckpointError as error:
+                _odd(str(error), faults)
+    except CheckpointError:
+        file.close()
+        raise
+    file.drop(0, file.size)
+    return TorchFile(file, header, spans)
+
+
+Places = dict[str, tuple[int, int]]  # a storage's key to its offset and bytes
+
+
+def _odd(message: str, faults: list[str] | None) -> None:
+    """A fault of one tensor, after which the others can still be read."""
+    if faults is None:
+        raise CheckpointError(message)
+    faults.append(message)
+
+
+def _archive(file: MappedFile) -> tuple[Any, Places, int]:
+    """Object, storages and header of a zip archive: FOLDER/data.pkl, and FOLDER/data/KEY."""
+    inside = ziparchive.members(file)
+    pickles = [name for name in inside if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(pickles) != 1:
+        raise CheckpointError(
+            f"{file.path}: a zip archive with {len(pickles)} members FOLDER/data.pkl, "
+            "where PyTorch writes one; this is no checkpoint of PyTorch's"
+        )
+    offset, size = inside[pickles[0]]
+    if size > MOST_PICKLE:
+        raise CheckpointError(f"{file.path}: a pickle of {size} bytes; at most {MOST_PICKLE}")
+    prefix = pickles[0].removesuffix("data.pkl")
+    if f"{prefix}byteorder" in inside:
+        order = file.copy(*inside[f"{prefix}byteorder"], "the byte order")[:16]
+        if order != b"little":
+            raise CheckpointError(f"{file.path}: byte order {order!r}; little-endian files only")
+    data = file.copy(offset, size, "the pickle")
+    found = read_object(data, 0, str(file.path)).value
+    stem = f"{prefix}data/"
+    places = {n.removeprefix(stem): place for n, place in inside.items() if n.startswith(stem)}
+    return found, places, min(offset + size, MOST_PICKLE)
+
+
+def _stream(file: MappedFile) -> tuple[Any, Places, int]:
+    """The same of the old format: five pickles one after the other (magic number, protocol,
+    machine, object, keys), then every storage behind its number of elements.
+    """
+    where, data = str(file.path), file.copy(0, min(file.size, MOST_PICKLE), "the pickles")
+    if data[:1] != b"\x80":
+        raise CheckpointError(
+            f"{where}: neither a zip archive nor the pickles of PyTorch's older format; "
+            "this is no checkpoint of PyTorch's"
+        )
+    magic = read_object(data, 0, where)
+    protocol = read_object(data, magic.end, where) if magic.value == MAGIC else magic
+    if (magic.value, protocol.value) != (MAGIC, PROTOCOL):
+        raise CheckpointError(f"{where}: a pickle that is no checkpoint of PyTorch's")
+    machine = read_object(data, protocol.end, where)
+    if not isinstance(machine.value, dict) or machine.value.get("little_endian") is not True:
+        raise CheckpointError(f"{where}: not a little-endian file")
+    found = read_object(data, machine.end, where)
+    keys = read_object(data, found.end, where)
+    if not isinstance(keys.value, list) or not all(isinstance(key, str) for key in keys.value):
+        raise CheckpointError(f"{where}: the list of storages is {shown(keys.value)}")
+    return found.value, _following(file, keys.value, found.storages, keys.end), keys.end
+
+
+def _following(file: MappedFile, keys: list[str], storages: dict[str, Storage], at: int) -> Places:
+    """Where the storages of the old format lie: one after the other from byte `at` on."""
+    places: Places = {}
+    for key in keys:
+        if key not in storages or key in places:
+            raise CheckpointError(
+                f"{file.path}: storage {shown(key)} is listed twice, or no tensor is in it"
+            )
+        count = int.from_bytes(file.copy(at, 8, f"storage {shown(key)}"), "little")
+        size = count * storages[key].item
+        file.copy(min(at + 8 + size, 1 << 63), 0, f"storage {shown(key)}")
+        places[key] = at + 8, size
+        at += 8 + size
+    return places
+
+
+def _tensors(found: Any, where: str, faults: list[str] | None) -> Iterator[tuple[str, Tensor]]:
+    """What the file holds: a dict of tensors by name, nothing else."""
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{where}: holds {shown(found)}; a dict of tensors expected")
+    if len(found) > MOST_ENTRIES:
+        raise CheckpointError(f"{where}: {len(found)} tensors; at most {MOST_ENTRIES}")
+    for name, value in found.items():
+        if isinstance(name, str) and isinstance(value, Tensor):
+            yield name, value
+        else:
+            kind = type(value).__name__
+            _odd(f"{where}: {shown(name)} is a {kind}; tensors by name expected", faults)
+
+
+def _span(where: str, tensor: Tensor, places: Places) -> Span:
+    """Where a tensor lies."""
+    storage, shape = tensor.storage, tensor.shape
+    _check(where, storage, places)
+    if not _in_order(shape, tensor.strides):
+        raise CheckpointError(
+            f"{where}: shape {list(shape)} with strides {list(tensor.strides)}, whose elements do "
+            "not lie in order; make it contiguous() and save it again"
+        )
+    count = math.prod(shape)
+    if tensor.offset + count > storage.count:
+        raise CheckpointError(
+            f"{where}: shape {list(shape)} from element {tensor.offset} on reaches out of a "
+            f"storage of {storage.count} elements"
+        )
+    kind = KINDS.get(storage.type, "u8")
+    offset = places[storage.key][0] + tensor.offset * storage.item
+    return Span(shape, kind, offset, count * storage.item)
+
+
+def _check(where: str, storage: Storage, places: Places) -> None:
+    needed = storage.count * storage.item
+    if storage.key not in places:
+        raise CheckpointError(f"{where}: its storage {shown(storage.key)} is not in the file")
+    if places[storage.key][1] != needed:
+        raise CheckpointError(
+            f"{where}: its storage {shown(storage.key)} has {places[storage.key][1]} bytes, "
+            f"{storage.count} elements of {storage.type} need {needed}"
+        )
+
+
+def _in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a tensor's elements lie one after the other, the last axis first."""
+    step = 1
+    for n, given in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and given != step and 0 not in shape:
+            return False
+        step *= n
+    return True
