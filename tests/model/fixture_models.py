@@ -52,6 +52,7 @@ GEMMA3_ROPE = dict(
 LATENT = dict(
     q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=20
 )
+SMALL = dict(hidden_size=32, intermediate_size=40, vocab_size=112)  # all share 15 MiB
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -100,7 +101,10 @@ MODELS = {
     "llama2-gqa": llama("bf16", num_key_value_heads=1, tie_word_embeddings=True),
     "llama3": llama("bf16", head_dim=32, rope_parameters=LLAMA3),
     "llama-linear": llama(
-        "f16", rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
+        "f16",
+        **SMALL,
+        head_dim=16,
+        rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0),
     ),
     "llama-yarn": llama("bf16", rope_parameters=YARN),
     "llama-dynamic": Fixture(
@@ -109,16 +113,16 @@ MODELS = {
         dict(rope_parameters=DYNAMIC, max_position_embeddings=128),
         lengths=(CONTEXT, 128),
     ),
-    "llama-bias": llama("bf16", attention_bias=True, mlp_bias=True),
+    "llama-bias": llama("bf16", **SMALL, num_key_value_heads=4, head_dim=16, attention_bias=True, mlp_bias=True),
     "mistral": Fixture(
-        "mistral", "bf16", dict(head_dim=24, rope_theta=30000.0, sliding_window=None)
+        "mistral", "bf16", dict(**SMALL, head_dim=24, rope_theta=30000.0, sliding_window=None)
     ),
-    "mistral-window": Fixture("mistral", "bf16", dict(sliding_window=37)),
+    "mistral-window": Fixture("mistral", "bf16", dict(**SMALL, sliding_window=37)),
     "qwen2": Fixture("qwen2", "bf16", dict(rope_theta=20000.0, tie_word_embeddings=True)),
     "qwen2-window": Fixture(
         "qwen2",
         "bf16",
-        dict(use_sliding_window=True, sliding_window=50, max_window_layers=1),
+        dict(**SMALL, use_sliding_window=True, sliding_window=50, max_window_layers=1),
     ),
     "qwen3": Fixture("qwen3", "bf16", dict(head_dim=48, rope_theta=50000.0, rms_norm_eps=1e-6)),
     "qwen3-bias": Fixture(
@@ -185,6 +189,7 @@ MODELS = {
         "granite",
         "bf16",
         dict(
+            **SMALL,
             embedding_multiplier=6.0,
             attention_multiplier=0.4,
             residual_multiplier=0.6,
@@ -192,7 +197,7 @@ MODELS = {
         ),
     ),
     "smollm3": Fixture(
-        "smollm3", "bf16", dict(no_rope_layers=[1, 1, 1, 0], rope_theta=20000.0), layers=4
+        "smollm3", "bf16", dict(**SMALL, no_rope_layers=[1, 1, 1, 0], rope_theta=20000.0), layers=4
     ),
     "olmo2": Fixture("olmo2", "bf16"),
     "stablelm": Fixture(
@@ -210,6 +215,7 @@ MODELS = {
         "stablelm",
         "bf16",
         dict(
+            **SMALL,
             use_parallel_residual=True,
             rms_norm_eps=ABSENT,
             rope_parameters=dict(
@@ -221,6 +227,7 @@ MODELS = {
         "stablelm",
         "bf16",
         dict(
+            **SMALL,
             use_parallel_residual=True,
             qk_layernorm=True,
             rms_norm_eps=ABSENT,
@@ -255,6 +262,7 @@ MODELS = {
         "gpt_neox",
         "f16",
         dict(
+            **SMALL,
             hidden_act="gelu",
             use_parallel_residual=False,
             rms_norm_eps=ABSENT,

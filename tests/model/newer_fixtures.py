@@ -12,6 +12,7 @@ from fixture_models import (
     LONGROPE,
     ORIGINAL,
     SLIDING,
+    SMALL,
     YARN,
     Fixture,
 )
@@ -48,11 +49,8 @@ AUDIO = dict(
 )
 
 
-SMALL = dict(hidden_size=32, intermediate_size=40, vocab_size=112)
-
-
 def small(model_type: str, layers: int = 2, computed_as: str = "", **settings: Any) -> Fixture:
-    """A bfloat16 fixture of half the usual width, as all of them share 15 MiB."""
+    """A bfloat16 fixture of half the usual width."""
     whole = {**SMALL, "head_dim": 16, **settings}
     return Fixture(model_type, "bf16", whole, layers=layers, computed_as=computed_as)
 

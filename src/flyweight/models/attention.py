@@ -48,6 +48,7 @@ class Attention:
         if self.centred is not None:
             ops.layer_norm_heads(qkv, self.centred, self.eps)
         q = ops.rope_store(qkv, kv, batch, rope, self.norms)  # [T, Hq, D]
+        del qkv  # the memory plan counts it up to here
         if layer.temper is not None:
             ops.scale_rows(q, warmth(layer.temper, batch.positions))
         seen = layer.kv.window, layer.softcap, self.sinks, layer.kv.chunk

@@ -33,7 +33,8 @@ def layer_bytes(
     """The most arrays alive at once in the forward pass of `tokens`, before logits."""
     layers = set(spec.layers)
     floats = max(max(_attention(spec.hidden, x), _feedforward(spec.hidden, x)) for x in layers)
-    floats = max(floats, _stack(spec.hidden, layers), spec.narrow + spec.hidden)
+    stacked = 0 if spec.norm.post else _stack(spec.hidden, layers)  # post-norms run in finer ops
+    floats = max(floats, stacked, spec.narrow + spec.hidden)
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
     panels = max(_rounded(parts, activations) for parts in kinds.values())
