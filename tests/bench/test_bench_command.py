@@ -30,6 +30,7 @@ def test_kernels_prints_a_table_and_the_machine(capsys: pytest.CaptureFixture[st
     assert tests == ["pp16", "tg3", "pp16 @ d32", "tg3 @ d32", "tg2 b2", "tg2 b2 @ d32"]
     assert {line.split(" | ")[9] for line in lines[2:8]} == {"–"}  # caches hold this model
     assert lines[9].split("; ")[1].endswith("cores") and "flyweight" in lines[9]
+    assert lines[10].startswith("deterministic: always on; overhead: n/a") and len(lines) == 11
 
 
 def test_kernels_goes_on_where_it_was_stopped(

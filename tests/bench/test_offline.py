@@ -98,9 +98,10 @@ def test_commands_print_what_vllms_do(
     short = ("--input-len", "8", "--output-len", "4", "--output-json", str(file))
     assert main(["bench", *words, *short]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == len(lines) + 1
+    assert len(shown) == len(lines) + 2
     assert all(line.startswith(start) for line, start in zip(shown, lines, strict=False))
-    assert shown[-1].startswith("Achieved: ") and "of the machine's limit" not in shown[-1]
+    assert shown[-2].startswith("Achieved: ") and "of the machine's limit" not in shown[-2]
+    assert shown[-1].startswith("deterministic: always on; overhead: n/a")
     assert json.loads(file.read_text())["num_requests"] == (3 if "throughput" in words else 2)
 
 

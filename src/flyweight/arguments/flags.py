@@ -33,7 +33,12 @@ MODEL = (
     Flag("model", "text", "The same as MODEL.", metavar="MODEL"),
     Flag("revision", "text", "A branch, tag or commit on the Hub.", "engine.revision", "NAME"),
     Flag("offline", "switch", "Make no network call.", "engine.offline"),
-    Flag("dtype", "text", "What is computed with: auto, float32, bfloat16.", metavar="TYPE"),
+    Flag(
+        "dtype",
+        "text",
+        "What is computed with: auto, bfloat16 (half, float16), float32 (float).",
+        metavar="TYPE",
+    ),
     Flag("quantization", "text", "What the file must be: gguf.", metavar="KIND", also=("-q",)),
     Flag(
         "load-format",

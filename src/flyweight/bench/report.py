@@ -12,6 +12,9 @@ from flyweight.bench.html import page
 from flyweight.bench.rows import CACHED_BYTES, OURS, Row, Spread
 from flyweight.bench.surroundings import Around
 
+DETERMINISTIC = (
+    "deterministic: always on; overhead: n/a, there are no kernels without it to compare with"
+)
 FORMS = ("md", "csv", "json", "jsonl", "html")
 HEADS = (
     "model", "size", "params", "backend", "threads", "test", "t/s", "GB/s", "Gop/s",

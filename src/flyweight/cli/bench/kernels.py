@@ -74,7 +74,7 @@ def kernels(
     from flyweight.bench.kernels import Asked, run
     from flyweight.bench.ours import Options
     from flyweight.bench.peers import Means, Named
-    from flyweight.bench.report import FORMS, head, line, machine_line, report
+    from flyweight.bench.report import DETERMINISTIC, FORMS, head, line, machine_line, report
     from flyweight.bench.rows import load, save
     from flyweight.bench.surroundings import Around
     from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, Wanted, numbers
@@ -123,5 +123,6 @@ def kernels(
         run(asked, done, tell)
     if output == "md":
         print(f"\n{machine_line(Around.here(), found)}")
+        print(DETERMINISTIC)
     else:
         sys.stdout.write(report(found, output) + "\n")

@@ -137,6 +137,7 @@ def _measured(
 
 def _tell(outcome: Outcome, file: Path | None) -> None:
     """What was achieved, and beside whom."""
+    from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES
 
     middle, asked = outcome.middle, outcome.requests
@@ -149,6 +150,7 @@ def _tell(outcome: Outcome, file: Path | None) -> None:
         f"{middle.gops:.0f} Gop/s; {share}"
         f"others used {middle.other_cores:.2f} cores"
     )
+    print(DETERMINISTIC)
     for peer in outcome.peers:
         ratio = peer.ratio
         print(
