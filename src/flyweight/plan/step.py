@@ -61,11 +61,11 @@ def _attention(hidden: int, layer: LayerSpec) -> int:
 
 def _feedforward(hidden: int, layer: LayerSpec) -> int:
     """Floats of a token after attention, but for what `experts_bytes` counts: two x, residual, q,
-    gate_up, act, and what a shared expert says.
+    gate_up (or up alone), act, and what a shared expert says.
     """
     moe, before = layer.moe, 3 * hidden + layer.heads * layer.head
     if moe is None:
-        return before + 3 * layer.inner
+        return before + (2 + layer.gated) * layer.inner
     # where weights come first: an expert's input, and the sum of the experts before it
     given = hidden * min(2, moe.route.top) if moe.before else 0
     return before + max(given, hidden + 3 * moe.shared)
