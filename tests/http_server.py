@@ -158,9 +158,9 @@ def running(
     port = None
     for line in process.stderr:
         said.append(line)
-        found = re.search(r"(?:^| on )http://\S+:(\d+)\s*$", line)
+        found = re.search(r"(?:^| on )(?:https?://\S+:(\d+)|unix:\S+)\s*$", line)
         if found:
-            port = int(found[1])
+            port = int(found[1] or 0)
             break
     if port is None:
         code = process.wait(WAIT)

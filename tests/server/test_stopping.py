@@ -240,12 +240,12 @@ def test_stale_records_are_not_believed(cache: Path) -> None:
     own = os.getpid()
     began = begun(own)
     assert began is not None
-    write(Record(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0))
+    write(Record(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0, "http://x"))
     place = cache / "servers"
     (place / "7.json").write_text("{")
     (place / "8.json").write_text('{"pid": "8"}')
     (place / "9.json").write_text('{"pid": [], "begun": 1, "host": 1, "port": 1, "model": 1, '
-                                  '"log": 1, "drain": 1}')  # fmt: skip
+                                  '"log": 1, "drain": 1, "url": 1}')  # fmt: skip
     assert flyweight("stop").code == 2
     assert not list(place.glob("*.json"))
     assert Process(own, began).alive and not Process(own, began - 1).alive

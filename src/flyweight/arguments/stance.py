@@ -13,6 +13,7 @@ from flyweight.arguments.flags import Flag
 
 FILES = (  # options that name some
     "api-key-file", "chat-template", "lora-modules", "log-file", "tokenizer",
+    "uds", "ssl-certfile", "ssl-keyfile",
 )  # fmt: skip
 FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]

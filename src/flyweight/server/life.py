@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from ssl import SSLContext
 
 import uvicorn
+from uvicorn.config import create_ssl_context
 
 from flyweight.arguments.wishes import Wishes
 from flyweight.asking import Asking, Facts, generation_options
@@ -63,11 +65,12 @@ class Order:
 def live(order: Order, sock: socket.socket, engine: Engine) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
     settings, server = order.settings, order.server
+    context = tls(server)
     names_of(settings.model, server.names, settings.adapters)
     path = find(settings, order.show)
     order.show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
-    life = Life(order, path)
+    life = Life(order, path, context)
     given["model"] = str(path)
     pace = server.step_seconds, server.patience_seconds
     begin = pipe.Begin(given, *pace, fault_asked_for())
@@ -76,6 +79,29 @@ def live(order: Order, sock: socket.socket, engine: Engine) -> int:
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(life.run(sock, line))
+
+
+def tls(server: ServerSettings) -> SSLContext | None:
+    """What uvicorn makes of a certificate, before anything is loaded.  Raises `ConfigError`."""
+    if not server.ssl_certfile:
+        return None
+    config = uvicorn.Config(
+        "", ssl_certfile=server.ssl_certfile, ssl_keyfile=server.ssl_keyfile or None
+    )
+    try:
+        return create_ssl_context(
+            server.ssl_certfile,
+            server.ssl_keyfile or None,
+            config.ssl_keyfile_password,
+            config.ssl_version,
+            config.ssl_cert_reqs,
+            config.ssl_ca_certs,
+            config.ssl_ciphers,
+        )
+    except OSError as error:  # an error of ssl is one too
+        files = " and ".join(filter(None, (server.ssl_certfile, server.ssl_keyfile)))
+        why = error.strerror or str(error)
+        raise ConfigError(f"ssl_certfile: {files} cannot be used: {why}") from None
 
 
 def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
@@ -101,7 +127,8 @@ class Life:
 
     client: EngineClient
 
-    def __init__(self, order: Order, path: Path) -> None:
+    def __init__(self, order: Order, path: Path, context: SSLContext | None = None) -> None:
+        self.context = context
         self.settings, self.server = order.settings, order.server
         self.show, self.wishes, self.path = order.show, order.wishes, path
         self.log = order.log
@@ -118,7 +145,7 @@ class Life:
             loop.add_signal_handler(number, self._signalled)
         self._loading = loop.create_task(self._load(line))
         try:
-            early = await answering(sock, shape_of)
+            early = await answering(sock, shape_of, self.context)
             try:
                 self.front = await self._loading
             finally:
@@ -205,8 +232,12 @@ class Life:
             backlog=2048,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
+            root_path=server.root_path,
+            ssl_certfile=server.ssl_certfile or None,
+            ssl_keyfile=server.ssl_keyfile or None,
         )
-        self.http = Server(config, lambda _: self._ready(front, sock.getsockname()[1]))
+        port = 0 if server.uds else sock.getsockname()[1]
+        self.http = Server(config, lambda _: self._ready(front, port))
         await self.http.serve([sock])
 
     def _ready(self, front: Front, port: int) -> None:
@@ -216,7 +247,8 @@ class Life:
         log = os.path.abspath(self.log.path) if self.log else own_log()
         began = begun(own) or 0
         try:
-            write(Record(own, began, host, port, front.names[0], log, drain))
+            url = self.server.url(port)
+            write(Record(own, began, host, port, front.names[0], log, drain, url))
         except OSError as error:
             self.show.warn(f"flyweight stop will not find this server: {error}")
         gc.freeze()  # what lives as long as the process is not looked at again

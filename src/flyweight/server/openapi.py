@@ -15,7 +15,7 @@ from flyweight import __version__
 from flyweight.server import replies
 from flyweight.server.api.sampling import WIDTH
 from flyweight.server.body import BOTH, LIMIT, TOKEN
-from flyweight.server.routes import JSON, ROUTES, Entry
+from flyweight.server.routes import ANTHROPIC, JSON, LLAMA, OLLAMA, OPENAI, OWN, ROUTES, Entry
 from flyweight.server.settings import ServerSettings
 
 ERRORS = {  # types of errors by their path's first part
@@ -26,6 +26,13 @@ ERRORS = {  # types of errors by their path's first part
 STREAMS = {"/api/": "application/x-ndjson", "": "text/event-stream"}
 ENDS = {"integer": "maximum", "array": "maxItems", "object": "maxProperties"}
 TITLE = {"title": "flyweight", "version": __version__}
+TAGS = {
+    "OpenAI": ("OpenAI's API, with vLLM's fields", OPENAI),
+    "Anthropic": ("Anthropic's API", ANTHROPIC),
+    "llama.cpp": ("llama-server's API, and vLLM's routes for text and ids", LLAMA),
+    "Ollama": ("Ollama's API", OLLAMA),
+    "flyweight": ("the server itself", OWN),
+}
 KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -42,6 +49,8 @@ def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]
     whole = {
         "openapi": "3.1.0",
         "info": TITLE,
+        "servers": [{"url": settings.root_path or "/"}],
+        "tags": [{"name": name, "description": what} for name, (what, _) in TAGS.items()],
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": KEYS},
         "security": [{name: []} for name in KEYS] if settings.keys else [],
@@ -75,6 +84,7 @@ def _operation(i: int, entry: Entry, found: dict[Any, Any]) -> dict[str, Any]:
     error = {"description": "Why not", "content": {JSON: {"schema": found[i, "error"]}}}
     operation: dict[str, Any] = {
         "summary": entry.summary,
+        "tags": [name for name, (_, group) in TAGS.items() if entry in group],
         "responses": {
             "200": {"description": "The answer", "content": kinds},
             "4XX": error,

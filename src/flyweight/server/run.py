@@ -7,7 +7,10 @@ same time.
 
 import errno
 import gc
+import os
 import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +44,33 @@ def listen(host: str, port: int) -> socket.socket:
             raise ConfigError(f"port = {port} on {host} is in use{_by(port)}") from None
         raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
     return sock
+
+
+def listen_locally(path: str) -> socket.socket:
+    """The Unix socket to serve on; one that a server left behind is replaced.  Raises
+    `ConfigError`, where a server listens there too.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode) and not _answers(path):
+                os.unlink(path)
+        sock.bind(path)
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"uds = {path!r} exists already; remove it, or name another"
+            ) from None
+        raise ConfigError(f"uds = {path!r}: {error.strerror or error}") from None
+    return sock
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return line.connect_ex(path) == 0
 
 
 def _by(port: int) -> str:
@@ -77,7 +107,7 @@ def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wis
     """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
     judge_memory()
     log = log_file(server)
-    sock = listen(server.host, server.port)
+    sock = listen_locally(server.uds) if server.uds else listen(server.host, server.port)
     engine = Engine.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
@@ -86,3 +116,6 @@ def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wis
         return live(Order(settings, server, show, wishes, log), sock, engine)
     finally:
         engine.end()
+        if server.uds:
+            with suppress(OSError):
+                os.unlink(server.uds)

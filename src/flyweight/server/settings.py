@@ -46,6 +46,8 @@ RANGES: dict[str, tuple[int, int | None]] = {  # all others begin at 1 and have 
 class ServerSettings:
     """Sizes are bytes, times seconds.  Raises `ConfigError`.
 
+    `root_path` is a prefix of paths that a proxy in front takes off.  `uds` is a Unix socket to
+    listen on, in place of `host` and `port`; with `ssl_certfile` (and `ssl_keyfile`) it is HTTPS.
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
     `insecure`.  Of several keys each has a prefix cache of its own, unless `share_prefix_cache`.
     `queue_requests` and `queue_tokens` may wait to be computed, for `queue_seconds`; more is
@@ -59,6 +61,10 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    root_path: str = ""
+    uds: str = ""
+    ssl_certfile: str = ""
+    ssl_keyfile: str = ""
     names: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     insecure: bool = False
@@ -134,6 +140,7 @@ class ServerSettings:
                 f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
             )
         self._check_origins()
+        self._check_address()
         format_of(self.tool_call_parser, "")
         marks_of(self.reasoning_parser, "")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
@@ -143,6 +150,20 @@ class ServerSettings:
             raise ConfigError(
                 f"host = {self.host!r} would let anyone on the network in; give an --api-key, "
                 "or --insecure if that is what you want"
+            )
+
+    def _check_address(self) -> None:
+        path = self.root_path
+        if path and (not path.startswith("/") or path.endswith("/")):
+            near = "/" + path.strip("/")
+            raise ConfigError(
+                f"root_path = {shown(path)} is not valid; allowed: a path that begins with / and "
+                f"does not end with it; nearest valid: {near if near != '/' else '(none)'}"
+            )
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise ConfigError(
+                f"ssl_keyfile = {shown(self.ssl_keyfile)} is given without a certificate; give "
+                "--ssl-certfile too"
             )
 
     def _check_origins(self) -> None:
@@ -175,7 +196,14 @@ class ServerSettings:
     @property
     def local(self) -> bool:
         """Whether only this machine is served."""
-        return loopback(self.host)
+        return bool(self.uds) or loopback(self.host)
+
+    def url(self, port: int) -> str:
+        """Where the server is reached; `port` is the one that it was given."""
+        if self.uds:
+            return f"unix:{self.uds}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.ssl_certfile else 'http'}://{host}:{port}"
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "ServerSettings":

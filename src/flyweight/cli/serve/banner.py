@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from flyweight.cli.serve.choices import Choice
 from flyweight.cli.serve.effective import drawn, plain, table
 from flyweight.server.running.processes import age
-from flyweight.server.running.records import address
 from flyweight.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
@@ -116,7 +115,7 @@ class Banner:
         columns = shutil.get_terminal_size().columns
         for line in drawn(rows, lines, columns) if at_terminal else plain(rows, lines):
             self.say(line)
-        url = address(self.choice.server.host, port)
+        url = self.choice.server.url(port)
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:

@@ -85,7 +85,7 @@ def _plain(
 def _active(field: str, value: Any) -> str:
     if field == "port" and value == 0:
         return "any that is free"
-    if field == "log_file":
+    if field in ("log_file", "uds", "ssl_certfile", "ssl_keyfile"):
         value = os.path.basename(value)  # clients are told of no folder
     if isinstance(value, tuple):
         return ", ".join(value)

@@ -49,7 +49,8 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
         print(json.dumps(told))
     else:
         print(f"{record.url} pid {record.pid}, log {path}")
-        print(f"flyweight stop --port {record.port} ends it")
+        which = f" --port {record.port}" if record.port else ""
+        print(f"flyweight stop{which} ends it")
     return 0
 
 
@@ -89,7 +90,9 @@ def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Record
 
 
 def ready(record: Record) -> bool:
-    """Whether a server takes requests."""
+    """Whether a server takes requests; of one on a Unix socket or with TLS its record says so."""
+    if not record.url.startswith("http:"):
+        return True
     host = record.host if record.host in LOOPBACK else EVERYWHERE.get(record.host, record.host)
     line = http.client.HTTPConnection(host, record.port, timeout=5)
     try:

@@ -49,6 +49,16 @@ PACE = (
 HTTP = (
     Flag("host", "text", "Where to listen.", "server.host", "ADDRESS"),
     Flag("port", "whole", "The port; 0 is any that is free.", "server.port", "PORT"),
+    Flag(
+        "uds", "text", "A Unix socket to listen on, in place of host and port.", "server.uds",
+        "PATH",
+    ),
+    Flag("ssl-certfile", "text", "A certificate (PEM): HTTPS.", "server.ssl_certfile", "FILE"),
+    Flag("ssl-keyfile", "text", "The key of the certificate.", "server.ssl_keyfile", "FILE"),
+    Flag(
+        "root-path", "text", "A prefix of paths that a proxy in front takes off.",
+        "server.root_path", "PATH",
+    ),
     Flag("api-key", "words", "Keys, any of which will do.", metavar="KEY ..."),
     Flag("api-key-file", "words", "Files with a key a line.", metavar="FILE ..."),
     Flag(

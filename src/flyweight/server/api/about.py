@@ -3,6 +3,7 @@
 Invariant: health is a statement about work being done, not about a socket being open.
 """
 
+import gzip
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,6 @@ from flyweight import __version__
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import reply
-from flyweight.server.watching.metrics import CONTENT
 
 
 async def health(front: Front, request: Request) -> Response:
@@ -69,7 +69,12 @@ async def reset_prefix_cache(front: Front, request: Request) -> Response:
 
 
 async def metrics(front: Front, request: Request) -> Response:
-    return Response(front.metrics.page(), headers={"content-type": CONTENT})
+    """Prometheus' text, or OpenMetrics where it is asked for; packed for who can unpack."""
+    page, media = front.metrics.page(request.headers.get("accept", ""))
+    head = {"content-type": media, "vary": "accept, accept-encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        page, head["content-encoding"] = gzip.compress(page), "gzip"
+    return Response(page, headers=head)
 
 
 async def steps(front: Front, request: Request) -> Response:

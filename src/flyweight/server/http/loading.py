@@ -7,6 +7,7 @@ looked at; a connection ends soon, whatever its client does.
 import asyncio
 import socket
 from collections.abc import Callable
+from ssl import SSLContext
 from typing import cast
 
 from flyweight.server.http.errors import HttpError, Shape
@@ -43,7 +44,10 @@ class Waiting(asyncio.Protocol):
             shape = self.shape_of(path_of(self._head))
             self._answered, self._head = True, b""
             self._transport.write(raw_reply(LOADING, shape))
-            self._transport.write_eof()  # closed at once, unread bytes would take the answer along
+            if self._transport.can_write_eof():
+                self._transport.write_eof()  # closed at once, unread bytes take the answer along
+            else:  # TLS has no half of a connection
+                self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._end is not None:
@@ -56,7 +60,9 @@ def path_of(head: bytes) -> str:
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
 
 
-async def answering(sock: socket.socket, shape_of: Callable[[str], Shape]) -> asyncio.Server:
+async def answering(
+    sock: socket.socket, shape_of: Callable[[str], Shape], tls: SSLContext | None = None
+) -> asyncio.Server:
     """Answers on a port until closed; `sock` itself stays open for who serves after that."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Waiting(shape_of), sock=sock.dup())
+    return await loop.create_server(lambda: Waiting(shape_of), sock=sock.dup(), ssl=tls)

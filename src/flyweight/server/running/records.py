@@ -22,7 +22,7 @@ RECORD_BYTES = 1 << 16
 @dataclass(frozen=True, slots=True)
 class Record:
     """A server: its process, where it listens, what it serves, its log where it has a file of one,
-    and how long it drains.
+    how long it drains, and its address.  On a Unix socket its port is 0.
     """
 
     pid: int
@@ -32,18 +32,11 @@ class Record:
     model: str
     log: str
     drain: float
+    url: str
 
     @property
     def process(self) -> Process:
         return Process(self.pid, self.begun)
-
-    @property
-    def url(self) -> str:
-        return address(self.host, self.port)
-
-
-def address(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def folder() -> Path | None:

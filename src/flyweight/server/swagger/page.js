@@ -5,7 +5,7 @@ const form = document.getElementById("ask");
 
 async function show(key) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
-  const answer = await fetch("/openapi.json", { headers });
+  const answer = await fetch("openapi.json", { headers });
   form.hidden = answer.status !== 401;
   if (!answer.ok) return;
   const page = SwaggerUIBundle({

@@ -17,6 +17,7 @@ from prometheus_client.core import (
     Metric,
     SummaryMetricFamily,
 )
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from flyweight.server.pipe import Gauges
@@ -85,8 +86,16 @@ class Metrics(Collector):
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def page(self) -> bytes:
-        return generate_latest(self.registry)
+    def page(self, accept: str = "") -> tuple[bytes, str]:
+        """The page and its content type: OpenMetrics where `accept`, a header, names it."""
+        kinds = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
+        if openmetrics.CONTENT_TYPE_LATEST.partition(";")[0] in kinds:
+            # names have colons, which its other way of escaping would replace in samples alone
+            made: bytes = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
+                self.registry, openmetrics.ALLOWUTF8
+            )
+            return made, openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(self.registry), CONTENT
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
