@@ -346,11 +346,16 @@ def test_a_window_as_wide_as_the_context_is_none(native: Ops) -> None:
         assert moved("mistral", native, config={"sliding_window": window}) < 1e-3
 
 
+def test_gemma_1_means_the_tanh_form_where_it_says_gelu(native: Ops) -> None:
+    """As its first configs do."""
+    assert moved("gemma", native, config={"hidden_act": "gelu", "hidden_activation": None}) < 1e-3
+
+
 def test_checkpoints_without_the_base_prefix_load(native: Ops, tmp_path: Path) -> None:
     """GPT-2 and OPT are published with and without it."""
     from filewriters import encode, write_folder
 
-    for name, base in (("gpt2", "transformer."), ("opt", "model.")):
+    for name, base in (("gpt2", "transformer."), ("opt", "model."), ("opt-350m", "model.")):
         source = open_checkpoint(MODELS / name)
         tensors = {}
         for key, info in source.tensors.items():

@@ -147,6 +147,12 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         | llama_like(3072, 8192, 32, 24, 8, 200064, max_position_embeddings=131072)
         | {"rope_scaling": LONG_LISTS, "partial_rotary_factor": 0.75, "tie_word_embeddings": True},
     ),
+    "gemma-2b": (
+        2_506_172_416,
+        {"model_type": "gemma", **sizes(2048, 16384, 18, 8, 1, 256000), "hidden_act": "gelu"}
+        | {"rms_norm_eps": 1e-6, "head_dim": 256, "max_position_embeddings": 8192}
+        | {"attention_bias": False, "rope_theta": 10000.0, "rope_scaling": None},
+    ),
     "gemma-2-2b": (
         2_614_341_888,
         {"model_type": "gemma2", **sizes(2304, 9216, 26, 8, 4, 256000), **GEMMA}
@@ -198,6 +204,13 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         | sizes(2048, 5632, 24, 32, 32, 100352)
         | {"max_position_embeddings": 4096, "tie_word_embeddings": False},
     ),
+    "stablelm-2-12b": (
+        12_143_185_920,
+        {"model_type": "stablelm", "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}
+        | {"rope_theta": 10000, "use_qkv_bias": False, "use_cache": True, "hidden_act": "silu"}
+        | {"qk_layernorm": True, "use_parallel_residual": True, "max_position_embeddings": 4096}
+        | {**sizes(5120, 13824, 40, 32, 8, 100352), "tie_word_embeddings": False},
+    ),
     "starcoder2-3b": (
         3_030_371_328,
         {"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "mlp_type": "default"}
@@ -227,6 +240,13 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         | {"_remove_final_layer_norm": False, "ffn_dim": 3072, "hidden_size": 768}
         | {"max_position_embeddings": 2048, "num_attention_heads": 12, "num_hidden_layers": 12}
         | {"vocab_size": 50272, "word_embed_proj_dim": 768, "prefix": "</s>"},
+    ),
+    "opt-350m": (
+        331_196_416,
+        {"model_type": "opt", "activation_function": "relu", "do_layer_norm_before": False}
+        | {"_remove_final_layer_norm": False, "ffn_dim": 4096, "hidden_size": 1024}
+        | {"max_position_embeddings": 2048, "num_attention_heads": 16, "num_hidden_layers": 24}
+        | {"vocab_size": 50272, "word_embed_proj_dim": 512, "prefix": "</s>"},
     ),
     "gpt-oss-20b": (
         20_914_757_184,
