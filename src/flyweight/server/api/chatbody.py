@@ -25,7 +25,9 @@ Budget = Annotated[
     int | None,
     Field(ge=-1, lt=2**31, description="Tokens of reasoning, which then is closed; -1: any."),
 ]
-UNSEEN = {"annotations", "prefix", "audio", "function_call"}  # by templates
+UNSEEN = {  # by templates
+    "annotations", "prefix", "audio", "function_call", "provider_specific_fields",
+}  # fmt: skip
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -56,6 +58,9 @@ class Message(Fields):
     )
     audio: None = Field(None, description="Sounds are not read here.")
     function_call: None = Field(None, description="`tool_calls` took its place.")
+    provider_specific_fields: dict[str, Any] | None = Field(
+        None, description=f"litellm adds it to the answers it returns. {IDLE}"
+    )
 
     def chat(self) -> dict[str, Any]:
         """As templates read it: what is said of parts beside their text means nothing to them."""
