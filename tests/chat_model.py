@@ -13,11 +13,16 @@ KEY = b"tokenizer.chat_template"
 HEAD = 24  # bytes of a GGUF file before its first key
 ALIGNMENT = 32  # of its tensors
 STRING = 8
+CONTEXT = b"llama.context_length" + pack("<I", 4)  # its name, and the type of its value
 
 
-def write(path: Path, template: str = TEMPLATE) -> Path:
-    """Puts the key first; a comment fills it up so that every tensor stays aligned."""
+def write(path: Path, template: str = TEMPLATE, context: int = 512) -> Path:
+    """Puts the key first; a comment fills it up so that every tensor stays aligned.  A context
+    above 512 tokens is beyond what the model has learned.
+    """
     raw = (ASSETS / "stories.gguf").read_bytes()
+    end = raw.index(CONTEXT) + len(CONTEXT)
+    raw = raw[:end] + pack("<I", context) + raw[end + 4 :]
     size = 8 + len(KEY) + 4 + 8 + len(template.encode())
     filled = template + "{#" + " " * (-(size + 4) % ALIGNMENT) + "#}"
     text = filled.encode()

@@ -1,11 +1,12 @@
-// OpenAI's JavaScript client over every endpoint it has that is served here: node openai_client.mjs URL KEY
+// OpenAI's JavaScript client over every endpoint it has that is served here: node openai_client.mjs URL MODEL KEY
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const { default: OpenAI } = createRequire(`${process.env.NODE_PATH}/`)("openai");
-const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: process.argv[3], maxRetries: 0 });
+const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: process.argv[4], maxRetries: 0 });
 const messages = [{ role: "user", content: "A cat sat." }];
-const model = (await client.models.list()).data[0].id;
+const model = process.argv[3];
+assert.equal((await client.models.list()).data[0].id, model);
 assert.equal((await client.models.retrieve(model)).id, model);
 
 const told = { model, messages, temperature: 0, max_tokens: 12 };

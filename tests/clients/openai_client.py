@@ -1,4 +1,4 @@
-"""OpenAI's Python client over every endpoint that is served here: `openai_client.py URL KEY`.
+"""OpenAI's Python client over every endpoint that is served here: `openai_client.py URL MODEL KEY`.
 
 Written for the 1.x line and later; asserts, and says nothing where all is well.
 """
@@ -294,9 +294,10 @@ async def at_once(url: str, key: str, model: str) -> None:
 
 
 def main() -> None:
-    url, key = sys.argv[1:]
+    url, name, key = sys.argv[1:]
     client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
     model = models(client)
+    assert model == name
     for over in (
         completions, chat, chat_events, structured, tools, embeddings, responses,
         called_responses, response_tools,
