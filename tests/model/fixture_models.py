@@ -113,7 +113,9 @@ MODELS = {
         dict(rope_parameters=DYNAMIC, max_position_embeddings=128),
         lengths=(CONTEXT, 128),
     ),
-    "llama-bias": llama("bf16", **SMALL, num_key_value_heads=4, head_dim=16, attention_bias=True, mlp_bias=True),
+    "llama-bias": llama(
+        "bf16", **SMALL, num_key_value_heads=4, head_dim=16, attention_bias=True, mlp_bias=True
+    ),
     "mistral": Fixture(
         "mistral", "bf16", dict(**SMALL, head_dim=24, rope_theta=30000.0, sliding_window=None)
     ),
