@@ -38,7 +38,8 @@ class Target:
             tensors = {"token_embd.weight": random_tensor(rng, kind, (2, 256))}
             yield write_gguf(self.path, shape("llama"), tensors).read_bytes()
         for arch in ARCHITECTURES:
-            tensors = {"blk.0.attn_q.bias": BIAS}
+            biased = "attn_norm" if arch == "deepseek2" else "attn_q"  # whose queries have none
+            tensors = {f"blk.0.{biased}.bias": BIAS}
             yield write_gguf(self.path, shape(arch) | special(arch), tensors).read_bytes()
         scaling = {
             "llama.rope.scaling.type": "linear",
@@ -114,4 +115,9 @@ def special(arch: str) -> dict[str, object]:
         keys |= {"expert_group_used_count": 1, "rope.scaling.yarn_log_multiplier": 0.1}
         keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}
         keys |= {"rope.scaling.original_context_length": 32}
-    return {f"{arch}.{key}": value for key, value in keys.items()}
+    without = {
+        "llama4": ("attention.sliding_window_pattern",),  # its layers have chunks
+        "minicpm": ("expert_count",),
+    }
+    kept = {key: value for key, value in keys.items() if key not in without.get(arch, ())}
+    return {f"{arch}.{key}": value for key, value in kept.items()}

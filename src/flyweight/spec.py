@@ -181,8 +181,9 @@ class Source:
     """`rows` rows of a checkpoint tensor of `shape`, from `start` on, leading axes counted as rows.
 
     `order` says which row of every len(order) rows comes where (GGUF's llama keeps heads in the
-    interleaved rope order); `transposed` takes the rows' columns for rows (GPT-2's matrices);
-    `bias` names the tensor whose elements start..start+rows belong to them, "" for none.
+    interleaved rope order); a vector's elements count as rows; `transposed` takes the rows' columns
+    for rows (GPT-2's matrices); `bias` names the tensor whose elements start..start+rows belong to
+    them, "" for none.
     """
 
     tensor: str

@@ -83,6 +83,15 @@ MODELS = {
         rope_theta=20000.0,
         tie_word_embeddings=True,
     ),
+    "cohere-plus": small(
+        "cohere",
+        head_dim=ABSENT,
+        use_qk_norm=True,
+        logit_scale=0.6,
+        rms_norm_eps=ABSENT,
+        rope_theta=20000.0,
+        tie_word_embeddings=True,
+    ),
     "cohere2": small(
         "cohere2",
         layers=4,

@@ -327,6 +327,8 @@ ORDERED = {
     ("deepseek-v2", "kv_down"),
     ("llama4", "qkv"),
     *((name, "qkv") for name in ("gpt-neox", "glm", "glm4", "ernie4-5", "cohere", "cohere2")),
+    ("cohere-plus", "q_norm"),
+    ("cohere-plus", "k_norm"),
 }
 
 

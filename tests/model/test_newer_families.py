@@ -97,6 +97,7 @@ SPECS: dict[str, tuple[str, Any]] = {
     "exaone4's head norms": ("exaone4", layers(qk_norm="")),
     "cohere2's layers without positions": ("cohere2", layers(rope=0)),
     "exaone4's layers without positions": ("exaone4", layers(rope=0)),
+    "command-r+'s head norms": ("cohere-plus", layers(qk_norm="")),
     "blocks of one norm": ("cohere", lambda s: replace(s, parallel=False)),
 }
 

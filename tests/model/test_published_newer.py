@@ -64,6 +64,13 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         | {**COHERE, "max_position_embeddings": 8192}
         | sizes(4096, 14336, 32, 32, 8, 256000),
     ),
+    "c4ai-command-r-plus": (
+        103_810_674_688,
+        {"model_type": "cohere", "logit_scale": 0.8333333333333334, "rope_theta": 75000000.0}
+        | {**COHERE, "use_qk_norm": True, "model_max_length": 131072}
+        | sizes(12288, 33792, 64, 96, 8, 256000)
+        | {"max_position_embeddings": 8192},
+    ),
     "c4ai-command-r7b-12-2024": (
         8_028_033_024,
         {"model_type": "cohere2", "logit_scale": 0.25, "rope_theta": 50000, "rope_scaling": None}

@@ -19,9 +19,9 @@ from flyweight.wire import F32
 
 FAMILIES = sorted(p.name for p in MODELS.iterdir() if p.is_dir())
 FINER = {  # what has no recipe: mixtures, latent attention, parallel layers, post-norm
-    "cohere", "cohere2", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "gpt-neox", "gpt-oss",
-    "gpt-oss-mxfp4", "kimi-k2", "llama4-scout", "mixtral", "opt-350m", "qwen2-moe", "qwen3-moe",
-    "stablelm-heads", "stablelm-parallel",
+    "cohere", "cohere-plus", "cohere2", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3",
+    "gpt-neox", "gpt-oss", "gpt-oss-mxfp4", "kimi-k2", "llama4-scout", "mixtral", "opt-350m",
+    "qwen2-moe", "qwen3-moe", "stablelm-heads", "stablelm-parallel",
 }  # fmt: skip
 RUNS = {  # every second layer is a mixture, or has queries with factors and is one
     "qwen3-moe-step": [True, False, True],

@@ -244,6 +244,7 @@ def test_gguf_speaks_the_config_vocabulary(tmp_path: Path) -> None:
     }  # fmt: skip
     expected |= dict.fromkeys(("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"), 1e-5)
     biases = ("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias", "mlp_bias", "qk_layernorm")
+    biases += ("attention_out_bias", "use_qk_norm")
     expected |= dict.fromkeys(biases, False)
     assert checkpoint.config == expected
     assert checkpoint.eos_ids == (2, 5) and checkpoint.converted
@@ -274,7 +275,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
     "no architecture": ({"general.architecture": None}, "general.architecture is missing"),
     "architecture unknown": (
         {"general.architecture": "lama"},
-        "'lama' is not supported; known: llama, qwen2, ",
+        "'lama' is not supported; known: llama, llama4, qwen2, ",
     ),
     "architecture a number": ({"general.architecture": 3}, "not supported"),
     "no context length": ({"llama.context_length": None}, "llama.context_length is missing"),

@@ -5,7 +5,7 @@ three of four layers and no positions on the others.
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, filled, flag, integer, real, refuse
+from flyweight.models.config import Config, filled, flag, integer, real
 from flyweight.models.plans import (
     Names,
     decoder_plan,
@@ -21,9 +21,12 @@ NAMES = Names(mlp_norm="")
 
 
 def spec(config: Config) -> ModelSpec:
-    """A `CohereForCausalLM` config.json; model_max_length, where it is given, is the context."""
-    refuse(config, "use_qk_norm", False)
-    return _parallel(filled(config, {"rope_theta": 500000.0}), "cohere")
+    """A `CohereForCausalLM` config.json; model_max_length, where it is given, is the context.
+    Command-R+ has use_qk_norm: a LayerNorm for each head of q and k.
+    """
+    found = _parallel(filled(config, {"rope_theta": 500000.0}), "cohere")
+    norm = "centred" if flag(config, "use_qk_norm") else ""
+    return each(found, lambda _, layer: replace(layer, qk_norm=norm))
 
 
 def windowed(config: Config) -> ModelSpec:

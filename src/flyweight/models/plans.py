@@ -275,7 +275,8 @@ class _Plan:
                 slot = vector(at + name, f"{src}{module}.weight", wide, self.plus)
                 if layer.qk_norm == "centred":  # a row for each head
                     shape = (size // layer.head, layer.head)
-                    slot = replace(slot, sources=(Source(slot.sources[0].tensor, shape, shape[0]),))
+                    rows = Source(slot.sources[0].tensor, shape, shape[0], order=self.turn)
+                    slot = replace(slot, sources=(rows,))
                 slots.append(slot)
         if layer.sinks:
             slots.append(vector(at + "sinks", src + "self_attn.sinks", layer.heads))

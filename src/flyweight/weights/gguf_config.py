@@ -149,7 +149,7 @@ def _biases(spans: Mapping[str, Span]) -> dict[str, bool]:
         **named,
         "attention_out_bias": "blk.0.attn_output.bias" in spans,
         "mlp_bias": "blk.0.ffn_down.bias" in spans,
-        "qk_layernorm": "blk.0.attn_q_norm.weight" in spans,
+        **dict.fromkeys(("qk_layernorm", "use_qk_norm"), "blk.0.attn_q_norm.weight" in spans),
     }
 
 

@@ -108,7 +108,9 @@ ARCHITECTURES = {
     "chatglm": Architecture("glm", FUSED),
     "ernie4_5": Architecture("ernie4_5"),
     "seed_oss": Architecture(
-        "seed_oss", GATED | {"post_attention_norm": "post_attention_layernorm"}
+        "seed_oss",
+        {k: v for k, v in GATED.items() if k != "ffn_norm"}
+        | {"post_attention_norm": "post_attention_layernorm"},
     ),
     "command-r": Architecture("cohere", renamed={"logits_scaling": "logit_scale"}),
     "cohere2": Architecture("cohere2", renamed={"logits_scaling": "logit_scale"}),

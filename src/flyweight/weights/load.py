@@ -230,7 +230,8 @@ def _vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32:
     for source in slot.sources:
         row = source.shape[-1] if len(source.shape) > 1 else 1
         first, count = source.start * row, source.rows * row
-        parts.append(_elements(checkpoint, source.tensor, first, count))
+        values = _elements(checkpoint, source.tensor, first, count)
+        parts.append(values[_ordered(len(values), source.order)] if source.order else values)
         meter.add(_source_bytes(checkpoint, source))
     values = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return values + np.float32(slot.plus) if slot.plus else values
