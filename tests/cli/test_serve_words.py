@@ -224,7 +224,8 @@ REFUSED = [
     (["--no-deterministic"], "--no-deterministic cannot be honoured", "leave it out"),
     (["--cpu-offload-gb", "4"], "--cpu-offload-gb = 4", "--memory-limit"),
     (["--quantization", "awq"], "--quantization = 'awq'", "org/name:Q4_K_M"),
-    (["--load-format", "pt"], "--load-format = 'pt'", "allowed: auto, safetensors, gguf"),
+    (["--load-format", "npcache"], "--load-format = 'npcache'", "safetensors, gguf, pt"),
+    (["-q", "gguf", "--load-format", "pt"], "--quantization gguf", "contradict"),
     (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
     (["--dtype", "fp16"], "--dtype = 'fp16'", "nearest valid: bfloat16"),
     (["--tokenizer", "x"], "--tokenizer = x cannot be honoured", "beside the weights"),
@@ -292,6 +293,7 @@ def test_values_that_look_like_options() -> None:
     assert chosen("--chat-template", "-{{ messages }} x").server.chat_template
     assert chosen("--", "--model").settings.model == "--model"
     assert chosen("-qgguf", "-q=gguf").settings.load_format == "gguf"
+    assert chosen("--load-format", "pt").settings.load_format == "pt"
 
 
 @pytest.mark.parametrize(

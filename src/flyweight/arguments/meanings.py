@@ -112,7 +112,7 @@ def _load_format(draft: Draft) -> None:
     if asked not in FORMATS:
         raise ConfigError(
             f"--load-format = {shown(asked)} cannot be honoured: weights come as safetensors, "
-            "PyTorch's files or GGUF; allowed: auto, safetensors, pt, gguf"
+            "PyTorch's files or GGUF; allowed: auto, safetensors, gguf, pt"
         )
     if asked in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
         raise ConfigError(f"--load-format {asked} and --quantization gguf contradict each other")
