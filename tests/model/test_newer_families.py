@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_twins import metadata, twin
+from gguf_twins import metadata
 from harness import MODELS, decoder, logits
 from test_features import FELT, PLAIN_ROPE, layers, moved
 
@@ -266,14 +266,13 @@ def test_phi4_multimodal_as_published(native: Ops, tmp_path: Path) -> None:
 # --- GGUF ---
 
 
-def translated(name: str, **others: object) -> dict[str, Any]:
-    """The config of a fixture's GGUF metadata, where None drops a key."""
-    found = {**metadata(config_of(name)), **others}
-    return gguf_config.hf_config(
-        {k: v for k, v in found.items() if v is not None} | {"tokenizer.ggml.tokens": ["a"]},
-        {},
-        "m.gguf",
-    )
+def translated(name: str, *tensors: str, **others: object) -> dict[str, Any]:
+    """The config of a GGUF file with a fixture's metadata and these tensors; a key that is None is
+    left out.
+    """
+    keys = {k: v for k, v in {**metadata(config_of(name)), **others}.items() if v is not None}
+    spans: Any = dict.fromkeys(tensors)
+    return gguf_config.hf_config({**keys, "tokenizer.ggml.tokens": ["a"]}, spans, "m.gguf")
 
 
 def test_olmo2_file_with_a_window_is_olmo3() -> None:
@@ -296,9 +295,9 @@ def test_glm4_file_of_a_model_that_sees_is_refused() -> None:
         translated("glm4", **{"glm4.rope.dimension_sections": np.array([8, 12, 12, 0])})
 
 
-def test_seed_oss_file_with_a_biased_output(tmp_path: Path) -> None:
-    """The bias is read from the tensors; attention_out_bias is the family's own word."""
-    source = open_checkpoint(twin("seed-oss", tmp_path / "m.gguf"))
-    assert source.config["attention_bias"] is True
-    assert source.config["attention_out_bias"] is False
-    source.close()
+def test_seed_oss_file_says_by_its_tensors_which_matrices_are_biased() -> None:
+    for biased in ((), ("attn_q",), ("attn_q", "attn_output"), ("ffn_down",)):
+        found = translated("seed-oss", *(f"blk.0.{name}.bias" for name in biased))
+        layer = spec_of(found).layers[0]
+        said = (layer.attn_bias, layer.out_bias, layer.mlp_bias)
+        assert said == tuple(x in biased for x in ("attn_q", "attn_output", "ffn_down"))
