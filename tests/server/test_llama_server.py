@@ -84,7 +84,7 @@ def test_biases_by_text_or_id(server: Running) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        {"samplers": ["top_k"]}, {"grammar_file": "x"}, {"n_keep": 3}, {"id_slot": 1},
+        {"samplers": ["top_k"]}, {"grammar_file": "x"}, {"n_keep": -2}, {"id_slot": 1},
         {"min_keep": 2},
         {"repeat_last_n": -2}, {"dynatemp_range": 0.5}, {"n_predict": 0},
         {"logit_bias": [[1, True]]},

@@ -66,7 +66,7 @@ def test_vectors(server: Running) -> None:
 def test_what_there_is(server: Running) -> None:
     assert server.get("/api/version").json["version"]
     shown = server.post("/api/show", {"model": model(server)}).json
-    assert shown["model_info"]["general.context_length"] > 0
+    assert shown["model_info"]["llama.context_length"] > 0
     told = server.get("/v1/engine/effective").json["model"]
     details = shown["details"]
     assert (details["format"], details["family"]) == (told["format"], told["family"])

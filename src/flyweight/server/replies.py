@@ -136,6 +136,30 @@ class LlamaReply(TypedDict):
     metrics: Object
 
 
+class PropsReply(TypedDict):
+    default_generation_settings: Object
+    total_slots: int
+    model_path: str
+    model_alias: str
+    modalities: dict[str, bool]
+    chat_template: str
+    bos_token: str | None
+    eos_token: str | None
+    build_info: str
+    is_sleeping: bool
+
+
+class TokenizerReply(TypedDict):
+    tokenizer_class: str
+    model_max_length: int
+    vocab_size: int
+    add_bos_token: bool
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
+
+
 class Piece(TypedDict):
     id: int
     piece: str | list[int]

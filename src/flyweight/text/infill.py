@@ -20,32 +20,42 @@ KINDS = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
     ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"),  # Code Llama
 )  # fmt: skip
-MARKS = re.compile("|".join(re.escape(name) for kind in KINDS for name in kind))
+# What stands before the name of a project, and before a file of it.
+PROJECT = ("<|repo_name|>", "<repo_name>", "<reponame>")
+FILE = ("<|file_sep|>", "<file_sep>", "<|file_separator|>")
+NAMES = {*PROJECT, *FILE, *(name for kind in KINDS for name in kind)}
+MARKS = re.compile("|".join(map(re.escape, sorted(NAMES))))
+SNIPPET = "\n\n--- snippet ---\n\n"  # llama.cpp's, for a vocabulary without a mark of files
 SHIELD = "\u263a"  # a character put before a text that is to begin without a blank
 
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """The ids of a vocabulary's marks; any of `ends` ends an answer."""
+    """The ids of a vocabulary's marks; any of `ends` ends an answer.  Not all have marks of a
+    `project` and of a `file`.
+    """
 
     before: int
     after: int
     hole: int
     ends: tuple[int, ...]
+    project: int | None = None
+    file: int | None = None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Infill | None":
         """None where a vocabulary has no such marks."""
-        names = {name for kind in KINDS for name in kind}
         found: dict[str, int] = {}
         for token in range(tokenizer.vocab_size):
             piece = tokenizer.piece(token)
-            if piece in names:
+            if piece in NAMES:
                 found[piece] = token
         for before, after, hole, *ends in KINDS:
             if before in found and after in found and hole in found:
                 known = tuple(found[name] for name in ends if name in found)
-                return cls(found[before], found[after], found[hole], known)
+                project = next((found[name] for name in PROJECT if name in found), None)
+                file = next((found[name] for name in FILE if name in found), None)
+                return cls(found[before], found[after], found[hole], known, project, file)
         return None
 
     def prompt(
@@ -58,6 +68,24 @@ class Infill:
         start = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
         rest = after if not isinstance(after, str) else self.rest(after, tokenizer)
         return [*start, self.before, *first, self.after, *rest, self.hole]
+
+    def plain(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """Ids of a text without any mark in it."""
+        return _plain(text, tokenizer)
+
+    def other(self, name: str, text: str, tokenizer: Tokenizer) -> list[int]:
+        """Another file, or a part of one, to stand before the text with the hole."""
+        if self.file is None:
+            return _plain(SNIPPET + text, tokenizer)
+        return [self.file, *_plain(f"{name or 'tmp'}\n{text}", tokenizer)]
+
+    def frame(self, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+        """What stands before all other files, and behind them: llama.cpp's names of a project and
+        of the file with the hole.
+        """
+        head = [] if self.project is None else [self.project, *_plain("myproject\n", tokenizer)]
+        tail = [] if self.file is None else [self.file, *_plain("filename\n", tokenizer)]
+        return head, tail
 
     def rest(self, after: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of the text after a hole."""

@@ -96,12 +96,11 @@ def prompts_of(front: Front, body: CompletionBody) -> list[Any]:
     return holed(prompts, body.suffix, infill_of(front), front)
 
 
-def infill_of(front: Front) -> Infill:
-    """Raises `HttpError` where the vocabulary has no marks of a hole."""
+def infill_of(front: Front, field: str = "suffix") -> Infill:
+    """Raises `HttpError`, which names a field, where the vocabulary has no marks of a hole."""
     if front.infill is None:
-        raise HttpError(
-            400, "suffix: this vocabulary has no tokens to fill in the middle with", "suffix"
-        )
+        words = f"{field}: this vocabulary has no tokens to fill in the middle with"
+        raise HttpError(400, words, field)
     return front.infill
 
 

@@ -32,11 +32,12 @@ from flyweight.server.api.scores import Spelling, token_scores
 from flyweight.server.api.usage import llama_timings, timed
 from flyweight.server.body import FIRST, TOKEN, limited
 from flyweight.server.bundle import Bundle
+from flyweight.server.fields import ALWAYS
 from flyweight.server.front import Front
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.sse import PING, event
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, SamplingParams
 from flyweight.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
@@ -80,10 +81,9 @@ Pair = Annotated[
 Off = Annotated[int, Field(ge=0, le=0)]
 
 
-class LlamaBody(Options):
-    """A prompt to be continued, or several."""
+class LlamaOptions(Options):
+    """What /completion and /infill take."""
 
-    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
     n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
@@ -100,18 +100,16 @@ class LlamaBody(Options):
     return_cache_explanation: Explain = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
     dynatemp_exponent: float | None = Field(None, description="Of a range that is 0.")
-    n_indent: Off | None = None
-    n_keep: Off | None = None
+    n_keep: int | None = Field(
+        None, ge=-1, description="Has no effect: nothing is shifted.", json_schema_extra=ALWAYS
+    )
     n_cache_reuse: Off | None = None
-    min_keep: Off | None = None
     json_schema: dict[str, Any] | None = None
     grammar: Source = Field("", description="GBNF, or Lark; empty: none.")
     id_slot: Literal[-1] | None = None
     post_sampling_probs: No | None = None
     return_progress: No | None = None
     lora: list[Any] | None = Field(None, max_length=0)
-    response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
-    t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
     sse_ping_interval: Literal[30] | None = Field(
         None, description="Has no effect: the server says how often a quiet stream is pinged."
     )
@@ -138,6 +136,21 @@ class LlamaBody(Options):
             found["logit_bias"] = biases(self.logit_bias, tokenizer)
         return found
 
+    @property
+    def form_place(self) -> str:
+        """Where the body says what the answer must be."""
+        return "grammar" if self.grammar else "json_schema"
+
+
+class LlamaBody(LlamaOptions):
+    """A prompt to be continued, or several."""
+
+    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
+    n_indent: Off | None = None
+    min_keep: Off | None = None
+    response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
+    t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
+
     def prompts(self, front: Front) -> list[Any]:
         """Each prompt by itself: a list with an id at its top is one."""
         given: Any = self.prompt
@@ -150,13 +163,23 @@ class LlamaBody(Options):
 
 async def completion(front: Front, request: Request) -> Response:
     body = front.read(request, await request.body(), LlamaBody)
-    prompts = body.prompts(front)
+    return await continued(front, request, body, body.prompts(front))
+
+
+async def continued(
+    front: Front,
+    request: Request,
+    body: LlamaOptions,
+    prompts: list[Any],
+    ends: tuple[int, ...] = (),
+) -> Response:
+    """The continuation of prompts, at whose answers `ends` are ends too."""
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
     lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
     with named(*NAMES):
-        params = params_of(await front.aside(body.wanted, front.defaults, front.tokenizer))
-        place = "grammar" if body.grammar else "json_schema"
-        asked = await front.ask(prompts, params, lane, place)
+        wanted = await front.aside(body.wanted, front.defaults, front.tokenizer)
+        params = params_of({**wanted, "stop_token_ids": ends})
+        asked = await front.ask(prompts, params, lane, body.form_place)
     return await answer(
         front,
         request,
@@ -173,7 +196,7 @@ class LlamaWriter:
     ping = PING
     id = ""
 
-    def __init__(self, front: Front, body: LlamaBody, bundle: Bundle) -> None:
+    def __init__(self, front: Front, body: LlamaOptions, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
         self.spelling = Spelling(front.tokenizer)
 
@@ -228,10 +251,8 @@ class LlamaWriter:
         params, request = collector.asked, collector.request
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
-        settings = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
+        settings = settings_of(params)
         settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
-        settings["n_probs"] = params.logprobs or 0
-        settings["n_predict"] = -1 if params.max_tokens is None else params.max_tokens
         return {
             "index": index,
             "id_slot": -1,
@@ -248,6 +269,14 @@ class LlamaWriter:
             "timings": llama_timings(collector),
             **timed(self.front, collector),
         }
+
+
+def settings_of(params: SamplingParams) -> dict[str, Any]:
+    """Options under llama-server's names."""
+    found = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
+    found["n_probs"] = params.logprobs or 0
+    found["n_predict"] = -1 if params.max_tokens is None else params.max_tokens
+    return found
 
 
 def signed(seed: int) -> int:

@@ -135,6 +135,8 @@ async def show(front: Front, request: Request) -> Response:
     more = [what for what, how in read.items() if how is not None]
     return reply(
         {
+            "license": "",
+            "modified_at": card(front, name)["modified_at"],
             "modelfile": "",
             "parameters": "\n".join(f"{k} {v}" for k, v in front.defaults.items()),
             "template": front.tokenizer.chat_template or "",
@@ -142,7 +144,8 @@ async def show(front: Front, request: Request) -> Response:
             "model_info": {
                 "general.architecture": portrait.family,
                 "general.parameter_count": portrait.parameters,
-                "general.context_length": front.asking.facts.max_model_len,
+                f"{portrait.family}.context_length": front.asking.facts.max_model_len,
+                f"{portrait.family}.embedding_length": front.client.facts["width"],
             },
             "capabilities": ["completion", "embedding", *more],
         }
