@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from flyweight.errors import CheckpointError
 from flyweight.untrusted import shown
 
-MOST_PICKLE = 8 << 20  # bytes; a tensor takes 150 of them, the largest published models have 2^10
+MOST_PICKLE = 4 << 20  # bytes; a tensor takes 150 of them, the largest published models have 2^10
 MOST_STACK = 1 << 16
 MOST_PAIRS = 1 << 16
 MOST_AXES = 8
