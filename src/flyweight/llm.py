@@ -340,6 +340,7 @@ class LLM:
         self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: Lanes
     ) -> list[Asked]:
         """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
+        copies = {id(one): _kept(one) for one in params}  # the caller's may change
         self.loaded  # noqa: B018  (not once it is closed)
         each = lanes.each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
@@ -348,7 +349,9 @@ class LLM:
                 "priority",
             )
         found = zip(prompts, params, each, strict=True)
-        return [self._asking.ask(one, own, salted(one, lane)) for one, own, lane in found]
+        return [
+            self._asking.ask(one, copies[id(own)], salted(one, lane)) for one, own, lane in found
+        ]
 
     def _all(
         self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
@@ -381,3 +384,8 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         return one_each("sampling_params", given, SamplingParams, wanted)
+
+
+def _kept(params: Params) -> Params:
+    """Options as they are now."""
+    return params.clone() if isinstance(params, SamplingParams) else params

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, nearest
 from flyweight.ranges import listed, number, require, strings, whole, within
 from flyweight.repetition import RepetitionDetectionParams
 from flyweight.structured import StructuredOutputs
@@ -38,6 +38,7 @@ RANGES = {  # options that may be any real number between two
     "mirostat_tau": (0, 100),
     "mirostat_eta": (0, 1),
 }
+LAST = "thinking_token_budget"  # the field that is set last
 FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "echo")
 CUTS = {  # what keeps some candidates only, and the values that keep all
     "top_k": 0,
@@ -49,7 +50,7 @@ CUTS = {  # what keeps some candidates only, and the values that keep all
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SamplingParams:
     """How to choose tokens; names and meanings are vLLM's, and llama.cpp's where vLLM has none.
     Raises `RequestError` when out of range.  docs/sampling.md says what each does, and in what
@@ -168,7 +169,22 @@ class SamplingParams:
 
     def clone(self) -> Self:
         """A copy; vLLM's name."""
-        return replace(self)
+        made = object.__new__(type(self))
+        for known in self.__slots__:
+            object.__setattr__(made, known, getattr(self, known))
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Checked as when it was made; a request under way has a copy."""
+        if not hasattr(self, LAST):
+            object.__setattr__(self, name, value)
+            return
+        if name not in self.__slots__:
+            hint = nearest(name, self.__slots__)
+            raise AttributeError(f"SamplingParams has no option {name!r}{hint}")
+        found = replace(self, **{name: value})
+        for known in self.__slots__:
+            object.__setattr__(self, known, getattr(found, known))
 
     @property
     def scored(self) -> int | None:

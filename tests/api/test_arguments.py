@@ -97,7 +97,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False cannot be honoured"),
         ({"quantization": "gptq"}, "quantised weights come as GGUF; give a .gguf file"),
         ({"tokenizer": "other"}, "tokenizer = other cannot be honoured: the vocabulary is the"),
-        ({"load_format": "dummy"}, "allowed: auto, safetensors, gguf"),
+        ({"load_format": "dummy"}, "allowed: auto, safetensors, pt, gguf"),
         ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
         ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
         ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),
@@ -255,6 +255,16 @@ def test_prompts_by_vllms_classes(llm: LLM) -> None:
     assert llm.generate(salted, FEW, use_tqdm=False)[0].num_cached_tokens == 0
     with pytest.raises(RequestError, match="cache_salt = 5"):
         llm.generate({"prompt": text, "cache_salt": 5}, FEW)
+
+
+def test_a_request_keeps_the_options_it_was_given(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    stream = llm.stream("hello", params)
+    next(stream)
+    params.max_tokens = 2
+    *_, last = stream
+    assert len(last.outputs[0].token_ids) == 6
+    assert len(llm.generate("hello", params, use_tqdm=False)[0].outputs[0].token_ids) == 2
 
 
 def test_the_whole_vocabulary_is_listed(llm: LLM) -> None:

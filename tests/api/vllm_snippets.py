@@ -144,7 +144,7 @@ CHAT = """
 from vllm import LLM
 llm = LLM(model="facebook/opt-125m")
 params = llm.get_default_sampling_params()
-params.max_tokens  # 16, or what generation_config.json says
+params.max_tokens = 8
 talk = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hello"},
@@ -249,5 +249,5 @@ UNBUILT = {
     '"num_speculative_tokens": 2})': '{"method": "ngram", "num_speculative_tokens": 2}',
     'LLM(model="facebook/opt-6.7b", tokenizer="gpt2")': "say the model again",
     'LLM(model="facebook/opt-6.7b", enable_chunked_prefill=False)': "max_num_batched_tokens",
-    'LLM(model="facebook/opt-6.7b", load_format="dummy")': "allowed: auto, safetensors, gguf",
+    'LLM(model="facebook/opt-6.7b", load_format="dummy")': "allowed: auto, safetensors, pt, gguf",
 }

@@ -1,6 +1,9 @@
 """SamplingParams: what is in range passes, what is not is refused in one line that helps."""
 
 import math
+import pickle
+from copy import deepcopy
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
+from flyweight.sampling_params import LAST
 from flyweight.types import COLDEST, HOTTEST, SamplingParams
 
 OUTSIDE = [  # field, value, words of the allowed range, nearest valid value
@@ -199,6 +203,24 @@ def test_options_are_copied() -> None:
     params = SamplingParams(logit_bias=bias)
     bias[3] = 1e9
     assert params.logit_bias == {3: 1.0}
+
+
+def test_options_can_be_set_and_are_checked() -> None:
+    """As vLLM's examples do with the model's defaults."""
+    params = SamplingParams(temperature=0.5)
+    params.max_tokens, params.stop = 8, "end"  # type: ignore[assignment]
+    assert params == SamplingParams(temperature=0.5, max_tokens=8, stop=["end"])
+    for name, value in (("top_p", 2.0), ("max_tokens", -1), ("n", "3")):
+        with pytest.raises(RequestError, match=f"{name} = "):
+            setattr(params, name, value)
+    assert params == SamplingParams(temperature=0.5, max_tokens=8, stop=["end"])
+    with pytest.raises(AttributeError, match=r"no option 'max_token' .did you mean 'max_tokens'"):
+        params.max_token = 3  # type: ignore[attr-defined]
+    for copied in (params.clone(), deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert copied == params and copied is not params
+        copied.n = 2
+        assert params.n == 1
+    assert fields(SamplingParams)[-1].name == LAST
 
 
 ANYTHING = st.one_of(
