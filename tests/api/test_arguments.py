@@ -97,7 +97,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False cannot be honoured"),
         ({"quantization": "gptq"}, "quantised weights come as GGUF; give a .gguf file"),
         ({"tokenizer": "other"}, "tokenizer = other cannot be honoured: the vocabulary is the"),
-        ({"load_format": "dummy"}, "allowed: auto, safetensors, pt, gguf"),
+        ({"load_format": "dummy"}, "allowed: auto, safetensors"),
         ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
         ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
         ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),

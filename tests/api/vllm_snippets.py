@@ -215,6 +215,20 @@ with LLM(model="facebook/opt-125m", deterministic=True) as other:
     print(other, other.get_tokenizer().decode([1, 2]))
 """
 
+PARSED = """
+import argparse
+from vllm import LLM, EngineArgs
+parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+parser.set_defaults(model="facebook/opt-125m", enforce_eager=True)
+words = ["--max-model-len", "64", "--gpu-memory-utilization", "0.5", "--no-enable-prefix-caching"]
+words += ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}', "--seed", "1"]
+llm = LLM(**vars(parser.parse_args(words)))
+params = llm.get_default_sampling_params()
+params.max_tokens, params.temperature = 4, 0.0
+assert len(llm.generate("one", params)[0].outputs[0].token_ids) <= 4
+assert llm.settings.draft_tokens == 2 and not llm.settings.enable_prefix_caching
+"""
+
 ASYNC = """
 import asyncio
 from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
@@ -233,7 +247,7 @@ engine.shutdown()
 WORK = {
     "opt": OPT, "batch": BATCH, "basic": BASIC, "modules": MODULES, "chat": CHAT, "embed": EMBED,
     "beams": BEAMS, "prefix": PREFIX, "ngram": NGRAM, "lora": LORA, "arguments": ARGUMENTS,
-    "async": ASYNC, "kv_cache": KV_CACHE,
+    "parsed": PARSED, "async": ASYNC, "kv_cache": KV_CACHE,
 }  # fmt: skip
 
 # What is not built: the arguments, and the way out that is named.
@@ -249,5 +263,5 @@ UNBUILT = {
     '"num_speculative_tokens": 2})': '{"method": "ngram", "num_speculative_tokens": 2}',
     'LLM(model="facebook/opt-6.7b", tokenizer="gpt2")': "say the model again",
     'LLM(model="facebook/opt-6.7b", enable_chunked_prefill=False)': "max_num_batched_tokens",
-    'LLM(model="facebook/opt-6.7b", load_format="dummy")': "allowed: auto, safetensors, pt, gguf",
+    'LLM(model="facebook/opt-6.7b", load_format="dummy")': "allowed: auto, safetensors",
 }

@@ -4,10 +4,21 @@ Invariant: each key is understood by `arguments.engine`; a test compares them.  
 not given.
 """
 
+import argparse
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypedDict,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 Dtype = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
 
@@ -101,6 +112,27 @@ class EngineOptions(TypedDict, total=False):
     enable_sleep_mode: bool | None
 
 
+def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds an option for each argument; `LLM(**vars(parser.parse_args()))` takes what is parsed."""
+    parser.add_argument("--model")
+    for name, hint in get_type_hints(EngineOptions).items():
+        option, kinds = f"--{name.replace('_', '-')}", get_args(hint)
+        if bool in kinds:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+        else:
+            parser.add_argument(option, type=_reader(kinds))
+    return parser
+
+
+def _reader(kinds: tuple[Any, ...]) -> Callable[[str], Any]:
+    """What makes a value of these kinds of text."""
+    if str in kinds and int in kinds:
+        return lambda text: int(text) if text.lstrip("-").isdecimal() else text
+    if any(get_origin(kind) is Mapping for kind in kinds):
+        return json.loads
+    return next((kind for kind in kinds if kind in (int, float)), str)
+
+
 if TYPE_CHECKING:
 
     @dataclass
@@ -110,12 +142,17 @@ if TYPE_CHECKING:
         model: str | None = None
 
         def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None: ...
+        @staticmethod
+        def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser: ...
 
 else:
     EngineArgs = make_dataclass(
         "EngineArgs",
         [(name, object, None) for name in ("model", *EngineOptions.__annotations__)],
-        namespace={"__doc__": "vLLM's class: the arguments of an `LLM`, kept until one is made."},
+        namespace={
+            "__doc__": "vLLM's class: the arguments of an `LLM`, kept until one is made.",
+            "add_cli_args": staticmethod(add_cli_args),
+        },
     )
     EngineArgs.__module__ = __name__
 
