@@ -34,9 +34,12 @@ VALUES = {  # of options that a number is no value of
     "log-file": ["some/file.log"], "log-file-bytes": ["1MiB"],
     "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
     "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stops": ["8"],
-    "enable-prefix-caching": [], "share-prefix-cache": [],
+    "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
 }  # fmt: skip
-ALSO = {"enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"]}
+ALSO = {
+    "enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"],
+    "ssl-keyfile": ["--ssl-certfile", "cert.pem"],
+}  # fmt: skip
 
 
 def rows(choice: Choice) -> dict[str, dict[str, Any]]:
@@ -83,7 +86,7 @@ def test_a_row_has_what_is_active_and_why() -> None:
     found = rows(choose(read(["--max-body-bytes=2KiB", "--no-lenient", "--port=0", "--seed=7"])))
     row = found["--max-body-bytes"]
     assert (row["asked"], row["active"]) == ("--max-body-bytes 2KiB", "2048")
-    assert row["why"] == "as asked: of a request's body"
+    assert row["why"] == "as asked: size of a request's body"
     assert (found["--lenient"]["asked"], found["--lenient"]["active"]) == ("--no-lenient", "off")
     assert found["--port"]["active"] == "any that is free" and found["--seed"]["active"] == "7"
 

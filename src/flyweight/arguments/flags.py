@@ -30,46 +30,78 @@ class Flag:
 
 
 MODEL = (
-    Flag("model", "text", "The same as MODEL.", metavar="MODEL"),
-    Flag("revision", "text", "A branch, tag or commit on the Hub.", "engine.revision", "NAME"),
+    Flag(
+        "model", "text", "A .gguf file, a folder or a name on the Hub; the same as MODEL.",
+        metavar="MODEL",
+    ),
+    Flag(
+        "revision", "text", "A branch, tag or commit of a model on the Hub.",
+        "engine.revision", "NAME",
+    ),
     Flag("offline", "switch", "Make no network call.", "engine.offline"),
     Flag(
-        "dtype",
-        "text",
-        "What is computed with: auto, bfloat16 (half, float16), float32 (float).",
+        "dtype", "text",
+        "Precision to compute in: auto, bfloat16 (half, float16), float32 (float).",
         metavar="TYPE",
     ),
-    Flag("quantization", "text", "What the file must be: gguf.", metavar="KIND", also=("-q",)),
     Flag(
-        "load-format",
-        "text",
-        "What the file must be: gguf, safetensors, pt (pytorch_model.bin).",
+        "quantization", "text", "Format that the weights must have: gguf.",
+        metavar="KIND", also=("-q",),
+    ),
+    Flag(
+        "load-format", "text",
+        "Format of the weights: auto, gguf, safetensors, pt (pytorch_model.bin).",
         metavar="KIND",
     ),
-    Flag("generation-config", "text", "Whose defaults for sampling: auto (the model's), vllm."),
     Flag(
-        "override-generation-config",
-        "text",
-        'Its own defaults for sampling: {"temperature": 0.3}.',
+        "generation-config", "text", "Sampling defaults: auto (the model's) or vllm (neutral).",
+        metavar="NAME",
+    ),
+    Flag(
+        "override-generation-config", "text", 'Sampling defaults over those: {"temperature": 0.3}.',
         metavar="JSON",
     ),
     Flag("enable-lora", "switch", "Serve LoRA adapters."),
-    Flag("lora-modules", "words", "Adapters, each a model of its name.", metavar="NAME=FOLDER ..."),
-    Flag("packed-cache", "switch", "Keep packed weights for next time.", "engine.packed_cache"),
-)
+    Flag(
+        "lora-modules", "words", "LoRA adapters, each served as a model of its name.",
+        metavar="NAME=FOLDER ...",
+    ),
+    Flag(
+        "packed-cache", "switch", "Keep packed weights for the next start.",
+        "engine.packed_cache",
+    ),
+)  # fmt: skip
 
 ENGINE = (
-    Flag("max-model-len", "text", "Prompt and answer together: 4096, 32k, auto.", "", "TOKENS"),
-    Flag("memory-limit", "text", "For everything together: 6GiB, 80%.", "engine.memory_limit"),
-    Flag("gpu-memory-utilization", "number", "The same as a share: 0.8 of what we may use."),
-    Flag("kv-cache-memory-bytes", "size", "For K/V alone.", "engine.kv_cache_memory_bytes", "SIZE"),
-    Flag("num-gpu-blocks-override", "whole", "Blocks of K/V.", "engine.blocks", "N"),
-    Flag("kv-cache-dtype", "text", "auto, f16, bf16 or f32.", metavar="TYPE"),
-    Flag("block-size", "whole", "Tokens in a block of K/V.", "engine.block_size", "TOKENS"),
+    Flag(
+        "max-model-len", "text", "Longest prompt and answer together: 4096, 32k, auto.",
+        metavar="TOKENS",
+    ),
+    Flag(
+        "memory-limit", "text", "Memory for everything together: 6GiB, 512MB, 80%.",
+        "engine.memory_limit", "SIZE",
+    ),
+    Flag(
+        "gpu-memory-utilization", "number", "The same as a share of the memory there is: 0.8.",
+        metavar="SHARE",
+    ),
+    Flag(
+        "kv-cache-memory-bytes", "size", "Memory for the K/V cache alone.",
+        "engine.kv_cache_memory_bytes", "SIZE",
+    ),
+    Flag("num-gpu-blocks-override", "whole", "Blocks of the K/V cache.", "engine.blocks", "N"),
+    Flag(
+        "kv-cache-dtype", "text", "Precision of the K/V cache: auto, f16, bf16, f32.",
+        metavar="TYPE",
+    ),
+    Flag(
+        "block-size", "whole", "Tokens in a block of the K/V cache.",
+        "engine.block_size", "TOKENS",
+    ),
     Flag("threads", "whole", "Threads to compute with.", "engine.threads", "N"),
     Flag(
-        "activations", "text", "What matrices are multiplied with.", "engine.activations",
-        "int8|bf16|f32",
+        "activations", "text", "Precision to multiply matrices in.",
+        "engine.activations", "int8|bf16|f32",
     ),
     Flag("max-num-seqs", "whole", "Most sequences in a step.", "engine.max_num_seqs", "N"),
     Flag(
@@ -77,25 +109,31 @@ ENGINE = (
         "engine.max_num_batched_tokens", "TOKENS",
     ),
     Flag(
-        "long-prefill-token-threshold", "whole", "Most of one prompt in a step; 0: no limit.",
+        "long-prefill-token-threshold", "whole",
+        "Most tokens of one prompt in a step; 0: no limit.",
         "engine.long_prefill_token_threshold", "TOKENS",
     ),
     Flag(
-        "enable-prefix-caching", "switch", "Reuse the K/V of equal beginnings.",
+        "enable-prefix-caching", "switch", "Reuse the K/V of prompts that begin alike.",
         "engine.enable_prefix_caching",
     ),
     Flag(
-        "kv-cache-metrics", "switch", "Time how long K/V blocks stay, for /metrics.",
+        "kv-cache-metrics", "switch", "Measure how long K/V blocks stay, for /metrics.",
         "engine.kv_cache_metrics",
     ),
     Flag(
-        "kv-cache-metrics-sample", "number", "The share of blocks that are timed.",
+        "kv-cache-metrics-sample", "number", "Share of the blocks to measure.",
         "engine.kv_cache_metrics_sample", "SHARE",
     ),
-    Flag("scheduling-policy", "text", "priority; fcfs: none may be sent.", "", "POLICY"),
     Flag(
-        "speculative-config", "text", '{"method": "ngram", "num_speculative_tokens": 4}.', "",
-        "JSON",
+        "scheduling-policy", "text",
+        "Order of requests: priority, or fcfs, which refuses priorities.",
+        metavar="POLICY",
     ),
-    Flag("seed", "whole", "Seeds requests that have none of their own.", "engine.seed", "N"),
+    Flag(
+        "speculative-config", "text",
+        'Speculative decoding: {"method": "ngram", "num_speculative_tokens": 4}.',
+        metavar="JSON",
+    ),
+    Flag("seed", "whole", "Seed of requests that have none.", "engine.seed", "N"),
 )  # fmt: skip

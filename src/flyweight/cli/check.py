@@ -24,7 +24,7 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": 
 
 def check(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or org/name.")
+        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",

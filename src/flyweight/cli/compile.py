@@ -24,7 +24,7 @@ OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer."
 
 def compile_model(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .gguf file, a directory, or org/name.")
+        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
     ],
     max_batch_size: BatchSize = 32,
     max_input_len: InputLen = 2048,
@@ -38,7 +38,10 @@ def compile_model(
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Pack a model's weights for its next starts, and check that its load fits in memory."""
+    """Pack a model's weights for its next starts.
+
+    It also checks that the load given by the options fits in memory.
+    """
     for name, value in (
         ("max_batch_size", max_batch_size),
         ("max_input_len", max_input_len),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
 NameOf = Annotated[
     str, typer.Argument(metavar="NAME", help="org/name, org/name:Q4_K_M or org/name:file.gguf.")
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Remove without asking.")]
 
 
 def pull(
@@ -30,7 +30,7 @@ def pull(
     revision: opt.Revision = None,
     memory_limit: opt.MemoryLimit = "80%",
 ) -> None:
-    """Fetch a model from the Hub, or what is new of it; prints its path.
+    """Fetch a model from the Hub, or its changes, and print its path.
 
     Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
     """

@@ -24,7 +24,7 @@ NUMBERED = re.compile(r"^layers\.\d+\.|\.\d+$")  # of a slot: its layer, its exp
 
 def inspect(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a directory, or org/name.")
+        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",
@@ -38,7 +38,7 @@ def inspect(
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print a model's spec, weight plan and memory; reads no weights."""
+    """Print a model's shape, weight plan and memory without reading its weights."""
     settings = Settings.of(
         model=model,
         max_model_len=max_model_len,

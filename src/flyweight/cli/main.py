@@ -61,7 +61,7 @@ def flyweight(
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Language models on the processor you have."""
+    """Run, serve and measure language models on a CPU."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,28 +29,42 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL] [PROMPT]",
-        help="A .gguf file, a directory or org/name, and what to answer; quote the prompt.",
+        help="A .gguf file, a folder or org/name; and the prompt, quoted.",
     ),
 ]
 File = Annotated[
     str | None,
     typer.Option(
-        "-f", "--file", metavar="FILE", help="The prompt, or what comes before it; - is stdin."
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="File with the prompt, or with text before it; - is stdin.",
     ),
 ]
 System = Annotated[
-    str, typer.Option(metavar="TEXT", help="A system message; without a chat template, a preface.")
+    str,
+    typer.Option(
+        metavar="TEXT", help="System message; without a chat template, text before the prompt."
+    ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("-n", "--max-tokens", metavar="N", help="Longest answer. [default: no limit]"),
+    typer.Option("-n", "--max-tokens", metavar="N", help="Longest answer.  [default: no limit]"),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same text.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Seed of the random choices; the same seed gives the same text.  [default: random]",
+    ),
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="End the answer before this text; may be repeated."),
 ]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end.")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")
+]
 Context = Annotated[
     str,
     typer.Option(
@@ -107,7 +121,7 @@ def run(
     as_json: opt.AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Answer PROMPT, or talk when there is none.
+    """Answer PROMPT, or hold a conversation without one.
 
     MODEL is a path, or a name on the Hugging Face Hub (org/name, org/name:Q4_K_M or :file.gguf);
     left out, it is the story model inside the package.  A file or a pipe may hold the prompt too.

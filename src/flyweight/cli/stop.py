@@ -15,13 +15,16 @@ if TYPE_CHECKING:  # commands import what computes when they run
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
 TELL = 1.0  # seconds until it is said what is waited for
 
-Port = Annotated[int | None, typer.Option(metavar="PORT", help="Which, where several run.")]
-Every = Annotated[bool, typer.Option("--all", help="All of them.")]
-Now = Annotated[bool, typer.Option("--now", help="Do not wait for what is being answered.")]
+Port = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", help="Port of the server to stop.  [default: the only one]"),
+]
+Every = Annotated[bool, typer.Option("--all", help="Stop all servers.")]
+Now = Annotated[bool, typer.Option("--now", help="Do not wait for running answers.")]
 
 
 def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
-    """Ends a server: what is being answered is finished first."""
+    """Stop a server; it finishes its running answers first."""
     from flyweight.server.running import records
 
     found = records.running()

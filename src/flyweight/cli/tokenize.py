@@ -20,13 +20,14 @@ from flyweight.errors import RequestError
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.text.tokenizer import Tokenizer
 
-Text = Annotated[
-    str | None, typer.Argument(metavar="[TEXT|-]", help="The text, quoted; - is stdin.")
-]
+Text = Annotated[str | None, typer.Argument(metavar="[TEXT|-]", help="Text, quoted; - is stdin.")]
 File = Annotated[
     str | None,
     typer.Option(
-        "-f", "--file", metavar="FILE", help="The text, or what comes before it; - is stdin."
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="File with the text, or with text before it; - is stdin.",
     ),
 ]
 Model = Annotated[
@@ -38,13 +39,9 @@ Model = Annotated[
 ]  # fmt: skip
 AddSpecial = Annotated[
     bool,
-    typer.Option(
-        "--add-special/--no-bos", help="Add BOS and EOS where the vocabulary asks for them."
-    ),
+    typer.Option("--add-special/--no-bos", help="Add BOS and EOS where the vocabulary says so."),
 ]
-ParseSpecial = Annotated[
-    bool, typer.Option(help="Read special tokens that are written out in the text.")
-]
+ParseSpecial = Annotated[bool, typer.Option(help="Read special tokens written in the text.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,32 +17,40 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.rows import Row
 
 Numbers = Annotated[
-    str, typer.Option("-p", "--n-prompt", metavar="N,N", help="Prompts, tokens; 0 is none.")
+    str,
+    typer.Option("-p", "--n-prompt", metavar="N,N", help="Lengths of prompts to time; 0: none."),
 ]
 Gens = Annotated[
-    str, typer.Option("-n", "--n-gen", metavar="N,N", help="Tokens one by one; 0 is none.")
+    str, typer.Option("-n", "--n-gen", metavar="N,N", help="Numbers of tokens to decode; 0: none.")
 ]
 Depths = Annotated[
     str,
     typer.Option(
-        "-d", "--n-depth", metavar="N,N", help="Tokens before these, and of each batch, not timed."
+        "-d",
+        "--n-depth",
+        metavar="N,N",
+        help="Tokens before them and before each batch, not timed.",
     ),
 ]
 Batches = Annotated[
-    str, typer.Option("-b", "--batch", metavar="N,N", help="Sequences that decode at once.")
+    str, typer.Option("-b", "--batch", metavar="N,N", help="Sequences to decode at once.")
 ]
-BatchGen = Annotated[int, typer.Option(metavar="N", help="Tokens each of these decodes.")]
-Shared = Annotated[
-    str, typer.Option(metavar="N,N", help="Their prompt in common, in place of one each.")
+BatchGen = Annotated[
+    int, typer.Option(metavar="N", help="Tokens to decode for each sequence of a batch.")
 ]
-Rounds = Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds of a test.")]
+Shared = Annotated[str, typer.Option(metavar="N,N", help="Lengths of a prompt that they share.")]
+Rounds = Annotated[
+    int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds of each test.")
+]
 Form = Annotated[
-    str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl|html", help="What is printed.")
+    str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl|html", help="Format to print.")
 ]
-Busy = Annotated[int, typer.Option(metavar="N", help="Processes that take a core each meanwhile.")]
+Busy = Annotated[
+    int, typer.Option(metavar="N", help="Processes that keep a core busy each during the tests.")
+]
 Results = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Rows are added to this file; tests in it are passed over."),
+    typer.Option(metavar="FILE", help="File to append rows to; tests that it holds are skipped."),
 ]
 
 
@@ -66,7 +74,7 @@ def kernels(
     results: Results = None,
     output: Form = "md",
 ) -> None:
-    """Time prompts (pp), decoding (tg) and batches: tokens/s, GB/s, Gop/s, share of the limits.
+    """Time prompts (pp), decoding (tg) and batches, as shares of the machine's limits.
 
     Limits are sampled just before and after each run.  Ours and peers run in turn; `ours ÷ it` is
     the median of the rounds' ratios, with the least and the most.

@@ -1,4 +1,4 @@
-"""The options of `bench serve`, under vLLM's names, with their help; and the words some take."""
+"""What the values of `bench serve`'s options mean, and which do not go together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from flyweight.cli.bench.options import using
 from flyweight.cli.bench.refusals import DATASETS
@@ -22,171 +20,6 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 SIZED = ("random", "sonnet")  # whose prompts --input-len is the length of
 SONNET = "prompts-sonnet/sonnet.txt"
-
-# The server, and how it is spoken to.
-Backend = Annotated[
-    str,
-    typer.Option(
-        "--backend", "--endpoint-type", metavar="NAME",
-        help="openai (completions), vllm (the same), openai-chat, llama.cpp.",
-    ),
-]  # fmt: skip
-BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="In place of host and port.")]
-Host = Annotated[str, typer.Option(metavar="ADDRESS")]
-Port = Annotated[int, typer.Option(metavar="PORT")]
-Endpoint = Annotated[
-    str, typer.Option(metavar="PATH", help="The route. [default: the backend's own]")
-]
-Headers = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Sent with every request; OPENAI_API_KEY is one."),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Take any certificate of an https server.")
-]
-SkipTemplate = Annotated[
-    bool, typer.Option("--skip-chat-template", help="So it is anyway.", hidden=True)
-]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Asked for, and its tokenizer used. [default: the first]"),
-]
-ServedName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its name at the server, where that differs.")
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="Counts texts: a .gguf file, a folder, a file, org/name."),
-]
-PromptForm = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|text|ids", help="How prompts are sent; auto: text where it can be counted."
-    ),
-]
-ReadyCheck = Annotated[
-    float,
-    typer.Option("--ready-check-timeout-sec", metavar="SECONDS", help="How long to wait for it."),
-]
-VsServer = Annotated[
-    str | None,
-    typer.Option("--vs", metavar="URL", help="Another server, for the same load afterwards."),
-]
-VsBackend = Annotated[str | None, typer.Option(metavar="NAME", help="[default: --backend's]")]
-VsModel = Annotated[str | None, typer.Option(metavar="NAME", help="[default: its first]")]
-
-# What is asked.
-DatasetName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="random, prefix_repetition, sonnet, sharegpt, custom, trace."
-    ),
-]
-DatasetPath = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Its file, here or below FLYWEIGHT_DATA."),
-]
-NumPrompts = Annotated[int, typer.Option(metavar="N", help="Requests in all.")]
-NoOversample = Annotated[
-    bool, typer.Option("--no-oversample", help="Do not repeat prompts of a file that has fewer.")
-]
-DisableShuffle = Annotated[
-    bool, typer.Option("--disable-shuffle", help="Take a custom file's prompts in their order.")
-]
-InputLen = Annotated[
-    int | None, typer.Option(metavar="TOKENS", help="A prompt of random or sonnet.")
-]
-OutputLen = Annotated[
-    int | None, typer.Option(metavar="TOKENS", help="An answer, of any data set but a trace.")
-]
-RandomInput = Annotated[int, typer.Option(metavar="TOKENS", help="A random prompt.")]
-RandomOutput = Annotated[int, typer.Option(metavar="TOKENS", help="Its answer.")]
-RandomRange = Annotated[
-    str,
-    typer.Option(
-        metavar="RATIO",
-        help='Lengths vary by so much of themselves: 0.5, or {"input": 0.6, "output": 0.3}.',
-    ),
-]
-RandomPrefix = Annotated[int, typer.Option(metavar="TOKENS", help="Before it, the same for all.")]
-RepeatedPrefix = Annotated[int, typer.Option(metavar="TOKENS")]
-RepeatedSuffix = Annotated[int, typer.Option(metavar="TOKENS")]
-RepeatedCount = Annotated[int, typer.Option(metavar="N", help="Prefixes that prompts share.")]
-RepeatedOutput = Annotated[int, typer.Option(metavar="TOKENS")]
-SonnetInput = Annotated[int, typer.Option(metavar="TOKENS")]
-SonnetOutput = Annotated[int, typer.Option(metavar="TOKENS")]
-SonnetPrefix = Annotated[int, typer.Option(metavar="TOKENS", help="The same lines for all.")]
-ShareOutput = Annotated[
-    int | None, typer.Option(metavar="TOKENS", help="[default: as long as the answer there]")
-]
-CustomOutput = Annotated[
-    int, typer.Option(metavar="TOKENS", help="An answer; -1: each line's output_tokens.")
-]
-Speed = Annotated[float, typer.Option(metavar="TIMES", help="A trace's time, faster or slower.")]
-TraceMost = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS", help="Leave longer requests out. [default: what the server takes]"
-    ),
-]
-
-# When.
-RequestTimeout = Annotated[
-    float, typer.Option("--request-timeout", metavar="SECONDS", help="For a whole answer.")
-]
-Rate = Annotated[float, typer.Option(metavar="RPS", help="Requests a second; inf: all at once.")]
-Burstiness = Annotated[
-    float, typer.Option(metavar="SHAPE", help="Of the gamma distribution of gaps; 1 is Poisson's.")
-]
-MaxConcurrency = Annotated[int | None, typer.Option(metavar="N", help="Most requests at once.")]
-Ramp = Annotated[str | None, typer.Option(metavar="linear|exponential")]
-RampStart = Annotated[float | None, typer.Option(metavar="RPS")]
-RampEnd = Annotated[float | None, typer.Option(metavar="RPS")]
-Warmups = Annotated[int, typer.Option(metavar="N", help="Requests before it that do not count.")]
-Seed = Annotated[int, typer.Option(metavar="N")]
-
-# Fields of the body.
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Answers have their whole length.")]
-Temperature = Annotated[float | None, typer.Option(metavar="T")]
-TopP = Annotated[float | None, typer.Option(metavar="P")]
-TopK = Annotated[int | None, typer.Option(metavar="K")]
-MinP = Annotated[float | None, typer.Option(metavar="P")]
-FrequencyPenalty = Annotated[float | None, typer.Option(metavar="X")]
-PresencePenalty = Annotated[float | None, typer.Option(metavar="X")]
-RepetitionPenalty = Annotated[float | None, typer.Option(metavar="X")]
-Logprobs = Annotated[int | None, typer.Option(metavar="N")]
-LoraModules = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Adapters that are asked as the model.")
-]
-Assignment = Annotated[
-    str, typer.Option("--lora-assignment", metavar="random|round-robin", help="Whose turn it is.")
-]
-ExtraBody = Annotated[str | None, typer.Option(metavar="JSON", help="More fields of the body.")]
-IdPrefix = Annotated[
-    str | None, typer.Option("--request-id-prefix", metavar="TEXT", help="Of x-request-id.")
-]
-
-# What is told.
-Metrics = Annotated[str, typer.Option(metavar="NAME,NAME", help="Shown: ttft, tpot, itl, e2el.")]
-Percentiles = Annotated[str, typer.Option(metavar="P,P", help="Of each of them.")]
-Goodput = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME:MS", help="Count requests that keep to ttft:MS tpot:MS e2el:MS."),
-]
-Label = Annotated[str | None, typer.Option(metavar="TEXT", help="Begins the result's file name.")]
-SaveResult = Annotated[bool, typer.Option("--save-result", help="Write a file of the figures.")]
-SaveDetailed = Annotated[
-    bool, typer.Option("--save-detailed", help="With every request's own in it.")
-]
-AppendResult = Annotated[
-    bool, typer.Option("--append-result", help="Add a line to the file in place of a new one.")
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Written into the file.")
-]
-ResultDir = Annotated[str | None, typer.Option(metavar="FOLDER")]
-ResultFile = Annotated[str | None, typer.Option(metavar="FILE")]
-NoBar = Annotated[bool, typer.Option("--disable-tqdm", help="Show no progress bar.")]
 
 
 def pairs(name: str, words: Sequence[str] | None) -> dict[str, str]:

@@ -16,14 +16,16 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.offline import Outcome, Requests
 
 MOST, MOST_SEQS = 1 << 20, 4096
-InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a prompt.")]
-OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of an answer.")]
+InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a prompt.")]
+OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Length of an answer.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests at once.")]
-Iters = Annotated[int, typer.Option(metavar="N", help="Rounds that count.")]
+Iters = Annotated[int, typer.Option(metavar="N", help="Rounds to measure.")]
 Warmup = Annotated[int, typer.Option(metavar="N", help="Rounds before them.")]
-NumPrompts = Annotated[int, typer.Option(metavar="N", help="Requests in all.")]
+NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
 MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")]
-OutputJson = Annotated[str | None, typer.Option(metavar="FILE", help="Write all figures here.")]
+OutputJson = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write all figures to this file.")
+]
 
 
 def latency(
@@ -42,7 +44,7 @@ def latency(
     vs_binary: by.VsBinary = None,
     output_json: OutputJson = None,
 ) -> None:
-    """Time one batch of requests from the first token of its prompts to the last of its answers."""
+    """Time one batch of requests from its first prompt token to its last answer token."""
     from flyweight.bench.offline import Requests
 
     whole("num_iters", num_iters, 1, 10_000)
@@ -77,7 +79,7 @@ def throughput(
     vs_binary: by.VsBinary = None,
     output_json: OutputJson = None,
 ) -> None:
-    """Time many requests of random tokens, all there from the start."""
+    """Time many requests of random tokens that are sent at once."""
     from flyweight.bench.offline import Requests
 
     _judge(input_len, output_len)

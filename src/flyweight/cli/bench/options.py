@@ -9,31 +9,38 @@ import typer
 
 from flyweight.errors import ConfigError
 
-Model = Annotated[str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, org/name.")]
+Model = Annotated[
+    str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
+]
 Threads = Annotated[
     int | None,
-    typer.Option("-t", "--threads", metavar="N", help="Threads, peers' too. [default: our cores]"),
+    typer.Option(
+        "-t",
+        "--threads",
+        metavar="N",
+        help="Threads to compute with, for peers too.  [default: the cores this process may use]",
+    ),
 ]
 MemoryLimit = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="For the engine: 6GiB, 512MB, 80%. The limits' probe takes up to 1 GiB beside it.",
+        help="Memory for the engine: 6GiB, 512MB, 80%; sampling the limits takes up to 1 GiB more.",
     ),
 ]
 Vs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PEER",
-        help="llama.cpp or openvino, in turn with ours; =FILE for another file of the same "
-        "weights, and flags: 'llama.cpp -fa off'. May be repeated.",
+        help="Peer to measure in turn: llama.cpp or openvino; =FILE for another file of the "
+        "same weights, and flags: 'llama.cpp -fa off'; may be repeated.",
     ),
 ]
 VsPython = Annotated[
     str | None,
     typer.Option(
         metavar="PATH",
-        help="The Python that has the peers. [default: FLYWEIGHT_PEER_PYTHON, or this one]",
+        help="Python that has the peers.  [default: FLYWEIGHT_PEER_PYTHON, or this one]",
     ),
 ]
 VsBinary = Annotated[

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from flyweight.cli import options as opt
-from flyweight.cli.bench import loads as by
+from flyweight.cli.bench import load_options as by
+from flyweight.cli.bench import loads
 from flyweight.cli.bench.options import using, writable
 from flyweight.config import whole
 from flyweight.untrusted import one_line
@@ -142,7 +143,7 @@ def serve(
     vs_model: by.VsModel = None,
     as_json: opt.AsJson = False,
 ) -> int:
-    """Load a server with requests; print its throughput and its clients' waiting times.
+    """Load a server with requests, and print its throughput and latencies.
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """
@@ -151,9 +152,9 @@ def serve(
     from flyweight.bench.serving.summary import goals_of, metrics_of, percents_of
 
     whole("num_warmups", num_warmups, 0, 1 << 20)
-    by.counts({"num_prompts": num_prompts, "max_concurrency": max_concurrency,
+    loads.counts({"num_prompts": num_prompts, "max_concurrency": max_concurrency,
                "input_len": input_len, "output_len": output_len})  # fmt: skip
-    by.heard(backend, dataset_name, {
+    loads.heard(backend, dataset_name, {
         "vs": vs, "vs_backend": vs_backend, "vs_model": vs_model, "lora_modules": lora_modules,
         "speed": None if speed == 1 else speed, "trace_max_len": trace_max_len,
         "input_len": input_len, "output_len": output_len,
@@ -161,7 +162,7 @@ def serve(
     custom = None if custom_output_len == -1 else custom_output_len
     lengths = {
         "random": (input_len or random_input_len, output_len or random_output_len,
-                   by.ratios(random_range_ratio), random_prefix_len),
+                   loads.ratios(random_range_ratio), random_prefix_len),
         "prefix_repetition": (prefix_repetition_num_prefixes, prefix_repetition_prefix_len,
                               prefix_repetition_suffix_len,
                               output_len or prefix_repetition_output_len),
@@ -178,29 +179,29 @@ def serve(
     }  # fmt: skip
     pace = Pace(request_rate, burstiness, ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps)
     wanted = Wanted(
-        by.dataset(dataset_name, dataset_path, lengths), num_prompts, pace, max_concurrency,
+        loads.dataset(dataset_name, dataset_path, lengths), num_prompts, pace, max_concurrency,
         num_warmups, seed, prompt_form, tokenizer or (model if served_model_name else None) or "",
         f"bench-{uuid4().hex[:8]}-" if request_id_prefix is None else request_id_prefix,
-        lora_assignment, by.seconds("request_timeout", request_timeout),
+        lora_assignment, loads.seconds("request_timeout", request_timeout),
     )  # fmt: skip
     body = Body(
         {name: value for name, value in sampling.items() if value is not None},
         ignore_eos or dataset_name in ENDLESS,
-        logprobs, by.fields(extra_body), tuple(lora_modules or ()), by.headers(header),
+        logprobs, loads.fields(extra_body), tuple(lora_modules or ()), loads.headers(header),
     )  # fmt: skip
     name = served_model_name or model or ""
     ours, *others = (
-        by.place(url, host, port, verified=not insecure)
+        loads.place(url, host, port, verified=not insecure)
         for url in ([base_url] if vs is None else [base_url, vs])
     )
     servers = [Server(ours, backend, name, endpoint)]
     servers += [Server(one, vs_backend or backend, vs_model or "") for one in others]
     telling = Telling(
         metrics_of(percentile_metrics), percents_of(metric_percentiles), goals_of(goodput or ()),
-        label, by.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
+        label, loads.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
     )  # fmt: skip
     file = ResultFile(save_result, append_result, result_dir, result_filename)
-    return measure(wanted, body, servers, by.waiting(ready_check_timeout_sec), telling, file)
+    return measure(wanted, body, servers, loads.waiting(ready_check_timeout_sec), telling, file)
 
 
 def measure(

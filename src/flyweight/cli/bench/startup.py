@@ -12,7 +12,10 @@ from flyweight.cli.bench import options as by
 from flyweight.config import Settings, peer_python, whole
 
 Rounds = Annotated[
-    int, typer.Option("-r", "--repetitions", metavar="N", help="Starts after the first.")
+    int, typer.Option("-r", "--repetitions", metavar="N", help="Starts to measure after the first.")
+]
+Longest = Annotated[
+    int | None, typer.Option(metavar="TOKENS", help="Longest prompt and answer together.")
 ]
 
 
@@ -20,7 +23,7 @@ def startup(
     model: by.Model = "stories",
     repetitions: Rounds = 5,
     threads: by.Threads = None,
-    max_model_len: opt.MaxModelLen = 2048,
+    max_model_len: Longest = 2048,
     memory_limit: opt.MemoryLimit = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,

@@ -29,7 +29,7 @@ class ServeCommand(TyperCommand):
 
 
 def serve(context: typer.Context) -> int:
-    """Serves a model over HTTP, as OpenAI's clients expect."""
+    """Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp."""
     return main(context.args)
 
 

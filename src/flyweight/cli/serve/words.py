@@ -11,22 +11,30 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from flyweight.arguments.flags import Flag
 from flyweight.arguments.stance import Value
 from flyweight.arguments.values import NEGATIVE
 from flyweight.cli.serve import dotted
+from flyweight.cli.serve.defaults import default
 from flyweight.cli.serve.flags import GROUPS
 from flyweight.cli.serve.stances import STANCES
 from flyweight.errors import CheckpointError, ConfigError, nearest
-from flyweight.server.settings import MIB, ServerSettings
 from flyweight.untrusted import read_bytes, shown
 
 PROGRAM = "flyweight serve"
 CONFIG_BYTES = 1 << 20
-KIB = 1 << 10
 HELP = ("-h", "--help")
+SUMMARY = """\
+  Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp.
+
+  Without MODEL it serves the story model inside the package."""
+NOTES = """\
+A switch is turned off by --no- before its name.  --max_model_len is --max-model-len.  A key of a
+JSON option can be given by itself: --speculative-config.method ngram.  Options of vLLM that have no
+effect here are accepted with the value that describes this engine, and refused with any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +148,13 @@ class Given(argparse.Action):
             setattr(goal, self.dest, [*(getattr(goal, self.dest) or []), *values])
 
 
-class Help(argparse.HelpFormatter):
-    """Values stand without brackets: that one is missing is seen by us, and not allowed."""
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Lines as typer breaks them.  Values stand without brackets: a missing one is refused by our
+    own check.
+    """
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if not isinstance(action, Given):
@@ -164,39 +177,35 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> Parser:
     parser = Parser(
         prog=PROGRAM,
-        usage=f"{PROGRAM} [MODEL] [options]",
-        description="Serves a model over HTTP, as OpenAI's clients expect.  Without MODEL, the "
-        "story model inside the package.",
-        epilog="Options with _ for - are taken too, those in JSON key by key (--x.key value).  "
-        "Options of vLLM's that choose nothing here are taken where they ask for what is so "
-        "anyway, and refused by name where they do not.",
+        usage=argparse.SUPPRESS,
+        description=f"Usage: {PROGRAM} [OPTIONS] [MODEL]\n\n{SUMMARY}",
+        epilog=NOTES,
         allow_abbrev=False,
         add_help=False,
         formatter_class=lambda prog: Help(prog, max_help_position=34, width=100),
     )
-    parser.add_argument(*HELP, action="help", help="Show this and leave.")
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="A .gguf file, a folder, or a name on the Hub."
-    )
+    arguments = parser.add_argument_group("Arguments")
+    arguments.add_argument(
+        "models", nargs="*", metavar="[MODEL]",
+        help="A .gguf file, a folder, or a name on the Hub.  [default: stories]",
+    )  # fmt: skip
     for title, rows in GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in rows:
-            _add(group, flag, (flag.help + default(flag)).replace("%", "%%"))
+            _add(group, flag, _help(flag))
+    parser.add_argument_group("Help").add_argument(
+        *HELP, action="help", help="Show this message and exit."
+    )
     for stance in STANCES:
         _add(parser, stance.flag, argparse.SUPPRESS)
     return parser
 
 
-def default(flag: Flag) -> str:
-    """What a limit is where nobody says, as its option would be written."""
-    room, _, name = flag.sets.partition(".")
-    value = getattr(ServerSettings(), name) if room == "server" else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ""
-    if flag.kind == "size":
-        unit = "MiB" if value >= MIB else "KiB"
-        return f" [{value / (MIB if value >= MIB else KIB):g}{unit}]"
-    return f" [{value:g}]" if isinstance(value, float) else f" [{value}]"
+def _help(flag: Flag) -> str:
+    """What help says of an option, with its default as every command shows it."""
+    value = default(flag)
+    text = f"{flag.help}  [default: {value}]" if value else flag.help
+    return text.replace("%", "%%")
 
 
 def _add(group: Any, flag: Flag, text: str) -> None:
