@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from typing import Literal
 
@@ -106,6 +107,9 @@ async def at_once(url: str, model: str, key: str) -> None:
 def main() -> None:
     url, model, key = sys.argv[1:]
     client = Client(url, headers={"authorization": f"Bearer {key}"})
+    os.environ["OLLAMA_API_KEY"] = key
+    assert Client(url).list() == client.list()
+    del os.environ["OLLAMA_API_KEY"]
     for over in (chat, generate, structured, tools, embeddings, models):
         over(client, model)
     errors(client, url, model)
