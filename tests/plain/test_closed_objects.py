@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from flyweight.errors import RequestError
 from flyweight.sampling.grammar import embedded
+from flyweight.sampling.schema import prepared
 from flyweight.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
@@ -88,6 +89,17 @@ def test_a_one_of_is_not_proven_by_what_was_closed() -> None:
     ):  # fmt: skip
         with pytest.raises(RequestError, match="oneOf"):
             acceptor(StructuredOutputs(json=schema))
+
+
+def test_names_are_not_repeated_without_end() -> None:
+    """64 KiB of a schema would become megabytes."""
+    wide = named(*(f"n{i}" for i in range(1000)))
+    both = {"allOf": [{"$ref": "#/$defs/A"}, named("z")]}
+    schema = {"$defs": {"A": wide}, "properties": {f"p{i}": both for i in range(20)}}
+    with pytest.raises(RequestError, match="16384 names in all; say additionalProperties"):
+        prepared(schema)
+    schema["$defs"]["A"]["additionalProperties"] = False
+    assert len(json.dumps(prepared(schema))) < 2 * len(json.dumps(schema))
 
 
 def drawn(rng: random.Random, deep: int = 2) -> dict[str, Any]:

@@ -29,6 +29,7 @@ PLAIN = {  # enforced as they stand
     "required",
 }  # fmt: skip
 MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+MOST_ADDED = 1 << 14  # names that are repeated where objects are closed around several schemas
 DEFINITIONS = {"$defs", "definitions"}
 LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 SINGLE = {"items", "additionalProperties", "additionalItems"}
@@ -86,6 +87,7 @@ class _Reader:
         self.seen: set[str] = set()
         self.refs: list[tuple[str, str]] = []
         self.named: set[str] = set()  # $id and $anchor
+        self.added = 0  # names that closing has put into objects
 
     def read(self, schema: object, place: str, mode: Mode = Mode.CLOSED) -> dict[str, Any] | bool:
         self.seen.add(place)
@@ -123,6 +125,10 @@ class _Reader:
         properties, patterns = found.get("properties", {}), found.get("patternProperties", {})
         more = {name: True for name in around.names if name not in properties}
         known = {translated(one, place): True for one in around.patterns}
+        self.added += len(more) + len(known)
+        if self.added > MOST_ADDED:
+            what = f"objects that several schemas describe have more than {MOST_ADDED} names in all"
+            _refuse(place, f"{what}; say additionalProperties in them")
         if more or properties:
             found["properties"] = {**properties, **more}
         if known:
