@@ -2,15 +2,18 @@
 a session; how answers are wrapped, and what happens when the context is full.
 """
 
+import dataclasses
 import json
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.cli.commands import HELP
+from flyweight.cli.commands import HELP, OPTIONS
 from flyweight.cli.conversation import Conversation, Turn
+from flyweight.cli.run import run
 from flyweight.errors import FlyweightError
 from terminal import PROMPT, Terminal
 
@@ -97,6 +100,14 @@ def test_a_sampling_option_is_changed_and_takes_effect(session) -> None:
     assert "seed = none\n" in session.say("/set seed none")
     assert re.search(r"^temperature +0.0$", session.say("/set"), re.M)
     session.say("/set max_tokens 8")
+
+
+def test_every_sampling_option_of_the_command_line_can_be_set() -> None:
+    known = {field.name for field in dataclasses.fields(SamplingParams)}
+    ours = {
+        name.replace("sequence_breaker", "sequence_breakers") for name in signature(run).parameters
+    }
+    assert ours & known == set(OPTIONS)
 
 
 def test_a_wrong_option_changes_nothing(session) -> None:

@@ -114,6 +114,13 @@ def test_nothing_that_a_build_needs_is_left_out_of_the_source_archive() -> None:
         assert not any(fnmatch(head, glob) for head in heads for glob in out), path
 
 
+def test_ci_builds_its_wheel_from_the_source_archive() -> None:
+    """So a file that the archive lacks fails there."""
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert re.search(r"-m build --sdist --outdir \"\$work/sdist\"", script)
+    assert re.search(r"pip\" -q wheel .* \"\$work\"/sdist/\*\.tar\.gz", script)
+
+
 def test_version_and_pythons_agree() -> None:
     assert PROJECT["version"] == flyweight.__version__
     said = {c.rpartition(" ")[2] for c in PROJECT["classifiers"] if c.count("3.")}

@@ -36,8 +36,9 @@ ALIASES = {  # Ollama's and llama.cpp's names
     "/quit": "/bye",
 }
 OPTIONS = (  # in the order in which they act
-    "max_tokens", "seed", "stop", "ignore_eos", "bad_words", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length",
+    "max_tokens", "seed", "stop", "ignore_eos", "bad_words", "repeat_last_n",
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base",
+    "dry_allowed_length",
     "dry_penalty_last_n", "dry_sequence_breakers", "top_n_sigma", "top_k", "temperature",
     "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
     "mirostat_eta",

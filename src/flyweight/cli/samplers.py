@@ -37,7 +37,9 @@ Frequency = Annotated[
 RepeatLast = Annotated[
     int | None,
     typer.Option(
-        "--repeat-last-n", metavar="N", help="Tokens that penalties look at; -1 is all, 0 none."
+        "--repeat-last-n",
+        metavar="N",
+        help="Tokens that penalties look back; -1 is all, 0 none.  [default: -1]",
     ),
 ]
 DryMultiplier = Annotated[
