@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flyweight.errors import ConfigError
+from flyweight.server.life import tls
 from flyweight.server.run import listen_locally
 from flyweight.server.settings import ServerSettings
 from http_server import WAIT, Running, started
@@ -131,6 +132,15 @@ def test_a_socket_is_removed_at_the_end(tmp_path: Path, local: tuple[Running, Pa
 def test_what_cannot_be_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ServerSettings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cert", "key"), [("none.pem", "key.pem"), ("cert.pem", ""), ("key.pem", "cert.pem")]
+)
+def test_a_certificate_that_cannot_be_used_is_refused(cert: str, key: str) -> None:
+    given = {"ssl_certfile": str(TLS / cert), "ssl_keyfile": str(TLS / key) if key else ""}
+    with pytest.raises(ConfigError, match=f"{cert}.* cannot be used"):
+        tls(ServerSettings(**given))  # type: ignore[arg-type]
 
 
 def test_a_socket_needs_no_key() -> None:
