@@ -1,7 +1,7 @@
 // Scores and weighted sums of a few query rows against one tile of 64 positions, in registers.  Included by attention.cpp.
 //
-// Invariant: one order per row, whatever the number of rows: a score is a chain of fmas over d, an element of the
-// weighted sum a chain of fmas over positions.  Knows nothing of what a row may see.
+// Invariant: one order per row, whatever the number of rows: a score is a chain of fmas over d, one for each kScoreRun of
+// them, added up in order; an element of the weighted sum is a chain of fmas over positions.  Knows nothing of what a row may see.
 #pragma once
 
 #include <type_traits>
@@ -61,14 +61,16 @@ struct WidenedTile : Parts<float> {
   FW_INLINE void touch_v(int64_t, int64_t) const {}
 };
 
-// scores[r][16*part + lane] for R rows; q is packed [k_dim][R].
+constexpr int64_t kScoreRun = 128;  // only latents are longer, of 576 elements
+
+// scores[r][16*part + lane] for R rows, of d [begin, end), added to those before; q is packed [k_dim][R].
 template <int R, class Tile>
-void score_rows(const float* q, const Tile& tile, int64_t k_dim, float* scores) {
+void score_run(const float* q, const Tile& tile, int64_t begin, int64_t end, float* scores) {
   for (int part = 0; part < kParts; part += kWide) {
     F32x16 sum[R][kWide];
     for (int r = 0; r < R; ++r)
       for (int w = 0; w < kWide; ++w) sum[r][w] = zero();
-    for (int64_t d = 0; d < k_dim; ++d) {
+    for (int64_t d = begin; d < end; ++d) {
       F32x16 k[kWide];
       for (int w = 0; w < kWide; ++w) k[w] = widen(tile.k[part + w] + d * 16);
       for (int w = 0; w < kWide; ++w) tile.touch_k(part + w, d * 16);
@@ -78,8 +80,17 @@ void score_rows(const float* q, const Tile& tile, int64_t k_dim, float* scores) 
       }
     }
     for (int r = 0; r < R; ++r)
-      for (int w = 0; w < kWide; ++w) store(scores + r * kTile + (part + w) * 16, sum[r][w]);
+      for (int w = 0; w < kWide; ++w) {
+        float* to = scores + r * kTile + (part + w) * 16;
+        store(to, begin > 0 ? add(load(to), sum[r][w]) : sum[r][w]);
+      }
   }
+}
+
+template <int R, class Tile>
+void score_rows(const float* q, const Tile& tile, int64_t k_dim, float* scores) {
+  for (int64_t at = 0; at < k_dim; at += kScoreRun)
+    score_run<R>(q, tile, at, at + kScoreRun < k_dim ? at + kScoreRun : k_dim, scores);
 }
 
 // acc[r] = acc[r] * factor[r] + sum over positions [from, to) of p[r] * v, W vectors of it.

@@ -1,6 +1,6 @@
 // Products over dense weights (f32, f16, bf16) and float panels, and the table of this target's matrix kernels.
 //
-// Error against float64 of the same rounded operands, per output: K * 2^-24 * sum |w x|, one fma per K.
+// Error against float64 of the same rounded operands, per output: (kFold + K / kFold) * 2^-24 * sum |w x|.
 #include "gemm_opened.h"
 #include "gemm_tile.h"
 

@@ -6,7 +6,7 @@
 namespace flyweight::FW_ISA {
 namespace {
 
-constexpr int kFloatK = 32;  // of a stretch: kSumTiles tiles of it take 16 KiB and stay in L1
+constexpr int kFloatK = kFold;  // of a stretch: kSumTiles tiles of it take 16 KiB and stay in L1
 
 // Tiles side by side: as many as registers hold, as independent chains of fma hide its latency.
 template <int Tokens>
@@ -16,8 +16,8 @@ using Floats = float[kFloatK * kLanes];
 
 template <int Tiles, int Tokens>
 FW_INLINE void multiply_some(const Floats* tiles, const float* x, int64_t count, float* sums, bool first) {
-  F32x16 acc[Tiles][Tokens];
-  resume(sums, first, acc);
+  F32x16 total[Tiles][Tokens], acc[Tiles][Tokens];
+  clear(acc);
   for (int64_t k = 0; k < count; ++k, x += Tokens) {
     F32x16 w[Tiles];
     each<Tiles>([&](auto i) FW_LAMBDA { w[i] = load(tiles[i] + k * kLanes); });
@@ -26,7 +26,9 @@ FW_INLINE void multiply_some(const Floats* tiles, const float* x, int64_t count,
       each<Tiles>([&](auto i) FW_LAMBDA { acc[i][t] = fma(w[i], xs, acc[i][t]); });
     });
   }
-  leave(sums, acc);
+  resume(sums, first, total);
+  add_to(total, acc);
+  leave(sums, total);
 }
 
 // `tiles` opened tiles with one panel.

@@ -1,8 +1,8 @@
 // Products over grouped weights with float activations: a stretch of a few tiles becomes float32 once and is then multiplied
 // with every panel of the chunk.
 //
-// Invariant: acc = fma(w[k], x[k], acc), k upward, whatever the kind; between stretches an accumulator waits in `out`, which
-// changes no bit.  What is opened is the same for every kind, so the loops are compiled once, not per kind.
+// Invariant: acc = fma(w[k], x[k], acc) over kFold of K, k upward, then total = total + acc, whatever the kind; between
+// stretches a total waits in `out`, which changes no bit.  What is opened is the same for every kind, so the loops are compiled once, not per kind.
 #pragma once
 
 #include "gemm_sums.h"

@@ -102,6 +102,19 @@ def check_product(isa: str, activations: str, kind: str, shape: tuple[int, int, 
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0"])
+def test_long_sums_keep_their_digits(isa: str, kind: str) -> None:
+    """A sum of 4,096 products that walks K in one accumulator errs by five times as much."""
+    rng, g = np.random.default_rng(4), gemm(isa)
+    part, x = make(kind, 32, 4096, rng), rng.standard_normal((9, 4096)).astype(np.float32)
+    want = x.astype(np.float64) @ floats(part).astype(np.float64).T
+    for some in (x, x[:1]):  # panels of tokens, and few
+        got = g.linear(some, packed(g, part))
+        rms = np.sqrt(np.square(got - want[: len(some)]).mean() / np.square(want).mean())
+        assert rms <= 8 * 2.0**-24
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ACTIVATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_product_equals_float64(isa: str, activations: str, kind: str) -> None:

@@ -128,9 +128,12 @@ def _listed(key: str, values: object) -> tuple[float, ...]:
 
 
 def _powers(rope: RopeSpec) -> F32:
-    """base ** (2i/dim), float32 [dim/2]."""
+    """base ** (2i/dim), float32 [dim/2]: float32 operands, the power rounded once.  NumPy's float32
+    power errs by up to 2 ulp, by processor, and a position multiplies what it is off by.
+    """
     exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
-    return (np.float32(rope.base) ** exponents).astype(np.float32)
+    powers = np.float64(np.float32(rope.base)) ** exponents.astype(np.float64)
+    return powers.astype(np.float32)
 
 
 def _default(rope: RopeSpec, _: Scaling, __: int) -> F32:
