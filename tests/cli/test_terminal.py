@@ -179,7 +179,7 @@ def test_stats_are_sentences(session) -> None:
     assert re.search(r"Last answer: 8 tokens · [\d.]+ tokens/s · .*\.\n", shown)
     taken = int(re.search(r"Conversation: 1 turn, (\d+) of 256 tokens of the context\.", shown)[1])
     assert taken > 8
-    assert re.search(r"Engine: \d+ answers finished.*; \d+ tokens computed, \d+ written, ", shown)
+    assert re.search(r"Engine: \d+ answers? finished.*; \d+ tokens computed, \d+ written, ", shown)
 
 
 def test_unknown_commands_are_refused(session) -> None:

@@ -137,8 +137,9 @@ def memory_table(plan: MemoryPlan) -> Table:
 def stats_in_words(now: Mapping[str, int], block_size: int) -> list[str]:
     """The engine's counters, as `LLM.stats` has them, in sentences."""
     stopped = f", {now['aborted']} stopped early" if now["aborted"] else ""
+    answers = "1 answer" if now["finished"] == 1 else f"{now['finished']} answers"
     told = [
-        f"Engine: {now['finished']} answers finished{stopped}; {now['computed']} tokens computed, "
+        f"Engine: {answers} finished{stopped}; {now['computed']} tokens computed, "
         f"{now['produced']} written, {now['cached']} found in the prefix cache.",
         f"K/V cache: {now['cached_blocks']} of {now['blocks']} blocks of {block_size} tokens hold "
         "text that can be found again.",
