@@ -9,8 +9,6 @@
 # demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.
 
 PYTHON ?= python3
-# What demo and test install: the sources, or a wheel made from them.
-PACKAGE ?= .
 BUILD ?= build/native
 SANITIZE ?= address,undefined
 # How many files of tests run at a time, each in a process of its own.  Servers and kernels under test have two threads or
@@ -19,7 +17,7 @@ WORKERS ?= 2
 
 VENV := .venv
 # Everything the wheel is made from: .venv is reinstalled when any of it changes.
-SOURCES := pyproject.toml CMakeLists.txt $(shell find native src -type f ! -name '*.so' ! -path '*/__pycache__/*')
+SOURCES := pyproject.toml CMakeLists.txt tools/install.py $(shell find native src -type f ! -name '*.so' ! -path '*/__pycache__/*')
 # For `native`: the interpreter named by the caller, else .venv's, else the machine's.
 NATIVE_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)),$(PYTHON))
 TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
@@ -41,15 +39,17 @@ $(VENV)/bin/python:
 		{ echo "$(PYTHON) has no Python.h to build with; on Debian and Ubuntu: apt install python3-dev"; exit 1; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 		{ echo "no C++ compiler found; on Debian and Ubuntu: apt install g++"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
 
+# The package is compiled once, whatever is installed with it.
 $(VENV)/.installed: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)'
+	@$(VENV)/bin/python tools/install.py
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)[dev]'
-	@touch $@ $(VENV)/.installed
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(VENV)/bin/python tools/install.py dev
+	@touch $@
 
 # Peers come from FLYWEIGHT_PEER_PYTHON, LLAMA_BENCH, or .venv itself: .venv/bin/pip install '.[peers]'.
 RESULTS ?= build/bench/results.jsonl

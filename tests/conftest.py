@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from http_server import last_words
+from room_seconds import RoomSeconds
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,16 +25,40 @@ settings.load_profile("patient")
 
 def pytest_configure(config: pytest.Config) -> None:
     """A cache folder of this process: with `-n` each worker finds and ends its own servers."""
+    config.pluginmanager.register(RoomSeconds(), "room-seconds")
     cache = tempfile.TemporaryDirectory(prefix="flyweight-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(cache.cleanup)
     os.environ["FLYWEIGHT_CACHE"] = cache.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="twenty-five times the random workloads")
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="also the tests marked `long`, and larger counts in those marked `longer` (.ci/full)",
+    )
     parser.addoption(
         "--models-table", action="store_true", help="write the table of docs/models.md"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests whose counts grow with --long, and leaves out those that run only with it."""
+    for item in items:
+        if "at_length" in getattr(item, "fixturenames", ()):
+            item.add_marker("longer")
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.fixture(scope="session")
+def at_length(pytestconfig: pytest.Config) -> bool:
+    """Whether counts are those of .ci/full; a test that asks for this is marked `longer`."""
+    return bool(pytestconfig.getoption("--long"))
 
 
 @pytest.hookimpl(wrapper=True)

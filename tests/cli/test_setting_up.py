@@ -1,10 +1,14 @@
 """Setting up: what the Makefile says where something is missing; hooks test the sources."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -66,3 +70,84 @@ def test_hooks_check_the_sources() -> None:
     entries = re.findall(r"^ *entry: (.+)$", text, re.M)
     reading = [entry for entry in entries if not entry.startswith("ruff ")]
     assert len(reading) == 3 and all(e.startswith("env PYTHONPATH=src ") for e in reading)
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+# Run by .ci/fixtures and by hand with torch and transformers, never by pytest.
+WITH_TORCH = {"make_fixtures", "make_decoding_fixtures", "make_adapters", "make_golden_ids",
+              "make_chat_fixtures", "fixture_models", "families"}  # fmt: skip
+
+
+def distributions(path: Path, found: Mapping[str, list[str]]) -> set[str]:
+    """What a test file imports that is neither standard nor ours; `found`: packages by module."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    ours = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
+    outside = {n for n in names - ours - {"flyweight"} if n not in sys.stdlib_module_names}
+    return {re.sub(r"[-_.]+", "-", found.get(name, [name])[0]).lower() for name in outside}
+
+
+def test_dev_brings_what_the_suite_imports() -> None:
+    listed = EXTRAS["dependencies"] + EXTRAS["optional-dependencies"]["dev"]
+    brought = {re.sub(r"[-_.]+", "-", re.split(r"[<>=!~; \[]", line)[0]).lower() for line in listed}
+    found = packages_distributions()
+    wanted = {
+        name: path.name
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.stem not in WITH_TORCH
+        for name in distributions(path, found)
+    }
+    assert "gguf" in wanted
+    assert {name: file for name, file in wanted.items() if name not in brought} == {}
+
+
+def ci_function(name: str) -> str:
+    """The body of a shell function of .ci/run."""
+    text = (ROOT / ".ci" / "run").read_text("utf-8")
+    (body,) = re.findall(rf"^{name}\(\) \{{( [^\n]*\}}$|\n.*?^\}}$)", text, re.M | re.S)
+    return body.rstrip("}")
+
+
+def test_ci_runs_the_two_commands_as_the_readme_has_them() -> None:
+    """In a clone, with an empty HOME, and nothing is installed for them but by them."""
+    assert ci_function("demo").strip(" ;") == "fresh make demo"
+    (command,) = [line for line in ci_function("suite").splitlines() if "make" in line]
+    assert command.strip() == 'fresh make test 2>&1 | tee "$work/suite.txt"'
+    for name in ("demo", "suite", "targets", "types", "fresh"):
+        body = re.sub(r"PIP_|\.installed", "", ci_function(name))
+        assert not re.search(r"\b(pip|install|apt|apt-get|uv)\b", body)
+    fresh = ci_function("fresh")
+    assert "git clone" in fresh and 'env -i HOME="$work/home"' in fresh
+    for script in ("run", "full"):
+        text = (ROOT / ".ci" / script).read_text("utf-8")
+        assert not re.search(r"\.venv/bin/(pip|python -m (pip|ensurepip))", text)
+
+
+def test_ci_full_runs_the_long_tests_by_their_markers() -> None:
+    text = (ROOT / ".ci" / "full").read_text("utf-8")
+    assert '.venv/bin/python -m pytest -n 2 --dist loadfile --long -m "long or longer"\n' in text
+
+
+def test_the_build_prints_a_line_per_compiled_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import install
+
+    line = "  [ 7/61] Building CXX object CMakeFiles/fw_avx512.dir/native/gemm_grouped.cpp.o\n"
+    assert install.progress(line.replace("[ 7", "[7")) == "  [ 7/61] gemm_grouped (avx512)"
+    assert install.progress("-- Detecting CXX compiler ABI info - done\n") is None
+
+
+def test_a_failed_step_shows_the_end_of_its_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import install
+
+    program = "import sys; print('the reason', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(SystemExit, match="failed with status 3"):
+        install.run([sys.executable, "-c", program])
+    assert capfd.readouterr().err == "the reason\n"

@@ -33,8 +33,8 @@ def counts():
 
 
 @pytest.fixture(scope="module")
-def workloads(request):
-    return WORKLOADS * (LONG if request.config.getoption("--long") else 1)
+def workloads(at_length):
+    return WORKLOADS * (LONG if at_length else 1)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -72,8 +72,8 @@ def random_range(draw: random.Random) -> dict[str, Any]:
     return schema
 
 
-def test_whatever_number_passes_is_valid(pytestconfig: Any) -> None:
-    count = 250 * (20 if pytestconfig.getoption("--long") else 1)
+def test_whatever_number_passes_is_valid(at_length: bool) -> None:
+    count = 250 * (20 if at_length else 1)
     draw, compiler = random.Random(4), Compiler(byte_vocabulary())
     accepted = passed = 0
     for _ in range(count):
@@ -91,9 +91,9 @@ def test_whatever_number_passes_is_valid(pytestconfig: Any) -> None:
     assert accepted > count / 3 and passed > 5 * accepted
 
 
-def test_whatever_number_passes_several_ranges_is_valid(pytestconfig: Any) -> None:
+def test_whatever_number_passes_several_ranges_is_valid(at_length: bool) -> None:
     """Ranges that meet (`allOf`), lie beside each other (`anyOf`), or must not meet (`oneOf`)."""
-    count = 150 * (20 if pytestconfig.getoption("--long") else 1)
+    count = 150 * (20 if at_length else 1)
     draw, compiler = random.Random(7), Compiler(byte_vocabulary())
     accepted = 0
     for _ in range(count):

@@ -114,8 +114,8 @@ def test_texts_under_the_suites_schemas_are_valid(data: Callable[[str], Path]) -
     assert accepted > 150 and texts > 3 * accepted
 
 
-def test_texts_under_random_schemas_are_valid(pytestconfig: Any) -> None:
-    count = 300 * (25 if pytestconfig.getoption("--long") else 1)
+def test_texts_under_random_schemas_are_valid(at_length: bool) -> None:
+    count = 300 * (25 if at_length else 1)
     draw = random.Random(2)
     accepted, texts = judged((random_schema(draw) for _ in range(count)), walks=5, seed=3)
     assert accepted > count / 3 and texts > 3 * accepted

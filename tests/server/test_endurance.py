@@ -124,9 +124,9 @@ def soak(server: Running, seconds: float, seed: int) -> float:
     return took[len(took) * 99 // 100]
 
 
-def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
+def test_a_soak_leaves_nothing_behind(at_length: bool) -> None:
     """FLYWEIGHT_SOAK_SECONDS=3600 soaks for two hours, of which the second is measured."""
-    seconds = SOAK or (LONG if request.config.getoption("--long") else SHORT)
+    seconds = SOAK or (LONG if at_length else SHORT)
     good = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0, "logprobs": 3}
     with served({"blocks": 128}) as server:  # few: memory of blocks is the system's until used
         expected = server.post("/v1/completions", good).json["choices"]
@@ -156,10 +156,10 @@ def unasked_port() -> int:
 
 
 @pytest.mark.parametrize("count", [4])
-def test_a_storm_of_restarts_leaves_nothing(request: pytest.FixtureRequest, count: int) -> None:
+def test_a_storm_of_restarts_leaves_nothing(at_length: bool, count: int) -> None:
     """On one port, ended in every way there is."""
     port, orphans = unasked_port(), []
-    for i in range(5 * count if request.config.getoption("--long") else count):
+    for i in range(5 * count if at_length else count):
         with served(server={"port": port}) as server:
             port = server.port
             orphans.append(server.worker)

@@ -133,10 +133,8 @@ def blabs(status: int, body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", [20_261_122])
-def test_mutated_requests_break_nothing(
-    request: pytest.FixtureRequest, tmp_path: Path, seed: int
-) -> None:
-    count = LONG if request.config.getoption("--long") else COUNT
+def test_mutated_requests_break_nothing(at_length: bool, tmp_path: Path, seed: int) -> None:
+    count = LONG if at_length else COUNT
     print(f"seed {seed}, {count} requests")
     assert {path for path, names in fields().items() if names} <= set(SEEDS)
     (tmp_path / FOLDER).mkdir()

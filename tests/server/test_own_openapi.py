@@ -63,14 +63,11 @@ def fuzz(server: Running, folder: Path, phases: str, cases: int) -> Counts:
     return {key: n - before.get(key, 0) for key, n in after.items()}
 
 
-def test_schemathesis_finds_nothing(
-    request: pytest.FixtureRequest, talker: Running, tmp_path: Path
-) -> None:
+def test_schemathesis_finds_nothing(at_length: bool, talker: Running, tmp_path: Path) -> None:
     """A few random cases of every operation; all phases with --long."""
     document = operations(talker)
     assert len(document) > 25, "the document has lost its operations"
-    long = request.config.getoption("--long")
-    for phases, cases in LONG.items() if long else [("fuzzing", FEW)]:
+    for phases, cases in LONG.items() if at_length else [("fuzzing", FEW)]:
         found = fuzz(talker, tmp_path, phases, cases)
         if phases != "stateful":  # which is about those with links
             few = {one: found.get(one, 0) for one in document}

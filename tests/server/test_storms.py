@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pytest
-
 from http_server import Running, served
 
 RESET = b"\x01\0\0\0\0\0\0\0"  # SO_LINGER: on, of no seconds
@@ -81,9 +79,9 @@ def storm(server: Running, crowd: int, seats: int) -> None:
         line.close()
 
 
-def test_a_storm_of_disconnects_leaves_nothing(request: pytest.FixtureRequest) -> None:
+def test_a_storm_of_disconnects_leaves_nothing(at_length: bool) -> None:
     """Who comes after it waits for nobody who has left."""
-    long, seats = request.config.getoption("--long"), 8
+    long, seats = at_length, 8
     crowd, storms = (200, 10) if long else (24, 2)
     with served({"max_num_seqs": seats}, **slow(5)) as server:
         alone = seconds(lambda: server.post("/v1/completions", STREAM))
@@ -149,9 +147,9 @@ def flooded(server: Running, rate: float, span: float) -> list[tuple[int, float,
     return found
 
 
-def test_ten_times_what_can_be_served(request: pytest.FixtureRequest) -> None:
+def test_ten_times_what_can_be_served(at_length: bool) -> None:
     """Answers go on at the pace of the best load; the rest is refused much sooner than answered."""
-    long, seats = request.config.getoption("--long"), 4
+    long, seats = at_length, 4
     rounds, span = (15, 20.0) if long else (ROUNDS, 2.5)
     goodput: list[float] = []  # over that of the best load, measured just before
     patience: list[float] = []  # of the refused, over that of the answered

@@ -1,0 +1,30 @@
+"""How long the tests of each room (a folder of tests/) took, printed at the end of a run.
+
+Durations are those of pytest's own reports, setup and teardown included, of all workers together.
+It knows nothing of why a room is slow: `--durations=20` names its tests.
+"""
+
+from collections import Counter
+
+import pytest
+
+
+class RoomSeconds:
+    """Adds up the reports; with `-n` those that reach the controller."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.tests: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        room = report.nodeid.removeprefix("tests/").split("/")[0]
+        self.seconds[room] += report.duration
+        self.tests[room] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.tests.total() > 1:
+            terminalreporter.section("seconds per room")
+            for room, seconds in self.seconds.most_common():
+                terminalreporter.write_line(
+                    f"{room:<10} {seconds:7.1f} s {self.tests[room]:6} tests"
+                )
