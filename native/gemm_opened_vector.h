@@ -56,14 +56,15 @@ FW_INLINE void dots_of(I32x16 (&dot)[Tiles][Tokens], W codes, X tokens) {
     return;
   }
 #endif
-  each<Quads>([&](auto j) FW_LAMBDA {
+#pragma GCC unroll 8
+  for (int j = 0; j < Quads; ++j) {
     B8x64 w[Tiles];
     each<Tiles>([&](auto i) FW_LAMBDA { w[i] = codes(i, j); });
     each<Tokens>([&](auto t) FW_LAMBDA {
       const B8x64 xs = tokens(t, j);
       each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = dot_opened<C>(dot[i][t], w[i], xs); });
     });
-  });
+  }
 }
 
 template <int Sub, bool Mins, Codes C, int Tiles, int Tokens>
@@ -77,8 +78,9 @@ void multiply_tiles(const Stretch& s, int64_t first) {
   const uint8_t* x = s.panel;
   for (int64_t g = 0; g < s.groups; ++g, x += kRecord * Tokens) {
     for (int i = 0; i < Tiles; ++i) prefetch(ahead + i * s.ahead_stride + g * s.ahead_bytes, s.ahead_bytes);
-    each<subs>([&](auto part) FW_LAMBDA {
-      constexpr int sums = (subs == 1 ? 44 : 36 + 4 * part) * Tokens;
+#pragma GCC unroll 2
+    for (int part = 0; part < subs; ++part) {
+      const int sums = (subs == 1 ? 44 : 36 + 4 * part) * Tokens;
       const int64_t place = g * subs + part;
       I32x16 dot[Tiles][Tokens];
       each<Tokens>([&](auto t) FW_LAMBDA {
@@ -98,7 +100,7 @@ void multiply_tiles(const Stretch& s, int64_t first) {
           each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(low, broadcast(x + sums + 4 * t), acc[i][t]); });
         }
       });
-    });
+    }
   }
   leave(sums_at, acc);
 }

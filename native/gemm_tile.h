@@ -179,21 +179,23 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
   const uint8_t* x = at.panel;
   for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
     if (at.stream.ahead) prefetch_stream(at.stream, at.tile + g * group, group);
-    each<subs>([&](auto s) FW_LAMBDA {
-      constexpr int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
+#pragma GCC unroll 2
+    for (int s = 0; s < subs; ++s) {
+      const int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
       I32x16 dot[Tiles][Tokens];
       each<Tokens>([&](auto t) FW_LAMBDA {
         const I32x16 start = W::kZero ? ibroadcast(x + sums + 4 * t) : izero();
         each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = start; });
       });
-      each<quads>([&](auto j) FW_LAMBDA {
+#pragma GCC unroll 8
+      for (int j = 0; j < quads; ++j) {
         B8x64 w[Tiles];
         each<Tiles>([&](auto i) FW_LAMBDA { w[i] = W::quad(at.tile + bytes * i, g, s * quads + j); });
         each<Tokens>([&](auto t) FW_LAMBDA {
           const B8x64 xs = set4(x + kGroup * t + 4 * (s * quads + j));
           each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = W::dot(dot[i][t], w[i], xs); });
         });
-      });
+      }
       each<Tiles>([&](auto i) FW_LAMBDA {
         const F32x16 scale = W::scale(at.tile + bytes * i, g, s);
         each<Tokens>([&](auto t) FW_LAMBDA {
@@ -204,7 +206,7 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
           each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(low, broadcast(x + sums + 4 * t), acc[i][t]); });
         }
       });
-    });
+    }
   }
   finish<Tiles, Tokens>(job, at, acc);
 }

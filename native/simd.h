@@ -21,8 +21,13 @@
 #include <cstring>
 #include <utility>
 
+#if defined(FW_ISA_SCALAR)
+#define FW_INLINE inline
+#define FW_LAMBDA
+#else
 #define FW_INLINE inline __attribute__((always_inline))
 #define FW_LAMBDA __attribute__((always_inline))
+#endif
 
 #if defined(FW_ISA_AVX512)
 #include "simd_avx512.h"
