@@ -21,7 +21,7 @@
 #include <cstring>
 #include <utility>
 
-#if defined(FW_ISA_SCALAR)
+#if defined(FW_ISA_SCALAR)  // a specification: forced inline, its lanes take longer to compile than all other targets
 #define FW_INLINE inline
 #define FW_LAMBDA
 #else

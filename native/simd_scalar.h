@@ -45,8 +45,16 @@ FW_INLINE F32x16 mul(F32x16 a, F32x16 b) {
 FW_INLINE F32x16 div(F32x16 a, F32x16 b) {
   return lanes<F32x16>([&](int i) { return a.lane[i] / b.lane[i]; });
 }
-FW_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {  // a * b + c, rounded once
-  return lanes<F32x16>([&](int i) { return std::fma(a.lane[i], b.lane[i], c.lane[i]); });
+// A copy for machines with the instruction: std::fma is a call per lane, and most of the time of every loop.
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define FW_WITH_FMA __attribute__((target_clones("arch=haswell", "default")))
+#else
+#define FW_WITH_FMA
+#endif
+[[maybe_unused]] FW_WITH_FMA static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {  // a * b + c, rounded once
+  F32x16 v;
+  for (int i = 0; i < 16; ++i) v.lane[i] = std::fma(a.lane[i], b.lane[i], c.lane[i]);
+  return v;
 }
 FW_INLINE F32x16 min(F32x16 a, F32x16 b) {
   return lanes<F32x16>([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
