@@ -1,5 +1,5 @@
 # make demo         set up .venv, install, and stream a story from the model in the package
-# make test         set up .venv with the development extras and run the whole suite, WORKERS (2) test files at a time
+# make test         set up .venv with the development extras and run the whole suite, WORKERS (4) test files at a time
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
@@ -11,9 +11,9 @@
 PYTHON ?= python3
 BUILD ?= build/native
 SANITIZE ?= address,undefined
-# How many files of tests run at a time, each in a process of its own.  Servers and kernels under test have two threads or
-# more themselves: beyond half the cores, more workers wait for each other.  0 runs all in one process.
-WORKERS ?= 2
+# How many files of tests run at a time, each in a process of its own.  Half of a worker's time is waiting, for servers to
+# start and processes to end: on two cores four workers keep both busy.  0 runs all in one process.
+WORKERS ?= 4
 
 VENV := .venv
 # Everything the wheel is made from: .venv is reinstalled when any of it changes.

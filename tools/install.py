@@ -20,8 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Processor time that compiling everything takes on a server's core of 2023.
 COMPILING_SECONDS = 120
-# A line of Ninja's: the target is in the folder's name, `fw_avx512.dir`.
-COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\] Building CXX object .*?(\w[\w-]*)\.dir/.*?(\w+)\.cpp")
+# A line of Ninja's: the target is in the folder's name, `fw_avx512.dir`, and a file of several
+# sources is named after their group, `unity_rows_cxx.cxx`.
+COMPILED = re.compile(
+    r"^\s*\[(\d+)/(\d+)\] Building CXX object .*?([\w-]+)\.dir/.*?"
+    r"(?:unity_)?(\w+?)(?:_cxx\.cxx|\.cpp)"
+)
 LINES_OF_AN_ERROR = 60
 
 

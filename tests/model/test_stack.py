@@ -63,8 +63,15 @@ def test_every_family(name: str) -> None:
     assert in_one_call(stack) == RUNS.get(name, [name not in FINER])
 
 
-@pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize("threads", [1, 3])
+# One thread walks the same chunks in order: with the slowest kernels only in .ci/full.
+THREADS_OF = [
+    pytest.param(threads, isa, marks=[pytest.mark.long] if (threads, isa) == (1, "scalar") else [])
+    for threads in (1, 3)
+    for isa in available_isas()
+]
+
+
+@pytest.mark.parametrize(("threads", "isa"), THREADS_OF)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("kind", ["q4_0", "q4_k", "bf16"])
 def test_every_way_to_multiply(kind: str, activations: str, threads: int, isa: str) -> None:

@@ -95,22 +95,34 @@ def _embed(
 
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize(("kind", "n", "k"), CASES)
-def test_linear(
-    native: Make, rng: np.random.Generator, kind: str, n: int, k: int, mode: str
-) -> None:
+def test_linear(native: Make, kind: str, n: int, k: int, mode: str) -> None:
+    ops, (parts, bias, asked) = native(mode), linear_cases(kind, n, k, mode)
+    mine, bare = ops.pack((n, k), parts, bias), ops.pack((n, k), parts)
+    for x, want, bound in asked:
+        kept = x.copy()
+        got = ops.linear(x, mine)
+        within(got, want, bound)
+        assert (x == kept).all()
+        within(ops.linear(x, bare) + bias, got, 2 * EPS * (np.abs(got) + np.abs(bias)))
+
+
+@cache
+def linear_cases(
+    kind: str, n: int, k: int, mode: str
+) -> tuple[list[GroupedWeight | Array], F32, list[tuple[F32, F32, Array]]]:
+    """A weight's parts and bias, and inputs with the reference's result and its bound: computed
+    once, not once per instruction set.
+    """
+    rng, ref = np.random.default_rng(11), ReferenceOps(mode)
     parts, bias = pieces(rng, kind, n, k), normal(rng, n)
-    ops, ref = native(mode), ReferenceOps(mode)
-    mine, truth = ops.pack((n, k), parts, bias), ref.pack((n, k), parts, bias)
-    bare = ops.pack((n, k), parts)
+    truth, asked = ref.pack((n, k), parts, bias), []
     for rows in ROWS:
         x = normal(rng, rows, k) * np.float32(10) ** rng.integers(-3, 3, (rows, 1))
         x[:, : k // 2][rng.random(rows) < 0.2] = 0  # whole groups of nothing
         x = x.astype(np.float32)
-        kept = x.copy()
-        got = ops.linear(x, mine)
-        within(got, ref.linear(x, truth), linear_bound(x, parts, bias, rounding(mode, kind)))
-        assert (x == kept).all()
-        within(ops.linear(x, bare) + bias, got, 2 * EPS * (np.abs(got) + np.abs(bias)))
+        bound = linear_bound(x, parts, bias, rounding(mode, kind))
+        asked.append((x, ref.linear(x, truth), bound))
+    return parts, bias, asked
 
 
 def linear_bound(x: F32, parts: list[GroupedWeight | Array], bias: F32, to: str) -> Array:

@@ -266,8 +266,10 @@ def test_long_near_misses_take_linear_time(form: str, bit: str) -> None:
 
     for whole in (True, False):
         small = min(spent(800, whole) for _ in range(3))
-        large = min(spent(12_800, whole) for _ in range(2))
-        assert large < 48 * small + 0.008, (small, large)
+        most = 48 * small + 0.008
+        # Once is enough where it was quick; what was slow once may have been interrupted.
+        large = next((took for _ in range(3) if (took := spent(12_800, whole)) < most), None)
+        assert large is not None, (small, most)
 
 
 # --- by name, and from templates ---
