@@ -97,7 +97,9 @@ def test_dev_brings_what_the_suite_imports() -> None:
     wanted = {
         name: path.name
         for path in (ROOT / "tests").rglob("*.py")
-        if path.stem not in WITH_TORCH and not path.stem.startswith("make_")
+        if path.stem not in WITH_TORCH
+        and not path.stem.startswith("make_")
+        and path.parent.name != "clients"  # each runs in an environment of its own
         for name in distributions(path, found)
     }
     assert "gguf" in wanted
@@ -135,8 +137,8 @@ def test_the_build_prints_a_line_per_compiled_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(ROOT / "tools")
     import install
 
-    line = "  [ 7/61] Building CXX object CMakeFiles/fw_avx512.dir/native/gemm_grouped.cpp.o\n"
-    assert install.progress(line.replace("[ 7", "[7")) == "  [ 7/61] gemm_grouped (avx512)"
+    line = "[7/61] Building CXX object CMakeFiles/fw_avx512.dir/native/gemm_grouped.cpp.o\n"
+    assert install.progress(line) == "  [ 7/61] gemm_grouped (avx512)"
     group = line.replace("native/gemm_grouped.cpp", "Unity/unity_rows_cxx.cxx")
     assert install.progress(group) == "  [ 7/61] rows (avx512)"
     assert install.progress("-- Detecting CXX compiler ABI info - done\n") is None

@@ -76,7 +76,7 @@ def test_starts_past_the_tokens_are_not_followed() -> None:
     q, positions = np.zeros((2, 1, 16), np.float32), np.arange(2, dtype=np.int32)
     with pytest.raises(ValueError, match="starts must ascend"):
         _native.attend(
-            pool(), _native.Scratch(), q, kv, positions, starts, tables, (1.0, 0, 0.0, None)
+            pool(), _native.Scratch(), q, kv, positions, starts, tables, (1.0, (0, 0), 0.0, None)
         )
 
 
@@ -251,13 +251,15 @@ def test_routes_that_no_spec_allows() -> None:
     logits, bias = np.ones((2, 6), np.float32), np.ones(5, np.float32)
     softmax = _native.Scoring.softmax
     for rule in (
-        (0, softmax, False, 1.0, 1, 1), (7, softmax, False, 1.0, 1, 1),
-        (1, softmax, False, 1.0, 4, 1), (1, softmax, False, 1.0, 0, 1),
-        (1, softmax, False, 1.0, 3, 4), (1, softmax, False, 1.0, 3, 0),
+        (0, softmax, False, 1.0, 1, 1, 1), (7, softmax, False, 1.0, 1, 1, 1),
+        (1, softmax, False, 1.0, 4, 1, 1), (1, softmax, False, 1.0, 0, 1, 1),
+        (1, softmax, False, 1.0, 3, 4, 1), (1, softmax, False, 1.0, 3, 0, 1),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="route"):
             _native.route(pool(), logits, None, rule)
     with pytest.raises(ValueError, match="bias"):
-        _native.route(pool(), logits, bias, (1, softmax, False, 1.0, 1, 1))
+        _native.route(pool(), logits, bias, (1, softmax, False, 1.0, 1, 1, 1))
     with pytest.raises(ValueError, match="1024"):
-        _native.route(pool(), np.ones((1, 1025), np.float32), None, (1, softmax, False, 1.0, 1, 1))
+        _native.route(
+            pool(), np.ones((1, 1025), np.float32), None, (1, softmax, False, 1.0, 1, 1, 1)
+        )
