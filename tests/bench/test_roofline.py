@@ -1,11 +1,23 @@
 """The roofline's arithmetic, by values worked out by hand."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from flyweight.build import ASSETS, describe
-from flyweight.plan.roofline import Limits, Matrix, Op, Seen, Shape, attention, met, shape, work
+from flyweight.plan.roofline import (
+    Limits,
+    Matrix,
+    Op,
+    Seen,
+    Shape,
+    attention,
+    met,
+    met_in,
+    shape,
+    work,
+)
 from flyweight.spec import KVGroup, LayerSpec
 
 LIMITS = Limits(read=100.0, int8=1000.0, bf16=500.0, f32=250.0)
@@ -48,6 +60,16 @@ def test_pairs_of_queries_and_keys(count: int, context: int, window: int, pairs:
     assert met(count, context, window) == pairs
     walked = sum(min(seen, window) for seen in range(context - count + 1, context + 1))
     assert walked == pairs
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 100])
+def test_pairs_within_chunks(chunk: int) -> None:
+    for context in range(20):
+        assert met_in(chunk, context) == sum(p % chunk + 1 for p in range(context))
+    layer = replace(LAYER, kv=replace(LAYER.kv, chunk=8))
+    op = attention(layer, Seen(((3, 18),), 1, 100), 2)
+    assert op.operations == 2 * (8 + 1 + 2) * 4 * 16  # positions 15, 16, 17
+    assert op.nbytes == (18 - 8) * layer.kv.width * 2
 
 
 def test_attention_reads_shared_positions_once() -> None:

@@ -269,7 +269,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
                 "high_freq_factor": 1,
             },
         ),
-        ("low_freq_factor = 4 must be below high_freq_factor = 1",),
+        ("low_freq_factor = 4 must not be above high_freq_factor = 1",),
     ),
     "rope factors that are none": (
         lambda p: lying(p, rope_scaling={"rope_type": "factors", "factors": "abc"}),

@@ -160,12 +160,13 @@ def _llama3(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     inv = _default(rope, scaling, length)
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling[ORIGINAL]
-    if not low < high:
+    if not low <= high:
         raise CheckpointError(
-            f"rope_scaling: low_freq_factor = {low:g} must be below high_freq_factor = {high:g}"
+            f"rope_scaling: low_freq_factor = {low:g} must not be above high_freq_factor = {high:g}"
         )
     wavelength = (2 * math.pi / inv).astype(np.float32)
-    blend = ((original / wavelength - low) / (high - low)).astype(np.float32)
+    between = high - low or 1.0  # Llama 4 has no blend
+    blend = ((original / wavelength - low) / between).astype(np.float32)
     blended = (1 - blend) * inv / np.float32(factor) + blend * inv
     out = np.where(wavelength > original / low, inv / np.float32(factor), blended)
     return np.where(wavelength < original / high, inv, out).astype(np.float32)

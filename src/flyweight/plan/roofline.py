@@ -108,9 +108,15 @@ class Work:
 
 def attention(layer: LayerSpec, seen: Seen, kv_bytes: int, layers: int = 1) -> Op:
     """Scores and mixtures of one layer, or of `layers` alike, in bf16 as the roofline counts."""
-    window = layer.kv.window or 1 << 62
-    pairs = sum(met(count, context, window) for count, context in seen.chunks)
-    reach = sum(min(context, window + count - 1) for count, context in seen.chunks)
+    window, chunk = layer.kv.window or 1 << 62, layer.kv.chunk
+    if chunk:
+        pairs = sum(
+            met_in(chunk, context) - met_in(chunk, context - n) for n, context in seen.chunks
+        )
+        reach = sum(context - (context - n) // chunk * chunk for n, context in seen.chunks if n)
+    else:
+        pairs = sum(met(count, context, window) for count, context in seen.chunks)
+        reach = sum(min(context, window + count - 1) for count, context in seen.chunks)
     width = layer.kv.k_dim + layer.kv.v_dim
     nbytes = min(reach, seen.distinct) * layer.kv.width * kv_bytes
     return Op(2.0 * pairs * layer.heads * width * layers, float(nbytes * layers), "bf16")
@@ -123,6 +129,12 @@ def met(count: int, context: int, window: int) -> int:
     first = context - count + 1  # keys the first query sees
     grows = max(0, min(context, window) - first + 1)  # queries that see all there is
     return grows * (first + first + grows - 1) // 2 + (count - grows) * window
+
+
+def met_in(chunk: int, context: int) -> int:
+    """Pairs (query, key) of all `context` positions, a query seeing its own chunk up to itself."""
+    whole, rest = divmod(context, chunk)
+    return (whole * chunk * (chunk + 1) + rest * (rest + 1)) // 2
 
 
 def work(shape: Shape, steps: Iterable[Seen], limits: Limits) -> Work:
