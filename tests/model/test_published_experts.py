@@ -10,7 +10,7 @@ from test_published import LLAMA3_ROPE, llama_like, numbers, sizes
 
 from flyweight.models.registry import family
 from flyweight.models.rope import inverse_frequencies
-from flyweight.spec import Files, RopeSpec
+from flyweight.spec import Files, RopeSpec, TemperSpec
 
 YARN = dict(mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=4096, type="yarn")
 LATENT = {
@@ -62,7 +62,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             "model_type": "llama4",
             "text_config": LLAMA4
             | {"model_type": "llama4_text", "num_local_experts": 128, "use_qk_norm": False}
-            | {"rope_scaling": None, "interleave_moe_layer_step": 2}
+            | {"rope_scaling": None, "interleave_moe_layer_step": 2, "attn_temperature_tuning": 4}
             | {"moe_layers": list(range(1, 48, 2)), "max_position_embeddings": 1048576},
         },
     ),
@@ -74,6 +74,15 @@ def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
     kind = family(config)
     assert numbers(kind.plan(kind.spec(config), Files())) == count
+
+
+@pytest.mark.parametrize("name", ["Llama-4-Scout", "Llama-4-Maverick"])
+def test_queries_without_positions_have_a_temperature(name: str) -> None:
+    """Configs say true, or 4, which transformers 4 wrote."""
+    _, config = PUBLISHED[name]
+    layers = family(config).spec(config).layers
+    assert {x.temper for x in layers if x.rope is None} == {TemperSpec(8192, 0.1)}
+    assert {x.temper for x in layers if x.rope is not None} == {None}
 
 
 def test_llama4s_frequencies_have_no_blend() -> None:

@@ -104,7 +104,8 @@ def _normed(config: Config, found: ModelSpec) -> str:
 
 
 def _temper(config: Config) -> TemperSpec | None:
-    if not flag(config, "attn_temperature_tuning", True):
+    on = config.get("attn_temperature_tuning") == 4  # what transformers 4 wrote for true
+    if not on and not flag(config, "attn_temperature_tuning", True):
         return None
     every = integer(config, "floor_scale", 8192, MOST_POSITIONS)
     return TemperSpec(every, real(config, "attn_scale", 0.1))
