@@ -13,6 +13,7 @@ from fuzz_safetensors import MODEL
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.formats import FORMATS
 from torchwriter import archive, state, storage, stream, tensor
 
 FILE, PICKLE, OLD_PICKLE, DIRECTORY = range(4)
@@ -31,6 +32,7 @@ def items(last: bytes = b"") -> dict[str, bytes]:
         "d": tensor(of["2"], (1, 2, 3)),
         "e": tensor(of["2"], (0, 3)),
         "f": tensor(of["1"], ()),
+        "g": tensor(of["0"], (2, 4), (1, 2)),
     }
 
 
@@ -79,7 +81,7 @@ def read(path: Path) -> bool:
     try:
         assert len(checkpoint.fingerprint) == 32
         for name, info in checkpoint.tensors.items():
-            if info.kind != "u8":
+            if info.kind in FORMATS:
                 checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
         family(checkpoint.config).spec(checkpoint.config)
         return True

@@ -33,6 +33,9 @@ def state() -> OrderedDict[str, torch.Tensor]:
         empty=torch.zeros(0, 4),
         mask=torch.ones(2, 2, dtype=torch.bool),
         positions=torch.arange(5),
+        transposed=whole.t(),
+        columns=whole[:, 2:5],
+        column=whole[1:, 3],
     )
 
 
@@ -46,7 +49,7 @@ def main(out: Path) -> None:
         layer.weight.copy_(torch.arange(6.0).reshape(2, 3))
         layer.bias.zero_()
     torch.save(layer.state_dict(), out / "state-module.bin")  # with `_metadata`
-    floats = {k: v.detach().clone() for k, v in tensors.items() if v.is_floating_point()}
+    floats = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items() if v.is_floating_point()}
     save_file(floats, out / "state.safetensors")
 
 

@@ -187,9 +187,9 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a key without a value": (raw(b"}(" + text("a") + b"u."), "a key without a value"),
     "a list": (raw(b"]."), "a dict of tensors expected"),
     "a number": (raw(b"K\x01."), "a dict of tensors expected"),
-    "a nested dict": (zipped(b"}"), "'a' is a dict; tensors by name expected"),
-    "a tensor without a name": (raw(b"}K\x01" + tensor(ONE, (4,)) + b"s."), "1 is a Tensor"),
-    "a storage alone": (zipped(ONE), "'a' is a Storage"),
+    "a nested dict": (zipped(b"}"), "'a' is of type dict; tensors by name expected"),
+    "a tensor without a name": (raw(b"}K\x01" + tensor(ONE, (4,)) + b"s."), "1 is of type Tensor"),
+    "a storage alone": (zipped(ONE), "'a' is of type Storage"),
     "a persistent id of text": (zipped(text("0") + b"Q"), "no storage"),
     "a module as persistent id": (
         zipped(b"(" + text("module") + b"NNNK\x01tQ"), "a persistent id that is no storage"
@@ -231,9 +231,16 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
         b"ctorch._utils\n_rebuild_tensor_v2\n(" + ONE + b"K\0" + text("x") + many((1,)) + b"tR"
     ), "a tensor of"),
     "strides that are too few": (zipped(tensor(ONE, (2, 2), (1,))), "2 axes with 1 strides"),
-    "a transposed tensor": (zipped(tensor(ONE, (2, 2), (1, 2))), "make it contiguous()"),
+    "a transposed tensor of 3 axes": (
+        zipped(tensor(ONE, (2, 1, 2), (1, 1, 2))), "make it contiguous()"
+    ),
+    "a transposed tensor past the end": (
+        zipped(tensor(ONE, (2, 2), (1, 2), 1)), "reaches out of a storage"
+    ),
+    "rows that overlap": (zipped(tensor(ONE, (2, 3), (1, 1))), "not lie in order"),
     "an expanded tensor": (zipped(tensor(ONE, (1 << 40, 2), (0, 1))), "not lie in order"),
-    "every second element": (zipped(tensor(ONE, (2,), (2,))), "not lie in order"),
+    "every second element, past the end": (zipped(tensor(ONE, (3,), (2,))), "reaches out of"),
+    "a stride of 2^62": (zipped(tensor(ONE, (2, 2), (1 << 62, 1))), "reaches out of"),
     "strides below 0": (zipped(tensor(ONE, (2,), (-1,), 1)), "a tensor of"),
     # --- the older format ---
     "another magic number": (stream(state(PLAIN), {}, magic=MAGIC + 1), "no checkpoint of PyTor"),

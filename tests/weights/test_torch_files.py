@@ -12,6 +12,7 @@ from filewriters import encode, write_folder
 from flyweight import LLM, SamplingParams
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.weights.checkpoint import format_of, open_checkpoint
+from flyweight.weights.formats import FORMATS
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.survey import header_faults
 from flyweight.weights.torchfile import TorchFile, read_torch
@@ -34,14 +35,42 @@ def values(file: TorchFile | SafetensorsFile, name: str) -> np.ndarray:
 def test_every_form_holds_the_same_tensors(form: str) -> None:
     file = read_torch(TORCH / f"state-{form}.bin")
     twin = read_safetensors(TORCH / "state.safetensors")
-    assert {n for n, s in file.spans.items() if s.kind != "u8"} == set(twin.spans)
+    assert {n for n, s in file.spans.items() if s.kind in FORMATS} == set(twin.spans)
     for name, span in twin.spans.items():
         assert (file.spans[name].shape, file.spans[name].kind) == (span.shape, span.kind), name
         assert np.array_equal(values(file, name), values(twin, name)), name
     assert file.spans["again"].offset == file.spans["whole"].offset
     assert file.spans["inside"].offset == file.spans["whole"].offset + 2 * 6 * 4
-    for name, nbytes in (("mask", 4), ("positions", 40)):
-        assert (file.spans[name].kind, file.spans[name].nbytes) == ("u8", nbytes)
+    for name, kind, nbytes in (("mask", "u8", 4), ("positions", "i64", 40)):
+        assert (file.spans[name].kind, file.spans[name].nbytes) == (kind, nbytes)
+
+
+def test_rows_of_a_transposed_tensor() -> None:
+    """Views that torch.save wrote as they were: a part of their rows is that part."""
+    file = read_torch(TORCH / "state-zip.bin")
+    twin = read_safetensors(TORCH / "state.safetensors")
+    for name, (start, stop) in {
+        "transposed": (2, 5), "columns": (3, 7), "column": (1, 4), "whole": (0, 0),
+    }.items():  # fmt: skip
+        assert bool(file.spans[name].strides) == (name != "whole")
+        found = file.file.rows(name, file.spans[name], start, stop)
+        assert np.array_equal(found, values(twin, name)[start:stop]), name  # type: ignore[arg-type]
+    with pytest.raises(IndexError):
+        file.file.rows("transposed", file.spans["transposed"], 0, 7)
+
+
+def test_numbers_that_are_no_weights_are_named(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    (folder / "model.safetensors").unlink()
+    tensors = tiny_tensors()
+    del tensors["model.norm.weight"]
+    items = {name: tensor(storage("FloatStorage", name, len(raw) // 4), shape)
+             for name, (_, shape, raw) in tensors.items()}  # fmt: skip
+    items["model.norm.weight"] = tensor(storage("DoubleStorage", "norm", 32), (32,))
+    held = {name: raw for name, (_, _, raw) in tensors.items()} | {"norm": bytes(256)}
+    (folder / "pytorch_model.bin").write_bytes(archive(state(items), held))
+    with pytest.raises(CheckpointError, match=r"norm.weight' is f64; f32, f16 or bf16 expected"):
+        LLM(str(folder))
 
 
 def test_metadata_of_a_state_dict_is_left_out() -> None:
@@ -109,7 +138,7 @@ def test_every_fault_of_a_file_is_found(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     path.write_bytes(archive(state(items), {"0": bytes(16)}))
     first, second = header_faults(path)
-    assert "tensor 'b'" in first and "'c' is a int" in second
+    assert "tensor 'b'" in first and "'c' is of type int" in second
 
 
 def test_fingerprints_tell_files_apart(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ NAMES = Names(
     base="model.",
 )
 NORM = re.compile(r"layers\.(\d+)\.(attn|mlp)_norm(|_bias)")
+VERSION = "*decoder.version"  # a number that older files carry
 SKIPPED = 2  # rows of the position table that no token uses
 
 
@@ -57,7 +58,7 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     slots = tuple(map(_skipping, found.slots))
     if spec.norm.post:
         slots = tuple(_after(slot, len(spec.layers)) for slot in slots)
-    return replace(found, slots=slots)
+    return replace(found, slots=slots, ignored=(*found.ignored, VERSION))
 
 
 def _after(slot: SlotPlan, layers: int) -> SlotPlan:

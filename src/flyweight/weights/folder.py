@@ -18,7 +18,7 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
 from flyweight.untrusted import read_json, shown
 from flyweight.weights import mxfp4
-from flyweight.weights.formats import Rows
+from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.weights.torchfile import TorchFile, read_torch
@@ -115,8 +115,9 @@ class FolderCheckpoint:
             scales = self._bytes(mxfp4.partner(name), start, stop)
             return mxfp4.join(self._bytes(name, start, stop), scales)
         file = self._file_of[name]
-        if file.spans[name].kind == "u8":
-            raise CheckpointError(f"{self.path}: tensor {shown(name)} holds bytes, no numbers")
+        if file.spans[name].kind not in FORMATS:
+            kind = file.spans[name].kind
+            raise CheckpointError(f"{self.path}: tensor {shown(name)} is {kind}, which is no weight")
         return file.file.rows(name, file.spans[name], start, stop)
 
     def _bytes(self, name: str, start: int, stop: int) -> U8:

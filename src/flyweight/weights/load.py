@@ -115,6 +115,11 @@ def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
             yield f"tensor {shown(name)} has shape {list(info.shape)}, expected {list(shape)}"
         if info.kind == "u8":
             yield f"tensor {shown(name)} holds bytes, which are no weights by themselves"
+        elif info.kind not in FORMATS:
+            yield (
+                f"tensor {shown(name)} is {info.kind}; f32, f16 or bf16 expected: make it float() "
+                "and save it again"
+            )
         elif name in floats and FORMATS[info.kind].quantised:
             yield f"vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`kind` is a key of `formats.FORMATS`, or "u8" for bytes: half a tensor (mxfp4.py), a mask."""
+    """`kind` is a key of `formats.FORMATS`, or that of a tensor that is no weight by itself: "u8" for
+    bytes (half of an MXFP4 tensor, a mask), "i64", "i32", "i16", "i8" or "f64".
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -18,7 +20,8 @@ class TensorInfo:
 @dataclass(frozen=True, slots=True)
 class Span:
     """Where a tensor lies: `nbytes` bytes from `offset` bytes into its file, which is number
-    `part` of those the model is cut into.
+    `part` of those the model is cut into.  `strides`, where its elements do not lie in order, are
+    the bytes from one index to the next along each axis; elements never overlap.
     """
 
     shape: tuple[int, ...]
@@ -26,3 +29,4 @@ class Span:
     offset: int
     nbytes: int
     part: int = 0
+    strides: tuple[int, ...] = ()

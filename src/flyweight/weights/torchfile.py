@@ -19,7 +19,11 @@ from flyweight.weights.mapped import MappedFile
 from flyweight.weights.opcodes import MOST_PICKLE, Storage, Tensor, read_object
 from flyweight.weights.tensorinfo import Span
 
-KINDS = {"FloatStorage": "f32", "HalfStorage": "f16", "BFloat16Storage": "bf16"}  # else "u8"
+KINDS = {
+    "FloatStorage": "f32", "HalfStorage": "f16", "BFloat16Storage": "bf16", "DoubleStorage": "f64",
+    "LongStorage": "i64", "IntStorage": "i32", "ShortStorage": "i16", "CharStorage": "i8",
+    "ByteStorage": "u8", "BoolStorage": "u8",
+}  # fmt: skip
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the old stream's first two pickles
 MOST_ENTRIES = 1 << 16  # tensors of one file
 
@@ -27,8 +31,7 @@ MOST_ENTRIES = 1 << 16  # tensors of one file
 @dataclass(frozen=True, slots=True)
 class TorchFile:
     """`header` is how many of the first bytes tell one file from another; `spans` hold offsets into
-    the file, and may share bytes (tied weights).  Numbers that are no weights (whole numbers,
-    float64) are of kind "u8".
+    the file, and may share bytes (tied weights).
     """
 
     file: MappedFile
@@ -144,27 +147,28 @@ def _tensors(found: Any, where: str, faults: list[str] | None) -> Iterator[tuple
             yield name, value
         else:
             kind = type(value).__name__
-            _odd(f"{where}: {shown(name)} is a {kind}; tensors by name expected", faults)
+            _odd(f"{where}: {shown(name)} is of type {kind}; tensors by name expected", faults)
 
 
 def _span(where: str, tensor: Tensor, places: Places) -> Span:
     """Where a tensor lies."""
     storage, shape = tensor.storage, tensor.shape
     _check(where, storage, places)
-    if not _in_order(shape, tensor.strides):
+    in_order, count = _in_order(shape, tensor.strides), math.prod(shape)
+    if not in_order and (len(shape) > 2 or _overlap(shape, tensor.strides)):
         raise CheckpointError(
             f"{where}: shape {list(shape)} with strides {list(tensor.strides)}, whose elements do "
             "not lie in order; make it contiguous() and save it again"
         )
-    count = math.prod(shape)
-    if tensor.offset + count > storage.count:
+    last = sum((n - 1) * step for n, step in zip(shape, tensor.strides, strict=True))
+    if tensor.offset + (count if in_order else last + 1) > storage.count:
         raise CheckpointError(
             f"{where}: shape {list(shape)} from element {tensor.offset} on reaches out of a "
             f"storage of {storage.count} elements"
         )
-    kind = KINDS.get(storage.type, "u8")
     offset = places[storage.key][0] + tensor.offset * storage.item
-    return Span(shape, kind, offset, count * storage.item)
+    steps = () if in_order else tuple(step * storage.item for step in tensor.strides)
+    return Span(shape, KINDS[storage.type], offset, count * storage.item, strides=steps)
 
 
 def _check(where: str, storage: Storage, places: Places) -> None:
@@ -186,3 +190,13 @@ def _in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         step *= n
     return True
+
+
+def _overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two indices name one element: an axis steps by less than those within it reach."""
+    reach = 1
+    for step, n in sorted(zip(strides, shape, strict=True)):
+        if n != 1 and step < reach:
+            return True
+        reach += (n - 1) * step
+    return False
