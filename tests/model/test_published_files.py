@@ -128,6 +128,13 @@ def test_fp8_blocks_are_refused_by_name(model_type: str) -> None:
         family(config)
 
 
+def test_latents_whose_queries_have_a_temperature_are_refused() -> None:
+    meta = metadata(read_json(MODELS / "deepseek-v3" / "config.json")) | {"deepseek2.vocab_size": 9}
+    meta["deepseek2.attention.temperature_scale"] = 0.1
+    with pytest.raises(CheckpointError, match=r"attention.temperature_scale = 0.1; latent"):
+        gguf_config.hf_config(meta, {}, "m.gguf")
+
+
 def test_what_files_of_llama4_leave_out() -> None:
     """Maverick has 128 experts and no head norms; a window of 0 is another model."""
     meta = metadata(read_json(MODELS / "llama4-scout" / "config.json")) | {"llama4.vocab_size": 9}

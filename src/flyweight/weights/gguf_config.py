@@ -174,6 +174,9 @@ def _latent(keys: _Keys, heads: int) -> dict[str, Any]:
     """Sizes of latent attention; files made for absorbed matrices give those of whole heads under
     names of their own.
     """
+    if (scale := keys.get("attention.temperature_scale")) not in (None, 0):  # Mistral Large 3
+        allowed = "latent attention with it is not supported; allowed: 0"
+        raise keys.fail("attention.temperature_scale", scale, allowed)
     absorbed = keys.get("attention.key_length_mla") is not None
     whole, rope = "_mla" if absorbed else "", keys.whole("rope.dimension_count")
     head = keys.whole(f"attention.key_length{whole}")
