@@ -19,13 +19,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor does one leave packed weights in somebody's home; those of ours that keep some say where.
 os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
 # Machines that run tests are busy, so none fails for the time it takes.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+settings.register_profile("patient", deadline=None, max_examples=50)
+settings.register_profile("at length", deadline=None, max_examples=300)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A cache folder of this process: with `-n` each worker finds and ends its own servers."""
     config.pluginmanager.register(RoomSeconds(), "room-seconds")
+    settings.load_profile("at length" if config.getoption("--long") else "patient")
     cache = tempfile.TemporaryDirectory(prefix="flyweight-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(cache.cleanup)
     os.environ["FLYWEIGHT_CACHE"] = cache.name
@@ -45,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests whose counts grow with --long, and leaves out those that run only with it."""
     for item in items:
-        if "at_length" in getattr(item, "fixturenames", ()):
+        drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        if drawn or "at_length" in getattr(item, "fixturenames", ()):
             item.add_marker("longer")
     if config.getoption("--long"):
         return

@@ -79,7 +79,7 @@ def test_a_word_without_end_has_the_librarys_ids(text: str) -> None:
     assert ids == library.encode(long, add_special_tokens=False).ids
 
 
-@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+@pytest.mark.parametrize("name", {rules: name for name, rules in PRE_TOKENIZERS.items()}.values())
 @given(text=st.text(st.sampled_from("aB1 \n\t.,'sé世カ½x😀_=/"), max_size=60))
 def test_words_by_their_places_are_the_words(name: str, text: str) -> None:
     rules = PRE_TOKENIZERS[name]
