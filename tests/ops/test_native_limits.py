@@ -254,6 +254,7 @@ def test_routes_that_no_spec_allows() -> None:
         (0, softmax, False, 1.0, 1, 1, 1), (7, softmax, False, 1.0, 1, 1, 1),
         (1, softmax, False, 1.0, 4, 1, 1), (1, softmax, False, 1.0, 0, 1, 1),
         (1, softmax, False, 1.0, 3, 4, 1), (1, softmax, False, 1.0, 3, 0, 1),
+        (1, softmax, False, 1.0, 3, 1, 0), (1, softmax, False, 1.0, 3, 1, 3),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="route"):
             _native.route(pool(), logits, None, rule)
