@@ -49,7 +49,11 @@ def main(out: Path) -> None:
         layer.weight.copy_(torch.arange(6.0).reshape(2, 3))
         layer.bias.zero_()
     torch.save(layer.state_dict(), out / "state-module.bin")  # with `_metadata`
-    floats = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items() if v.is_floating_point()}
+    floats = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point()
+    }
     save_file(floats, out / "state.safetensors")
 
 

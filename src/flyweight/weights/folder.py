@@ -117,7 +117,9 @@ class FolderCheckpoint:
         file = self._file_of[name]
         if file.spans[name].kind not in FORMATS:
             kind = file.spans[name].kind
-            raise CheckpointError(f"{self.path}: tensor {shown(name)} is {kind}, which is no weight")
+            raise CheckpointError(
+                f"{self.path}: tensor {shown(name)} is {kind}, which is no weight"
+            )
         return file.file.rows(name, file.spans[name], start, stop)
 
     def _bytes(self, name: str, start: int, stop: int) -> U8:
