@@ -100,7 +100,7 @@ def test_a_pipe_that_stays_open_is_not_waited_for(folder, environment) -> None:
 
 
 def test_nobodys_home_has_no_history(monkeypatch) -> None:
-    from flyweight.cli.session import edit_lines
+    from flyweight.cli.lines import edit_lines
 
     def unknown(_) -> None:
         raise KeyError

@@ -208,7 +208,14 @@ def test_a_bomb_is_answered_or_refused(hurried: Running, name: str) -> None:
 
 def test_others_are_served_while_a_schema_compiles(hurried: Running) -> None:
     """Answers come, and other schemas pass, while one is compiled."""
-    form = {**BOMBS["dates"], "disable_any_whitespace": True}  # not asked before
+    # On a busy machine the schema may be compiled before the second answer has come.
+    assert any(served_meanwhile(hurried, go) >= 2 for go in range(5))
+
+
+def served_meanwhile(hurried: Running, go: int) -> int:
+    """Pairs of requests that were answered before a schema of dates was."""
+    schema = {**BOMBS["dates"]["json"], "title": str(go)}
+    form = {"json": schema, "disable_any_whitespace": True}  # not asked before
     done: list[Reply] = []
     slow = threading.Thread(
         target=lambda: done.append(completed(hurried, structured_outputs=form, max_tokens=2))
@@ -220,4 +227,4 @@ def test_others_are_served_while_a_schema_compiles(hurried: Running) -> None:
         assert completed(hurried, structured_outputs={"choice": ["a", "b"]}).status == 200
         served += 1
     assert done[0].status in (200, 400)
-    assert served >= 2
+    return served
