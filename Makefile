@@ -3,8 +3,8 @@
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
-# bench            the 0.6B shape in Q4_0 and bf16 beside llama.cpp and OpenVINO, where they can be imported (docs/performance.md)
-# bench-all        the rest: other types, the 1B shape, 8k of context, shared prefixes, a busy core, AVX2; both can be resumed
+# make bench        the 0.6B shape in Q4_0 and bf16 beside llama.cpp and OpenVINO, where they can be imported (docs/performance.md)
+# make bench-all    the rest: other types, the 1B shape, 8k of context, shared prefixes, a busy core, AVX2; both can be resumed
 #
 # demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.
 
@@ -59,9 +59,9 @@ bench bench-all: $(VENV)/.installed-bench
 	$(VENV)/bin/python bench/suite.py $(if $(filter bench,$@),short,all) --models $(MODELS) --results $(RESULTS)
 	$(VENV)/bin/python bench/tables.py $(RESULTS)
 
-$(VENV)/.installed-bench: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet '$(PACKAGE)[bench]'
-	@touch $@ $(VENV)/.installed
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@$(VENV)/bin/python tools/install.py bench
+	@touch $@
 
 native:
 	@PATH="$(TOOL_PATH)"; set -e; \

@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# The tests may run under a `make test` with settings of its own.
+OUTSIDE = {
+    name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"
+}
 
 
 @pytest.fixture
@@ -25,16 +29,11 @@ def make(tmp_path):
     (tmp_path / "native").mkdir()
     (tmp_path / "src").mkdir()
 
-    # This may run under a `make test` with settings of its own.
-    outside = {
-        name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"
-    }
-
     def call(python: str, path: str) -> str:
         done = subprocess.run(
             [shutil.which("make"), ".venv/bin/python", f"PYTHON={python}"],
             cwd=tmp_path,
-            env={**outside, "PATH": path},
+            env={**OUTSIDE, "PATH": path},
             capture_output=True,
             text=True,
             timeout=60,
@@ -154,3 +153,10 @@ def test_a_failed_step_shows_the_end_of_its_output(
     with pytest.raises(SystemExit, match="failed with status 3"):
         install.run([sys.executable, "-c", program])
     assert capfd.readouterr().err == "the reason\n"
+
+
+def test_the_makefile_uses_no_undefined_variable() -> None:
+    """`make` expands one to nothing: `pip install '$(PACKAGE)[bench]'` installed "[bench]"."""
+    command = ["make", "-n", "--warn-undefined-variables", "demo", "test", "bench", "native"]
+    out = subprocess.run(command, cwd=ROOT, env=OUTSIDE, capture_output=True, text=True, check=True)
+    assert "undefined variable" not in out.stderr
