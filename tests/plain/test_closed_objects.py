@@ -64,6 +64,18 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         {"oneOf": [kind("x", "a"), kind("y", "b")]},
         [{"k": "x", "a": 1}, {"k": "y", "b": 1}], [{"k": "x", "b": 1}, {"k": "y", "z": 1}],
     ),
+    "oneOf of $refs with a discriminator": (
+        {"$defs": {"X": kind("x", "a"), "Y": kind("y", "b")},
+         "oneOf": [{"$ref": "#/$defs/X"}, {"$ref": "#/$defs/Y"}, {"type": "null"}],
+         "discriminator": {"propertyName": "k"}},
+        [{"k": "x", "a": 1}, {"k": "y"}, None], [{"k": "x", "b": 1}, {"k": "z"}, {"a": 1}],
+    ),
+    "oneOf in addition to anyOf": (
+        {"$defs": {"X": kind("x", "a"), "Y": kind("y", "a")},
+         "oneOf": [{"$ref": "#/$defs/X"}, {"$ref": "#/$defs/Y"}],
+         "anyOf": [named("a", required=["a"]), named("b", required=["b"])]},
+        [{"a": 1, "k": "x"}, {"a": 1, "k": "y"}], [{"k": "x"}, {"a": 1, "k": "z"}],
+    ),
     "too few names": (named("a", minProperties=1), [{"a": 1}], [{}, {"b": 1}]),
     "a value": ({**named("a"), "enum": [{"a": 1, "b": 2}]}, [{"a": 1, "b": 2}], [{"a": 1}]),
 }  # fmt: skip
@@ -86,6 +98,9 @@ def test_a_one_of_is_not_proven_by_what_was_closed() -> None:
         {"oneOf": [named("a", required=["a"]), named("b")]},
         {"oneOf": [{**named(), "properties": {"p": named("x", required=["x"])}, "required": ["p"]},
                    {**named(), "properties": {"p": named("y")}, "required": ["p"]}]},
+        {"$defs": {"X": kind("x")}, "oneOf": [{"$ref": "#/$defs/X"}, kind("x", "a")]},
+        {"$defs": {"X": {**kind("x"), "type": ["object", "string"]}},
+         "oneOf": [{"$ref": "#/$defs/X"}, {"type": "string"}]},
     ):  # fmt: skip
         with pytest.raises(RequestError, match="oneOf"):
             acceptor(StructuredOutputs(json=schema))

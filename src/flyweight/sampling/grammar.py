@@ -38,6 +38,10 @@ STATES = 32_000  # of a lexer, at most; up to 2 KB each
 SYMBOLS = 200_000  # of a grammar
 LONGEST = 300  # characters of a refusal
 ROW = re.compile(r"row has (\d+) items; max is (\d+)")
+ONE_OF = (
+    "oneOf is supported where no value can match two of its branches: give each branch a required "
+    "property with a const of its own, or use anyOf"
+)
 # The library's drawing of a regex: the regex itself, marks below, and what is wrong.
 REGEX = re.compile(r"regex parse error:\n    (.*)\n(?:.*\n)*?error: ([^\n]*)")
 DRAWING = re.compile(r"\n\n|\n *\d+ \||\n   ")  # of the lines around a place
@@ -366,6 +370,8 @@ def _told(error: str, reason: str = "") -> str:
         return "a regex of it has too many states; shorter repetitions have fewer"
     if "NoExtensionBias" in error:
         return "no text satisfies it: a rule of it only leads back to itself"
+    if "oneOf constraints" in error:
+        return ONE_OF
     regex = REGEX.search(error)
     if regex is not None:
         return f"{shown(regex[1])} is no regex that is read here: {one_line(regex[2], LONGEST)}"

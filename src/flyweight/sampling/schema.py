@@ -105,6 +105,8 @@ class _Reader:
         _check_ends(found, place)
         if mode is Mode.CLOSED and (inner is not mode or OWN & schema.keys()):
             self._close(found, schema, place)
+        if "oneOf" in found and self.closing.divided(schema):
+            _as_any_of(found)
         _tighten(found, place)
         tighten(found, place, exactly=self.exactly)
         return found
@@ -214,6 +216,15 @@ def _check_ends(schema: Mapping[str, Any], place: str) -> None:
     if least > max(1, len(set(map(str, required)))):
         known = f"above 1 and the {len(required)} required names"
         _refuse(place, f"minProperties = {least} is {known}, which is not supported")
+
+
+def _as_any_of(schema: dict[str, Any]) -> None:
+    """Of branches that exclude each other; the grammar engine sees it only where none is a $ref."""
+    branches = schema.pop("oneOf")
+    if "anyOf" in schema:
+        schema["allOf"] = [*schema.get("allOf", ()), {"anyOf": branches}]
+    else:
+        schema["anyOf"] = branches
 
 
 def _tighten(schema: dict[str, Any], place: str) -> None:

@@ -52,6 +52,17 @@ class Closing:
             return False
         return not any(_divides(name, objects) for name in _required(objects[0]))
 
+    def divided(self, schema: Mapping[str, Any]) -> bool:
+        """Whether the branches of a `oneOf` exclude each other: all are objects that differ in the
+        constants of a required property, but for one at most, which is no object.
+        """
+        found = [self.resolved(one) for one in _branches(schema, "oneOf")]
+        objects = [one for one in found if _object(one)]
+        others = [one for one in found if not _object(one)]
+        if not self.on or not found or len(others) > 1 or not all(map(_no_object, others)):
+            return False
+        return len(objects) < 2 or any(_divides(name, objects) for name in _required(objects[0]))
+
     def names(self, schema: Mapping[str, Any]) -> Names | None:
         """Around which the object is closed; None where it stays as it is."""
         found, named = Names({}, {}), False
@@ -135,6 +146,11 @@ def _no_object(schema: object) -> bool:
     """Whether no object satisfies a schema, as its type says."""
     kinds = schema.get("type") if isinstance(schema, Mapping) else None
     return kinds is not None and "object" not in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _object(schema: object) -> bool:
+    """Whether nothing but an object satisfies a schema, as its type says."""
+    return isinstance(schema, Mapping) and schema.get("type") in ("object", ["object"])
 
 
 def _divides(name: str, objects: list[Any]) -> bool:
