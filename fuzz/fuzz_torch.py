@@ -4,6 +4,7 @@ The first byte of an input says how the rest becomes pytorch_model.bin: as it is
 an archive or of the older format, or as an archive's directory.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def read(path: Path) -> bool:
         assert len(checkpoint.fingerprint) == 32
         for name, info in checkpoint.tensors.items():
             if info.kind in FORMATS:
-                checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
+                shape = info.shape or (1,)
+                checkpoint.read(name, 0, math.prod(shape[:-1]) if len(shape) > 1 else shape[0])
         family(checkpoint.config).spec(checkpoint.config)
         return True
     finally:

@@ -94,19 +94,19 @@ class LLM:
         return f"LLM({model!r}, family={spec.family!r}, max_model_len={limits.max_model_len})"
 
     def __enter__(self) -> Self:
+        self.loaded  # noqa: B018  (not once it is closed)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Frees the weights and the K/V memory; what is under way ends.  A second call does
-        nothing.
+        """Frees the weights and the K/V memory; what is under way ends with the reason "abort".  A
+        second call does nothing.
         """
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            for id in list(self._loop.live):
-                loaded.engine.abort(id)
+        if self._loaded is not None:
+            self._loaded = None
+            self._loop.close()
             del self._loop
 
     @property
@@ -224,8 +224,8 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool = True,
+        *,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,

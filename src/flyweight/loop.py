@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from flyweight.config import Limits
 from flyweight.engine.engine import Engine
+from flyweight.errors import RequestError
 from flyweight.types import Event, Request
 from flyweight.waiting import whole
 
@@ -40,7 +41,7 @@ class Loop:
 
     def __init__(self, engine: Engine, limits: Limits, chore: Chore) -> None:
         self.engine, self.limits, self.chore = engine, limits, chore
-        self.stepped = False
+        self.stepped = self.closed = False
         self.live: dict[str, tuple[Gathers, dict[Gathers, None]]] = {}
 
     def run(self, collectors: Iterator[C]) -> Iterator[list[C]]:
@@ -89,6 +90,14 @@ class Loop:
             if collector.feed(event):
                 self.engine.stop(event.id, event.index)
 
+    def close(self) -> None:
+        """Ends what is under way with the reason "abort"; nothing new begins."""
+        self.closed = True
+        for id, (collector, news) in self.live.items():
+            for event in self.engine.abort(id):
+                collector.feed(event)
+            news[collector] = None
+
 
 class _Call(Generic[C]):
     """One call's requests.  They are added as the engine gets to them, so that thousands of prompts
@@ -108,6 +117,8 @@ class _Call(Generic[C]):
     def turn(self) -> list[C]:
         """One step, unless another call's already brought something; the collectors fed."""
         loop = self._loop
+        if loop.closed and self._coming:
+            raise RequestError("this LLM is closed; make another")
         while self._coming and loop.room():
             id = self._coming.request.id
             self._mine.add(id)

@@ -261,15 +261,25 @@ def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T
         given = kind()
     if isinstance(given, kind):
         return [given] * wanted
-    listed = isinstance(given, Sequence) and all(isinstance(p, kind) for p in given)
-    if not listed or len(given) != wanted:  # type: ignore[arg-type]
-        found = f"is a list of {len(given)}" if listed else f"= {str(given)[:80]!r}"  # type: ignore[arg-type]
-        many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
+    if not isinstance(given, Sequence) or not all(isinstance(p, kind) for p in given):
         raise RequestError(
-            f"{name} {found} for {many}; allowed: one {kind.__name__}, or a list with one for each",
+            f"{name} = {str(given)[:80]!r} is not valid; allowed: one {kind.__name__}, or a list "
+            "with one for each prompt",
             name,
         )
-    return given  # type: ignore[return-value]
+    _as_many(name, kind.__name__, len(given), wanted)
+    return given
+
+
+def _as_many(name: str, kind: str, found: int, wanted: int) -> None:
+    """Raises `RequestError` where a list has not one for each prompt."""
+    if found != wanted:
+        many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
+        raise RequestError(
+            f"{name} is a list of {found} for {many}; allowed: one {kind}, or a list with one for "
+            "each",
+            name,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,16 +302,15 @@ class Lanes:
             if self.adapter:
                 raise RequestError("adapter and lora_request say the same thing; give one of them")
             asked: Any = self.lora_request
-            asked = [asked] * wanted if isinstance(asked, LoRARequest) else list(asked)
-            many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
-            if len(asked) != wanted:
-                allowed = f"one LoRARequest, or one for each of {many}"
-                require(False, "lora_request", f"{len(asked)} requests", allowed)
+            absent = LoRARequest | None
+            if isinstance(asked, list | tuple) and all(isinstance(x, absent) for x in asked):
+                _as_many("lora_request", "LoRARequest", len(asked), wanted)
+            else:
+                asked = one_each("lora_request", asked, LoRARequest, wanted)
             names = [one.adapter(known) if one is not None else "" for one in asked]
         order: Any = 0 if self.priority is None else self.priority
         if isinstance(order, list | tuple):
-            allowed = f"one number, or one for each of {wanted} prompts"
-            require(len(order) == wanted, "priority", f"{len(order)} numbers", allowed)
+            _as_many("priority", "number", len(order), wanted)
         else:
             order = [order] * wanted
         return [Lane(self.salt, at, name) for at, name in zip(order, names, strict=True)]

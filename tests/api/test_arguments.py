@@ -178,12 +178,20 @@ def test_clone() -> None:
 def test_a_model_in_short(folder: Path, llm: LLM) -> None:
     assert repr(llm) == f"LLM({str(folder)!r}, family='llama', max_model_len=256)"
     assert llm.get_tokenizer() is llm.tokenizer
+    assert repr(llm.tokenizer) == f"Tokenizer(vocab_size={llm.tokenizer.vocab_size})"
 
 
 def test_close_frees_and_ends(folder: Path) -> None:
     with LLM(folder, threads=1) as llm:
-        stream = llm.stream("hello there", FEW)
+        long = SamplingParams(max_tokens=100, ignore_eos=True)
+        stream, later = (llm.stream("hello there", long) for _ in range(2))
         next(stream)
+    (last,) = stream
+    assert last.finished and last.outputs[0].finish_reason == "abort"
+    with pytest.raises(RequestError, match="closed; make another"):
+        next(later)
+    with pytest.raises(RequestError, match="closed; make another"), llm:
+        pass
     assert repr(llm) == f"LLM({str(folder)!r}, closed)"
     llm.close()
     for call in (lambda: llm.generate("a"), lambda: llm.stats(), lambda: llm.effective):
@@ -222,7 +230,9 @@ def test_lora_requests(llm: LLM, folder: Path) -> None:
     for wrong, says in (
         ({"lora_request": LoRARequest("bard", 1, "some/where")}, "adapters={'bard': 'some/where'}"),
         ({"lora_request": LoRARequest("poet", 1, "some/where")}, "was loaded from"),
-        ({"lora_request": [poet]}, "lora_request = '1 requests'"),
+        ({"lora_request": [poet]}, "lora_request is a list of 1 for 2 prompts; allowed"),
+        ({"lora_request": "poet"}, "lora_request = .poet. is not valid; allowed: one LoRARequest"),
+        ({"lora_request": ["poet"] * 2}, "allowed: one LoRARequest"),
         ({"lora_request": poet, "adapter": "poet"}, "say the same thing"),
     ):
         with pytest.raises(RequestError, match=says.replace("{", r"\{")):
@@ -235,7 +245,7 @@ def test_priority_is_one_or_one_for_each(folder: Path, llm: LLM) -> None:
     for priority in ([2, 0, 1], None, 5):
         outs = llm.generate(prompts, FEW, use_tqdm=False, priority=priority)
         assert [out.outputs[0].token_ids for out in outs] == expected
-    with pytest.raises(RequestError, match="priority = '2 numbers'"):
+    with pytest.raises(RequestError, match="priority is a list of 2 for 3 prompts; allowed"):
         llm.generate(prompts, FEW, priority=[1, 2])
     in_order = LLM(folder, threads=1, scheduling_policy="fcfs")
     assert in_order.generate("hello", FEW, use_tqdm=False)

@@ -39,6 +39,9 @@ def test_tools_documents_and_switches(speaking: LLM) -> None:
     assert said(speaking, documents=[{"title": "T", "text": "x"}]) == "[user]hi1[assistant]"
     assert said(speaking, chat_template_kwargs={"mood": "glad"}) == "[user]higlad[assistant]"
     assert said(speaking, add_generation_prompt=False) == "[user]hi"
+    assert speaking.chat(TALK, FEW, False)[0].prompt  # vLLM takes use_tqdm by position here
+    with pytest.raises(RequestError, match="chat_template_kwargs = 'mood' is not valid; allowed"):
+        speaking.chat(TALK, chat_template_kwargs="mood")  # type: ignore[arg-type]
 
 
 def test_a_template_of_the_callers_own(speaking: LLM) -> None:

@@ -168,6 +168,9 @@ def switches(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[st
                 "template goes into chat_template_kwargs",
                 name,
             )
+    if own is not None and not isinstance(own, Mapping):
+        name = "chat_template_kwargs"
+        raise RequestError(f"{name} = {shown(own)} is not valid; allowed: a mapping", name)
     for name in own or {}:
         if not isinstance(name, str) or name in OWN:
             raise RequestError(

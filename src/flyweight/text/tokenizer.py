@@ -27,6 +27,9 @@ class Tokenizer:
     codec: Codec
     marks: Marks
 
+    def __repr__(self) -> str:
+        return f"Tokenizer(vocab_size={self.vocab_size})"
+
     @property
     def vocab_size(self) -> int:
         return self.codec.vocab_size
