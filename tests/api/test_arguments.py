@@ -68,6 +68,12 @@ def test_what_serve_understands_is_understood_here() -> None:
     assert met <= keys
 
 
+def test_a_token_of_the_hub_is_not_repeated() -> None:
+    said = refusal(hf_token="hf_secret")
+    assert said == "hf_token = ... cannot be honoured: a secret is read from the environment; " \
+        "set HF_TOKEN"  # fmt: skip
+
+
 def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
     arguments: dict[str, Any] = dict(
         tokenizer=str(folder), tensor_parallel_size=1, gpu_memory_utilization=0.9, dtype="auto",
@@ -100,6 +106,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         ({"load_format": "dummy"}, "allowed: auto, safetensors"),
         ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
         ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
+        ({"speculative_config": "ngram"}, 'allowed: an object such as {"method": "ngram"'),
         ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization = 1.5 is out of range"),
         ({"gpu_memory_utilization": 0.5, "memory_limit": "1GiB"}, "say the same thing"),
@@ -124,7 +131,8 @@ def test_meanings_of_values() -> None:
     assert chosen({"max_model_len": "32k"}).settings.max_model_len == 32000
     assert chosen({"max_model_len": -1}).settings.max_model_len is None
     assert chosen({"num_gpu_blocks_override": 9}).settings.blocks == 9
-    for dtype, computed in (("half", "bf16"), ("float16", "bf16"), ("float", "f32")):
+    pytorchs = type("dtype", (), {"__str__": lambda _: "torch.float32"})()  # str(torch.float32)
+    for dtype, computed in (("half", "bf16"), ("float16", "bf16"), (pytorchs, "f32")):
         assert chosen({"dtype": dtype}).settings.activations == computed
     assert chosen({"quantization": "gguf"}).settings.load_format == "gguf"
 

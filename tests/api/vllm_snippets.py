@@ -223,6 +223,9 @@ parser.set_defaults(model="facebook/opt-125m", enforce_eager=True)
 words = ["--max-model-len", "64", "--gpu-memory-utilization", "0.5", "--no-enable-prefix-caching"]
 words += ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}', "--seed", "1"]
 llm = LLM(**vars(parser.parse_args(words)))
+parser.add_argument("--max-tokens", type=int)
+again = EngineArgs.from_cli_args(parser.parse_args(words))
+assert (again.max_model_len, again.seed) == (64, 1)
 params = llm.get_default_sampling_params()
 params.max_tokens, params.temperature = 4, 0.0
 assert len(llm.generate("one", params)[0].outputs[0].token_ids) <= 4

@@ -13,6 +13,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
+    Self,
     TypedDict,
     Unpack,
     get_args,
@@ -124,6 +125,11 @@ def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def from_cli_args(cls: type[Any], args: argparse.Namespace) -> Any:
+    """What `add_cli_args` parsed; other options of the parser are left out."""
+    return cls(**{name: getattr(args, name) for name in vars(cls()) if hasattr(args, name)})
+
+
 def _reader(kinds: tuple[Any, ...]) -> Callable[[str], Any]:
     """What makes a value of these kinds of text."""
     if str in kinds and int in kinds:
@@ -144,6 +150,8 @@ if TYPE_CHECKING:
         def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None: ...
         @staticmethod
         def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser: ...
+        @classmethod
+        def from_cli_args(cls, args: argparse.Namespace) -> Self: ...
 
 else:
     EngineArgs = make_dataclass(
@@ -152,6 +160,7 @@ else:
         namespace={
             "__doc__": "vLLM's class: the arguments of an `LLM`, kept until one is made.",
             "add_cli_args": staticmethod(add_cli_args),
+            "from_cli_args": classmethod(from_cli_args),
         },
     )
     EngineArgs.__module__ = __name__

@@ -61,7 +61,7 @@ def _utilization(draft: Draft) -> None:
 
 
 def _dtype(draft: Draft) -> None:
-    asked = draft.text("dtype")
+    asked = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
     if asked == "auto":
         draft.wish("dtype", "auto", "weights are as the file has them; see activations")
         return

@@ -38,7 +38,8 @@ def read(text: str) -> Speculation:
     try:
         given = parse_object(text.encode(), OPTION)
     except CheckpointError as error:
-        raise ConfigError(str(error)) from None
+        example = '{"method": "ngram", "num_speculative_tokens": 4}'
+        raise ConfigError(f"{error}; allowed: an object such as {example}") from None
     for name in given:
         if name not in KNOWN:
             raise ConfigError(f"{OPTION}: {shown(name)} is unknown{nearest(name, KNOWN)}")

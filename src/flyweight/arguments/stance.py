@@ -15,6 +15,7 @@ FILES = (  # options that name some
     "api-key-file", "chat-template", "lora-modules", "log-file", "tokenizer",
     "uds", "ssl-certfile", "ssl-keyfile",
 )  # fmt: skip
+SECRET = ("hf-token",)  # never shown
 FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()
@@ -45,7 +46,8 @@ class Stance:
         """Why this value cannot be honoured; None where it is so anyway."""
         if compact(said(value)) in self.so or (self.so == EVERY and COUNT.fullmatch(said(value))):
             return None
-        asked = f"--{self.name} = {said(value)}" if self.kind == "text" else spelt(self.name, value)
+        shown = "..." if self.name in SECRET else said(value)
+        asked = f"--{self.name} = {shown}" if self.kind == "text" else spelt(self.name, value)
         return f"{asked} cannot be honoured: {self.why}; {self.instead}"
 
 

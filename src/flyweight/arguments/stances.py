@@ -100,7 +100,7 @@ SERVED = (
     refused("otlp-traces-endpoint", "text", "nothing is sent anywhere",
             "/metrics and the timings of each answer have the figures"),
     unbounded("swap-space", "none", "what is preempted is computed again, not swapped"),
-    refused("hf-token", "text", "a secret does not belong on a command line", "set HF_TOKEN"),
+    refused("hf-token", "text", "a secret is read from the environment", "set HF_TOKEN"),
     refused("download-dir", "text", "models are kept where the Hub's tools keep them",
             "set HF_HOME"),
     refused("hf-overrides", "text", "a model's config is taken as it is", "edit its config.json"),
@@ -135,7 +135,7 @@ MODEL = (
 )  # fmt: skip
 COMPUTED = (
     either("disable-log-stats", "nothing logged", "/metrics and LLM.get_metrics have the figures"),
-    only("distributed-executor-backend", ("uni",), "one process computes"),
+    only("distributed-executor-backend", ("uni", "mp", "ray"), "one process computes"),
     only("nnodes", ("1",), "one machine computes"),
     only("node-rank", ("0",), "one machine computes"),
     never("enable-expert-parallel", "one process computes all experts", active="off"),
