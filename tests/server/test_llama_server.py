@@ -86,7 +86,7 @@ def test_biases_by_text_or_id(server: Running) -> None:
     [
         {"samplers": ["top_k"]}, {"grammar_file": "x"}, {"n_keep": -2}, {"id_slot": 1},
         {"min_keep": 2},
-        {"repeat_last_n": -2}, {"dynatemp_range": 0.5}, {"n_predict": 0},
+        {"repeat_last_n": -2}, {"dynatemp_range": 0.5}, {"n_predict": -2},
         {"logit_bias": [[1, True]]},
         {"lora": [{"id": 0, "scale": 1}]}, {"t_max_predict_ms": 5},
         {"response_fields": ["content"]}, {"sse_ping_interval": 5}, {"top_n_sigma": -2},

@@ -100,6 +100,24 @@ def test_what_editors_send_is_taken(coder: Running) -> None:
     }  # fmt: skip
 
 
+def test_an_editor_computes_other_files_ahead(coder: Running) -> None:
+    """llama.vim sends this while its user is idle, with nothing around the cursor."""
+    extra = [{"filename": "a.py", "text": "A = 1\n" * 20, "time": [1, 2]}]
+    idle = {"input_prefix": "", "input_suffix": "", "input_extra": extra, "prompt": "",
+            "n_predict": 0, "temperature": 0.0, "stream": False, "samplers": [],
+            "cache_prompt": True, "t_max_prompt_ms": 1, "t_max_predict_ms": 1,
+            "response_fields": [""]}  # fmt: skip
+    got = coder.post("/infill", idle)
+    assert got.status == 200, got.body
+    told = {name: got.json[name] for name in ("content", "tokens_predicted", "stop_type")}
+    assert told == {"content": "", "tokens_predicted": 0, "stop_type": "limit"}
+    assert got.json["generation_settings"]["n_predict"] == 0
+    assert infilled(coder, input_extra=extra)["tokens_cached"] > 0
+    streamed = coder.post("/completion", {"prompt": AROUND, "n_predict": 0, "stream": True}).events
+    assert [event["content"] for event in streamed] == [""]
+    assert coder.post("/completion", {"prompt": AROUND, "n_predict": -2}).status == 400
+
+
 def test_holes_that_cannot_be_filled(coder: Running, server: Running) -> None:
     got = server.post("/infill", HOLE)
     assert got.status == 400 and got.json["error"]["param"] == "input_suffix"

@@ -64,7 +64,7 @@ def filled(body: InfillBody, marks: Infill, front: Front) -> dict[str, Any]:
         fitting(tokenizer, getattr(body, name), longest, name)
     before = [*marks.plain(body.input_prefix, tokenizer), *marks.plain(body.prompt, tokenizer)]
     around = marks.prompt(before, body.input_suffix, tokenizer)
-    answer = longest // 2 if body.n_predict == -1 else body.n_predict
+    answer = longest // 2 if body.n_predict == -1 else max(1, body.n_predict)
     return {
         "prompt": None,
         "prompt_token_ids": among(body, marks, around, longest - answer, tokenizer),

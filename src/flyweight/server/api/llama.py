@@ -84,7 +84,9 @@ Off = Annotated[int, Field(ge=0, le=0)]
 class LlamaOptions(Options):
     """What /completion and /infill take."""
 
-    n_predict: Annotated[int, Field(ge=1, lt=2**31)] | Literal[-1] = -1
+    n_predict: int = Field(
+        -1, ge=-1, lt=2**31, description="-1: no limit, 0: the prompt is computed and kept."
+    )
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
@@ -119,7 +121,7 @@ class LlamaOptions(Options):
         found = self.drawn({**DEFAULTS, **defaults})
         found["n"] = self.n_cmpl
         if "n_predict" in self.model_fields_set:
-            found["max_tokens"] = None if self.n_predict == -1 else self.n_predict
+            found["max_tokens"] = None if self.n_predict == -1 else max(1, self.n_predict)
         if self.seed == -1:
             found["seed"] = None
         if self.repeat_penalty is not None:
@@ -199,15 +201,17 @@ class LlamaWriter:
     def __init__(self, front: Front, body: LlamaOptions, bundle: Bundle) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
         self.spelling = Spelling(front.tokenizer)
+        self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
 
     def whole(self) -> Any:
         found: list[dict[str, Any]] = []
         for collector in self.collectors:
             for choice in collector.output().outputs:
                 one = self._last(collector, len(found), choice.finish_reason, choice.stop_reason)
-                one["content"] = choice.text
-                one["tokens"] = choice.token_ids if self.body.return_tokens else []
-                if choice.logprobs is not None:
+                one["content"] = "" if self.prompts_only else choice.text
+                told = self.body.return_tokens and not self.prompts_only
+                one["tokens"] = choice.token_ids if told else []
+                if choice.logprobs is not None and not self.prompts_only:
                     one["completion_probabilities"] = token_scores(choice.logprobs, self.spelling)
                 found.append(one)
         return found[0] if len(found) == 1 else found
@@ -218,6 +222,11 @@ class LlamaWriter:
     def piece(self, prompt: int, piece: Piece) -> bytes:
         collector = self.collectors[prompt]
         index = prompt * self.body.n_cmpl + piece.choice
+        last = {"content": "", "tokens": []}
+        if self.prompts_only:
+            ended = piece.finish is not None
+            end = self._last(collector, index, piece.finish, piece.reason)
+            return event({**end, **last}) if ended else b""
         one: dict[str, Any] = {
             "index": index,
             "content": piece.text,
@@ -233,7 +242,6 @@ class LlamaWriter:
             one["timings"] = llama_timings(collector)
         if piece.finish is None:
             return event(one)
-        last = {"content": "", "tokens": []}
         return event(one) + event(
             {**self._last(collector, index, piece.finish, piece.reason), **last}
         )
@@ -251,14 +259,17 @@ class LlamaWriter:
         params, request = collector.asked, collector.request
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
+        written = len(collector.choices[index % self.body.n_cmpl].tokens)
         settings = settings_of(params)
+        if self.prompts_only:
+            ended, word, written, settings["n_predict"] = "limit", "", 0, 0
         settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
         return {
             "index": index,
             "id_slot": -1,
             "stop": True,
             "model": self.front.names[0],
-            "tokens_predicted": len(collector.choices[index % self.body.n_cmpl].tokens),
+            "tokens_predicted": written,
             "tokens_evaluated": len(request.tokens),
             "tokens_cached": collector.cached,
             "generation_settings": settings,
