@@ -61,7 +61,9 @@ def test_every_help_has_one_style(helped, name: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_summaries_of_commands_are_whole(helped) -> None:
+def test_summaries_of_commands_are_whole(helped, monkeypatch) -> None:
+    """In a window of 80 columns, which is usual, too."""
+    monkeypatch.setenv("COLUMNS", "80")
     for name in ("", "bench"):
         assert "..." not in helped(name).split("Commands:")[1]
 

@@ -93,6 +93,7 @@ def test_a_sampling_option_is_changed_and_takes_effect(session) -> None:
     assert "temperature = 0.2\n" in session.say("/set temperature 0.2")
     assert "temperature = 0.0\n" in session.say("/set parameter temperature 0")
     assert "max_tokens = 3\n" in session.say("/set max-tokens 3")
+    assert "max_tokens = 3\n" in session.say("/set --max-tokens 3")
     assert "\n3 tokens · " in session.say("hello")
     assert 'stop = ["x", "\\n"]\n' in session.say(r'/set stop ["x", "\n"]')
     assert "stop = []\n" in session.say("/set stop none")
@@ -138,7 +139,7 @@ def test_a_conversation_is_saved_and_loaded(session, tmp_path) -> None:
     assert len(saved(session, file)) == 3
     session.say("/reset")
     session.say('/system ""')
-    assert f"loaded 1 turn from {file}" in session.say(f"/load {file}")
+    assert f"loaded 1 turn from {file}" in session.say(f'/load "{file}"')
     after = session.say("and more").splitlines()[1]
     messages = saved(session, file)
     assert [m["content"] for m in messages[:4]] == ["Be brief.", "tell me", first, "and more"]

@@ -80,7 +80,7 @@ def obey(session: "Session", line: str) -> bool:
 def change(session: "Session", text: str) -> None:
     """`/set NAME VALUE`; without a value it shows the option, without a name all of them."""
     name, _, value = text.removeprefix("parameter ").strip().partition(" ")  # Ollama's word
-    name = name.replace("-", "_")
+    name = name.lstrip("-").replace("-", "_")  # --max-tokens, as on the command line
     if not name:
         width = max(map(len, OPTIONS))
         rows = [f"{one:{width}}  {told(session.params, one)}" for one in OPTIONS]
@@ -136,4 +136,5 @@ def load(session: "Session", text: str) -> None:
 def _file(command: str, text: str) -> Path:
     if not text:
         raise RequestError(f"{command} needs the name of a file: {command} story.json", "file")
-    return Path(text).expanduser()
+    quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "\"'"
+    return Path(text[1:-1] if quoted else text).expanduser()

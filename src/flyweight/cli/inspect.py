@@ -38,7 +38,7 @@ def inspect(
     offline: opt.Offline = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print a model's shape, weight plan and memory without reading its weights."""
+    """Print a model's shape, weight plan and memory; read no weights."""
     settings = Settings.of(
         model=model,
         max_model_len=max_model_len,

@@ -5,7 +5,7 @@ import typer
 from flyweight.cli.bench import kernels, offline, serve, startup
 
 app = typer.Typer(
-    help="Measure speed, and compare it with the machine's limits and other engines.",
+    help="Measure speed against the machine's limits and other engines.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -18,4 +18,4 @@ app.command("serve")(serve.serve)
 
 @app.callback()
 def bench() -> None:
-    """Measure speed, and compare it with the machine's limits and other engines."""
+    """Measure speed against the machine's limits and other engines."""

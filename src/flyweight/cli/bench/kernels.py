@@ -74,10 +74,11 @@ def kernels(
     results: Results = None,
     output: Form = "md",
 ) -> None:
-    """Time prompts (pp), decoding (tg) and batches, as shares of the machine's limits.
+    """Time prompts (pp), decoding (tg) and batches.
 
-    Limits are sampled just before and after each run.  Ours and peers run in turn; `ours ÷ it` is
-    the median of the rounds' ratios, with the least and the most.
+    Speeds are also shares of the machine's limits, which are sampled just before and after each
+    run.  Ours and peers run in turn; `ours ÷ it` is the median of the rounds' ratios, with the
+    least and the most.
     """
     from flyweight.bench.kernels import Asked, run
     from flyweight.bench.ours import Options

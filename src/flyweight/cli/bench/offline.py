@@ -44,7 +44,7 @@ def latency(
     vs_binary: by.VsBinary = None,
     output_json: OutputJson = None,
 ) -> None:
-    """Time one batch of requests from its first prompt token to its last answer token."""
+    """Time one batch of requests from the start to its last token."""
     from flyweight.bench.offline import Requests
 
     whole("num_iters", num_iters, 1, 10_000)

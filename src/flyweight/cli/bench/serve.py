@@ -143,7 +143,7 @@ def serve(
     vs_model: by.VsModel = None,
     as_json: opt.AsJson = False,
 ) -> int:
-    """Load a server with requests, and print its throughput and latencies.
+    """Load a server with requests; print throughput and latencies.
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """

@@ -29,7 +29,7 @@ def startup(
     vs_python: by.VsPython = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Time `flyweight run MODEL Once -n 1` from the command to its first token.
+    """Time `flyweight run MODEL Once -n 1` up to its first token.
 
     The first start finds no cache of ours, the later ones what it has left.
     """

@@ -29,7 +29,7 @@ class ServeCommand(TyperCommand):
 
 
 def serve(context: typer.Context) -> int:
-    """Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp."""
+    """Serve a model over HTTP, with the APIs of OpenAI and others."""
     return main(context.args)
 
 
