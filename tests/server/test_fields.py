@@ -47,6 +47,7 @@ def test_what_openais_clients_send_changes_nothing(talker: Running) -> None:
         "safety_identifier": "s", "modalities": ["text"], "functions": None,
         "function_call": None, "chat_template": None, "user": "u", "length_penalty": 1.0,
         "spaces_between_special_tokens": True, "use_beam_search": False, "stream_options": None,
+        "prompt_cache_retention": "24h", "cache_prompt": True,
     }  # fmt: skip
     assert ok(talker, CHAT, messages=TALK, **GREEDY, **sent)["choices"] == plain
     options = {"include_usage": None, "include_obfuscation": False}
@@ -62,6 +63,7 @@ def test_what_clients_of_responses_send(talker: Running) -> None:
         "text": {"format": {"type": "text"}},
         "top_logprobs": 0, "stream_options": {"include_obfuscation": False},
         "reasoning": {"effort": None, "summary": "auto"}, "background": None,
+        "prompt_cache_retention": "in-memory",
     }  # fmt: skip
     plain = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6)
     got = ok(talker, "/v1/responses", input="A cat", temperature=0, max_output_tokens=6, **sent)

@@ -190,6 +190,14 @@ def test_hints_are_for_slips_of_the_pen(talker: Running, name: str, hint: str) -
     assert told == f"{name!r} is not a field that is taken here{hint}"
 
 
+def test_hints_within_objects(talker: Running) -> None:
+    model = {"model": name_of(talker), "messages": TALK}
+    told = talker.post("/api/chat", {**model, "options": {"num_predcit": 1}}).json["error"]
+    assert told.endswith("taken here (did you mean 'num_predict'?)")
+    told = message(talker.post(CHAT, {**model, "stream_options": {"include_usag": True}}))
+    assert told.endswith("taken here (did you mean 'include_usage'?)")
+
+
 def test_a_null_is_as_good_as_absent(talker: Running) -> None:
     """Fields that may be left out, and others that are unknown, in every dialect; as the document
     has it.

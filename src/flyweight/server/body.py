@@ -8,8 +8,8 @@ dialect.
 import json
 import re
 from contextlib import suppress
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from pydantic import BaseModel, Field, ValidationError
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from flyweight.server.fields import without_effect
 from flyweight.server.http.errors import HttpError
 from flyweight.server.http.ignored import also, ignore
-from flyweight.server.mistakes import refusal
+from flyweight.server.mistakes import Place, refusal
 from flyweight.server.settings import ServerSettings
 from flyweight.server.strays import constrains, without_strays
 from flyweight.untrusted import shown
@@ -173,7 +173,21 @@ def refused(
 ) -> HttpError:
     """The first mistake of a body, in our words; of a client's own, with the server's limits."""
     fields = _schemas(kind) if settings is None else _narrowed(kind, settings)
-    return refusal(error.errors(include_url=False), fields)
+    return refusal(error.errors(include_url=False), fields, partial(_names, kind))
+
+
+def _names(kind: type[BaseModel], place: Place) -> list[str]:
+    """Names that an object of a body may have; none where it may be of several kinds."""
+    for part in place:
+        fields = (f for name, f in kind.model_fields.items() if part in (name, f.alias))
+        may_be = [
+            one for field in fields for one in (field.annotation, *get_args(field.annotation))
+        ]
+        kinds = [one for one in may_be if isinstance(one, type) and issubclass(one, BaseModel)]
+        if len(kinds) != 1:
+            return []
+        kind = kinds[0]
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:

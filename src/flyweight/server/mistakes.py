@@ -4,7 +4,7 @@ Invariant: what is told is the first mistake, or, where a value may be of severa
 of the kind it comes nearest to; no word of the library's is in it.  Knows no dialect.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -14,6 +14,7 @@ from flyweight.server.http.errors import HttpError
 from flyweight.untrusted import shown
 
 Place = tuple[int | str, ...]
+Names = Collection[str]
 KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
 ALIKE = 0.8  # of a field's letters, for it to be a slip of the pen
 INSTEAD = {  # what took their place
@@ -56,14 +57,16 @@ WORDS = {
 }
 
 
-def refusal(errors: Sequence[ErrorDetails], fields: Mapping[str, Any]) -> HttpError:
-    """Of a body that has `fields`, each with its schema."""
+def refusal(
+    errors: Sequence[ErrorDetails], fields: Mapping[str, Any], inside: Callable[[Place], Names]
+) -> HttpError:
+    """Of a body that has `fields`, each with its schema, and objects of names `inside` it."""
     told = _nearest(errors, 1)
     first = told[0]
     kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
     name = _name(loc, whole=kind == "extra_forbidden")
     if kind == "extra_forbidden":
-        hint = nearest(str(loc[0])[:100], fields, ALIKE) if len(loc) == 1 else ""
+        hint = nearest(str(loc[-1])[:100], inside(loc[:-1]), ALIKE)
         if name in CONSTRAINTS and "structured_outputs" in fields:
             hint = "; use 'structured_outputs'"
         words = f"{shown(name)} is not a field that is taken here{hint}"

@@ -24,6 +24,7 @@ from flyweight.server.api.sampling import (
     Metadata,
     No,
     RequestId,
+    Retention,
     Stored,
 )
 from flyweight.server.api.telling import chat_body
@@ -241,6 +242,7 @@ class ResponseBody(Beside):
     user: Idle = None
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
+    prompt_cache_retention: Retention = None
     request_id: RequestId = None
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)

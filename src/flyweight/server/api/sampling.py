@@ -40,6 +40,7 @@ Priority = Annotated[
     Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("priorities", both=True)),
 ]
 Idle = Annotated[str | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
+Retention = Annotated[str | None, Field(description=KEYS, json_schema_extra=ALWAYS)]
 Metadata = Annotated[dict[str, Any] | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
 Stored = Annotated[
     bool | None, Field(description="Nothing is kept here.", json_schema_extra=UNLESS_FALSE)
@@ -205,6 +206,10 @@ class Sampling(Beside):
     service_tier: Idle = None
     safety_identifier: Idle = None
     prompt_cache_key: str | None = Field(None, description=KEYS)
+    prompt_cache_retention: Retention = None
+    cache_prompt: bool | None = Field(
+        None, description=f"llama-server's. {KEYS}", json_schema_extra=ALWAYS
+    )
     request_id: RequestId = None
     return_cache_explanation: Explain = None
     return_token_ids: bool | None = None
