@@ -76,9 +76,8 @@ def kernels(
 ) -> None:
     """Time prompts (pp), decoding (tg) and batches.
 
-    Speeds are also shares of the machine's limits, which are sampled just before and after each
-    run.  Ours and peers run in turn; `ours ÷ it` is the median of the rounds' ratios, with the
-    least and the most.
+    Shares are of the machine's limits, sampled just before and after each run.  Ours and peers run
+    in turn; `ours ÷ it` is the median of the rounds' ratios, with the least and the most.
     """
     from flyweight.bench.kernels import Asked, run
     from flyweight.bench.ours import Options
