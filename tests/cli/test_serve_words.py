@@ -318,7 +318,7 @@ def test_no_option_is_ignored(stance) -> None:
         assert (wish.feature, wish.active) == (f"--{stance.name}", stance.active)
     if stance.kind == "text":
         said = refusal(f"--{stance.name}", "nonsense")
-        assert f"--{stance.name} = nonsense" in said
+        assert f"--{stance.name} = {'...' if stance.name == 'hf-token' else 'nonsense'}" in said
     elif len(stance.so) < 2:
         other = f"--no-{stance.name}" if "on" in stance.so else f"--{stance.name}"
         assert f"{other} cannot be honoured" in refusal(other)
