@@ -146,6 +146,14 @@ def test_a_call_that_goes_wrong_costs_no_other() -> None:
     assert found.calls == CALLS and found.content == bad
 
 
+def test_what_is_cut_off_after_calls_is_no_content() -> None:
+    one = '{"name": "now", "arguments": {}}'
+    for text in (f"[{one}", f"[{one},", f"[{one}, {{", f'[{one}, {{"name": "no', f"[{one}]"):
+        assert read(reading("json"), text, cut=True) == Answer("", "", [Call("now", "{}")])
+    assert read(reading("json"), f"[{one}, {{").content == ", {", "the model ended it there"
+    assert read(reading("json"), '[{"na', cut=True) == Answer('[{"na')
+
+
 def test_a_call_that_is_cut_off_stays_one() -> None:
     text = '<tool_call>{"name": "now", "arguments": {"zone": "Eu'
     assert read(reading("hermes"), text, cut=True).calls == [Call("now", '{"zone": "Eu')]

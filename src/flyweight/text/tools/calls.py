@@ -55,7 +55,8 @@ class CallSplitter:
 
     def finish(self, cut: bool) -> list[Delta]:
         """The end of the answer.  A call that has begun is left as it is where the answer was `cut`
-        off, and content where the model ended it there.
+        off (dropped where it has no name yet and follows others), and content where the model ended
+        it there.
         """
         self._out = []
         if self._want == self._trigger:
@@ -65,6 +66,8 @@ class CallSplitter:
             self._space.clear()
         elif cut and self._want in (self._between, self._closer):
             self._raw.clear()
+        elif cut and self.calls and self._want != self._content:
+            self._raw.clear()  # another call, cut off before its name
         else:
             self._fail(0)
         if self._space and not self.calls:
