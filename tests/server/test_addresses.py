@@ -135,11 +135,15 @@ def test_what_cannot_be_is_refused(given: dict[str, str], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cert", "key"), [("none.pem", "key.pem"), ("cert.pem", ""), ("key.pem", "cert.pem")]
-)
-def test_a_certificate_that_cannot_be_used_is_refused(cert: str, key: str) -> None:
+    ("cert", "key", "why"),
+    [
+        ("none.pem", "key.pem", "No such file"), ("cert.pem", "", "--ssl-keyfile names a key"),
+        ("key.pem", "cert.pem", "a certificate and its key are needed, both PEM$"),
+    ],
+)  # fmt: skip
+def test_a_certificate_that_cannot_be_used_is_refused(cert: str, key: str, why: str) -> None:
     given = {"ssl_certfile": str(TLS / cert), "ssl_keyfile": str(TLS / key) if key else ""}
-    with pytest.raises(ConfigError, match=f"{cert}.* cannot be used"):
+    with pytest.raises(ConfigError, match=f"{cert}.* cannot be used: .*{why}"):
         tls(ServerSettings(**given))  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 
 import uvicorn
 from uvicorn.config import create_ssl_context
@@ -100,7 +100,10 @@ def tls(server: ServerSettings) -> SSLContext | None:
         )
     except OSError as error:  # an error of ssl is one too
         files = " and ".join(filter(None, (server.ssl_certfile, server.ssl_keyfile)))
-        why = error.strerror or str(error)
+        why = error.strerror
+        if isinstance(error, SSLError):  # OpenSSL says no more than where in its source
+            why = "a certificate and its key are needed, both PEM"
+            why += "" if server.ssl_keyfile else "; --ssl-keyfile names a key in another file"
         raise ConfigError(f"ssl_certfile: {files} cannot be used: {why}") from None
 
 
