@@ -18,6 +18,12 @@ def require(ok: bool, name: str, value: object, allowed: str, near: object = Non
         raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
 
 
+def of_kind(ok: bool, name: str, value: object, allowed: str) -> None:
+    """The same for a value of another kind."""
+    if not ok:
+        raise RequestError(f"{name} = {value!r} is not valid; allowed: {allowed}", name)
+
+
 def loaded(adapter: str, known: Collection[str]) -> None:
     """The name of an adapter there is, or "" for none."""
     if adapter and adapter not in known:
@@ -31,9 +37,10 @@ def loaded(adapter: str, known: Collection[str]) -> None:
 def number(name: str, value: object) -> float:
     """Any real number, NumPy's scalars too, as a float."""
     found = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        with suppress(OverflowError):  # a whole number too large for a float
-            found = float(value)
+    known = isinstance(value, Real) and not isinstance(value, bool)
+    of_kind(known, name, value, "a finite number")
+    with suppress(OverflowError):  # a whole number too large for a float
+        found = float(value)  # type: ignore[arg-type]
     require(math.isfinite(found), name, value, "a finite number")
     return found
 
@@ -49,7 +56,7 @@ def within(name: str, value: object, low: float, high: float) -> float:
 def listed(name: str, value: object) -> tuple[object, ...]:
     if value is None:
         return ()
-    require(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
+    of_kind(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
     return tuple(value)  # type: ignore[arg-type]
 
 

@@ -153,6 +153,12 @@ def test_the_wrong_kind_of_value_is_refused(name: str, value: Any) -> None:
     assert refused.value.field == name and str(refused.value).startswith(f"{name} = ")
 
 
+@pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("min_p", []), ("stop", 5)])
+def test_another_kind_of_value_is_not_called_out_of_range(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=rf"{name} = .* is not valid; allowed: a"):
+        SamplingParams(**{name: value})
+
+
 @pytest.mark.parametrize("options", EDGES, ids=str)
 def test_the_edges_are_in_range(options: dict[str, Any]) -> None:
     SamplingParams(**options)
