@@ -35,7 +35,9 @@ def progress(line: str) -> str | None:
     if found is None:
         return None
     done, of, target, name = found.groups()
-    return f"  [{done:>{len(of)}}/{of}] {name} ({target.removeprefix('fw_').lstrip('_')})"
+    target = target.removeprefix("fw_").lstrip("_")
+    what = target if name.isdigit() else f"{name} ({target})"  # groups without a name are numbered
+    return f"  [{done:>{len(of)}}/{of}] {what}"
 
 
 def run(command: Sequence[str]) -> None:

@@ -140,6 +140,8 @@ def test_the_build_prints_a_line_per_compiled_file(monkeypatch: pytest.MonkeyPat
     assert install.progress(line) == "  [ 7/61] gemm_grouped (avx512)"
     group = line.replace("native/gemm_grouped.cpp", "Unity/unity_rows_cxx.cxx")
     assert install.progress(group) == "  [ 7/61] rows (avx512)"
+    numbered = "[7/61] Building CXX object CMakeFiles/_native.dir/Unity/unity_1_cxx.cxx.o\n"
+    assert install.progress(numbered) == "  [ 7/61] native"
     assert install.progress("-- Detecting CXX compiler ABI info - done\n") is None
 
 
