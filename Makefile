@@ -28,7 +28,7 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/flyweight run "Once upon a time" --temperature 0.6 </dev/null
 
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -22,6 +22,8 @@ os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.register_profile("at length", deadline=None, max_examples=300)
 
+SLOW_ROOMS = {room: place for place, room in enumerate(("ops", "model", "server", "api", "bench"))}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """A cache folder of this process: with `-n` each worker finds and ends its own servers."""
@@ -44,7 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests whose counts grow with --long, and leaves out those that run only with it."""
+    """Marks the tests whose counts grow with --long, and leaves out those that run only with it.
+
+    Rooms whose files take longest come first, so that `make test` ends with short ones: workers
+    take whole files, and one that begins a long file last keeps the others waiting.
+    """
+    items.sort(key=lambda item: SLOW_ROOMS.get(item.path.parent.name, len(SLOW_ROOMS)))
     for item in items:
         drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         if drawn or "at_length" in getattr(item, "fixturenames", ()):

@@ -90,6 +90,16 @@ class Running:
                     found += part
         return found
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The engine's process is stopped: what it computes cannot end before a test is done."""
+        worker = self.worker
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
     def until(self, holds: Callable[[], bool]) -> None:
         """Waits until something holds."""
         end = time.monotonic() + WAIT

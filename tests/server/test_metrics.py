@@ -210,14 +210,17 @@ def test_adapters_at_work_are_named(everything: Running) -> None:
 
 
 def test_who_found_the_queue_full_is_counted_by_what_was_full() -> None:
-    slow = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
-    with served({"max_num_seqs": 1}, {"queue_requests": 1, "queue_tokens": 40}) as server:
+    slow = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
+    steps = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
+    queue = {"queue_requests": 1, "queue_tokens": 40}
+    with served({"max_num_seqs": 1}, queue, **steps) as server:
         with ThreadPoolExecutor(2) as pool:
             asked = [pool.submit(server.post, "/v1/completions", slow)]
             server.until(lambda: not server.empty())
             asked.append(pool.submit(server.post, "/v1/completions", slow))
             server.until(lambda: len(server.get("/debug/kv").json["sequences"]) == 2)
-            assert server.post("/v1/completions", slow).status == 429
+            with server.paused():
+                assert server.post("/v1/completions", slow).status == 429
             page = Page(server)
         assert {one.result().status for one in asked} == {200}
     name = "vllm:admission_rejections_total"
