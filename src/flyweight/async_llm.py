@@ -19,11 +19,11 @@ from flyweight.collect import Collector, VectorCollector
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM
+from flyweight.pretrained import PreTrainedTokenizer
 from flyweight.prompts import Lanes, Prompt
 from flyweight.ranges import whole
 from flyweight.results import EmbeddingRequestOutput, RequestOutput
 from flyweight.tasks import BeamSearchParams, PoolingParams
-from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Event, SamplingParams
 
 
@@ -156,7 +156,7 @@ class AsyncLLM:
             self._inbox.append(request_id)
             self._ring.notify()
 
-    async def get_tokenizer(self) -> Tokenizer:
+    async def get_tokenizer(self) -> PreTrainedTokenizer:
         return self.llm.get_tokenizer()
 
     async def close(self) -> None:

@@ -27,6 +27,7 @@ from flyweight.effective import effective, metrics
 from flyweight.errors import RequestError
 from flyweight.inputs import LoRARequest, LoRARequests
 from flyweight.loop import Gathers, Loop
+from flyweight.pretrained import PreTrainedTokenizer
 from flyweight.prompts import Asked, Lanes, Prompt, listed, one_each, salted
 from flyweight.results import (
     BeamSearchOutput,
@@ -120,9 +121,9 @@ class LLM:
     def tokenizer(self) -> Tokenizer:
         return self.loaded.tokenizer
 
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer: `encode` and `decode`."""
-        return self.tokenizer
+    def get_tokenizer(self) -> PreTrainedTokenizer:
+        """The model's tokenizer under the names of transformers' tokenizers."""
+        return PreTrainedTokenizer(self.tokenizer)
 
     @property
     def effective(self) -> list[dict[str, str]]:

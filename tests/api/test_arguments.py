@@ -185,7 +185,6 @@ def test_clone() -> None:
 
 def test_a_model_in_short(folder: Path, llm: LLM) -> None:
     assert repr(llm) == f"LLM({str(folder)!r}, family='llama', max_model_len=256)"
-    assert llm.get_tokenizer() is llm.tokenizer
     assert repr(llm.tokenizer) == f"Tokenizer(vocab_size={llm.tokenizer.vocab_size})"
 
 
