@@ -143,8 +143,9 @@ def spent(work: Callable[[], object]) -> float:
 
 
 def test_a_crowd_of_mistakes_costs_little() -> None:
-    """To list what is wrong with each of a million items took minutes: a body costs ten times
-    what it takes to parse twenty thousand small objects at most, and is allowed forty.
+    """To list what is wrong with each of a million items took minutes: a body costs at most ten
+    times what it takes to parse twenty thousand small objects.  The best of three counts where one
+    takes longer: a full garbage collection may fall into it.
     """
     small = json.dumps([{"a": i, "b": [1.5, "x"]} for i in range(20_000)])
     unit = min(spent(lambda: json.loads(small)) for _ in range(5))
@@ -157,7 +158,9 @@ def test_a_crowd_of_mistakes_costs_little() -> None:
                 front.read(None, raw, kind)  # type: ignore[arg-type]
 
         took = spent(read)
-        assert took < 40 * unit, (kind, raw[:40], took, unit)
+        if took >= 10 * unit:
+            took = min(spent(read) for _ in range(3))
+        assert took < 10 * unit, (kind, raw[:40], took, unit)
     for item in (b"{}", b'"a"', b'{"a":1}'):
         raw = b'{"prompt": [%s]}' % b",".join([item] * 200_000)
         with pytest.raises(HttpError, match="values that are no ids"):
