@@ -1,12 +1,15 @@
-"""How long the tests of each room (a folder of tests/) took, printed at the end of a run.
+"""How long the tests of each room (a folder of tests/) took, and the slowest files, printed at the
+end of a run.
 
 Durations are those of pytest's own reports, setup and teardown included, of all workers together.
-It knows nothing of why a room is slow: `--durations=20` names its tests.
+It knows nothing of why a file is slow: `--durations=20` names its tests.
 """
 
 from collections import Counter
 
 import pytest
+
+SLOWEST = 12  # files that are named
 
 
 class RoomSeconds:
@@ -14,10 +17,13 @@ class RoomSeconds:
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self.files: Counter[str] = Counter()
         self.tests: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        room = report.nodeid.removeprefix("tests/").split("/")[0]
+        file = report.nodeid.split("::")[0].removeprefix("tests/")
+        room = file.split("/")[0]
+        self.files[file] += report.duration
         self.seconds[room] += report.duration
         self.tests[room] += report.when == "call"
 
@@ -28,3 +34,5 @@ class RoomSeconds:
                 terminalreporter.write_line(
                     f"{room:<10} {seconds:7.1f} s {self.tests[room]:6} tests"
                 )
+            named = [f"{file} {s:.0f} s" for file, s in self.files.most_common(SLOWEST)]
+            terminalreporter.write_line("slowest files: " + ", ".join(named))
