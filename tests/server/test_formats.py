@@ -111,9 +111,14 @@ def test_a_grammar_and_options_that_leave_nothing_are_the_clients(server: Runnin
 
 @pytest.mark.parametrize("regex", ["a{1000000000}", "(?:a{1,1000}){1,1000}", "(a?){3000}a{3000}"])
 def test_a_grammar_that_grows_as_the_text_does_is_the_clients(server: Running, regex: str) -> None:
-    """It compiles, and is too much some tokens later."""
+    """It compiles, and is too much some tokens later.  The limit on compiling is one of time: on a
+    busy machine it may be reached first.
+    """
     given = {"structured_outputs": {"regex": regex}, "max_tokens": 300}
-    got = completed(server, **given)
+    for _ in range(5):
+        got = completed(server, **given)
+        if b"seconds to compile" not in got.body:
+            break
     assert got.status == 400 and got.json["error"]["code"] == "grammar_limit"
     assert got.json["error"]["param"] == "structured_outputs"
     last = completed(server, **given, stream=True).events[-1]
