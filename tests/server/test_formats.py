@@ -96,6 +96,21 @@ def test_json_objects_and_text(server: Running) -> None:
     assert got.json["choices"][0]["text"].startswith("{")
     inline = {"type": "json_object", "schema": {"enum": [{}]}}
     assert completed(server, response_format=inline).json["choices"][0]["text"] == "{}"
+    for schema in (
+        {"schema": {"enum": [{}]}},  # llama-server's clients
+        {"json_schema": {"schema": {"enum": [{}]}}},
+        {"schema": None, "json_schema": {"name": None, "schema": {"enum": [{}]}}},
+    ):
+        got = completed(server, response_format={"type": "json_schema", **schema})
+        assert got.json["choices"][0]["text"] == "{}"
+    for schema, says in (
+        ({"schema": {"type": "nothing"}}, "response_format.schema: at '/type'"),
+        ({"schema": 5}, "response_format.schema = 5 is not valid; allowed: an object"),
+        ({}, "response_format.json_schema is missing"),
+        ({"schema": {}, "json_schema": {"schema": {}}}, "'response_format.schema' is not a field"),
+    ):
+        got = completed(server, response_format={"type": "json_schema", **schema})
+        assert got.status == 400 and says in got.json["error"]["message"], got.body
     plain = completed(server, temperature=0, max_tokens=8)
     text = completed(server, temperature=0, max_tokens=8, response_format={"type": "text"})
     assert text.json["choices"][0]["text"] == plain.json["choices"][0]["text"]

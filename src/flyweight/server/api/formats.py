@@ -15,6 +15,7 @@ from flyweight.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 
 Source = Annotated[str, Field(max_length=LONGEST)]
 KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
+FLAT = "FlatFormat"
 
 
 class TextFormat(Fields):
@@ -31,9 +32,9 @@ class ObjectFormat(Fields):
 
 
 class Schema(Fields):
-    """A JSON schema with a name."""
+    """A JSON schema; OpenAI's clients name it."""
 
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     description: str | None = None
     asked: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
@@ -46,15 +47,31 @@ class SchemaFormat(Fields):
     json_schema: Schema
 
 
+class FlatFormat(Fields):
+    """The same as llama-server's clients write it: the schema without an object around it."""
+
+    type: Literal["json_schema"]
+    asked: dict[str, Any] = Field(alias="schema")
+
+
+Format = TextFormat | ObjectFormat | SchemaFormat | FlatFormat
+
+
 def _kind(given: Any) -> str | None:
-    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    if not isinstance(given, dict):
+        return type(given).__name__ if isinstance(given, Format) else None
+    kind = given.get("type")
+    schemas = [given.get(name) is not None for name in ("schema", "json_schema")]
+    if kind == "json_schema" and schemas == [True, False]:
+        return FLAT
     return KINDS.get(kind) if isinstance(kind, str) else None
 
 
 ResponseFormat = Annotated[
     Annotated[TextFormat, Tag("TextFormat")]
     | Annotated[ObjectFormat, Tag("ObjectFormat")]
-    | Annotated[SchemaFormat, Tag("SchemaFormat")],
+    | Annotated[SchemaFormat, Tag("SchemaFormat")]
+    | Annotated[FlatFormat, Tag(FLAT)],
     Discriminator(
         _kind,
         custom_error_type="unknown_format",
@@ -82,7 +99,7 @@ class Structured(Fields):
 
 
 def constraint(
-    format: TextFormat | ObjectFormat | SchemaFormat | None,
+    format: Format | None,
     structured: Structured | None,
     grammar: str | None = None,
 ) -> StructuredOutputs | None:
@@ -99,7 +116,7 @@ def constraint(
         return structured.outputs()
     if isinstance(format, SchemaFormat):
         return schema_in(place_of(format), format.json_schema.asked)
-    if isinstance(format, ObjectFormat):
+    if isinstance(format, ObjectFormat | FlatFormat):
         if format.asked is None:
             return StructuredOutputs(json_object=True)
         return schema_in(place_of(format), format.asked)
@@ -122,8 +139,8 @@ def grammar_in(place: str, grammar: str) -> StructuredOutputs:
         raise worded(error, place) from None
 
 
-def place_of(format: TextFormat | ObjectFormat | SchemaFormat | None) -> str:
+def place_of(format: Format | None) -> str:
     """Where a body has its schema, if that is not `structured_outputs`."""
     if isinstance(format, SchemaFormat):
         return "response_format.json_schema.schema"
-    return "response_format.schema" if isinstance(format, ObjectFormat) else ""
+    return "response_format.schema" if isinstance(format, ObjectFormat | FlatFormat) else ""
