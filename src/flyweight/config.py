@@ -6,7 +6,7 @@ environment.  Standard library only.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Integral
@@ -37,6 +37,11 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
         raise ConfigError(
             f"{name} = {value} is out of range; allowed: {allowed}; nearest valid: {near}"
         )
+
+
+def unknown(name: str, known: Collection[str]) -> str:
+    """The refusal of a setting that does not exist."""
+    return f"unknown setting {name!r}{nearest(name, known)}; docs/python-api.md lists all settings"
 
 
 def peer_python(given: str | None) -> str:
@@ -285,7 +290,6 @@ class Settings:
         known = {f.name for f in fields(cls)}
         for name in given:
             if name not in known:
-                names = ", ".join(sorted(known))
-                raise ConfigError(f"unknown setting {name!r}{nearest(name, known)}; known: {names}")
+                raise ConfigError(unknown(name, known))
         isa = given.pop("isa", None) or os.environ.get("FLYWEIGHT_ISA") or None
         return cls(**given, isa=isa)

@@ -18,6 +18,17 @@ def require(ok: bool, name: str, value: object, allowed: str, near: object = Non
         raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
 
 
+def sized(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
+    """A number of things, such as strings or bytes, from `least` to `most`."""
+    if not least <= count <= most:
+        allowed = f"{least} to {most}" if least else f"up to {most} {unit}"
+        raise RequestError(
+            f"{name} has {count} {unit}; allowed: {allowed}; "
+            f"nearest valid: {min(max(count, least), most)}",
+            name,
+        )
+
+
 def of_kind(ok: bool, name: str, value: object, allowed: str) -> None:
     """The same for a value of another kind."""
     if not ok:
@@ -77,7 +88,7 @@ def whole(name: str, value: object, low: int, high: int | None, *, none: bool = 
 def strings(name: str, value: object, most: int, longest: int) -> tuple[str, ...]:
     """One string, or a list of up to `most`, each of 1 to `longest` characters."""
     found = (value,) if isinstance(value, str) else listed(name, value)
-    require(len(found) <= most, name, f"{len(found)} strings", f"up to {most} strings", most)
+    sized(name, len(found), "strings", most)
     for s in found:
         fits = isinstance(s, str) and 0 < len(s) <= longest
         allowed = f"strings of 1 to {longest} characters"

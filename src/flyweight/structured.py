@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from flyweight.errors import RequestError
-from flyweight.ranges import listed, require
+from flyweight.ranges import listed, require, sized
 
 NAME = "structured_outputs"
 OUTGROWN = "the grammar grew beyond its limits as the text did"
@@ -124,9 +124,9 @@ def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
     for name, value in outputs.given.items():
         parts = value if isinstance(value, tuple) else (str(value),)
         size = sum(len(part.encode()) for part in parts)
-        require(size <= longest, f"{NAME}.{name}", f"{size} bytes", f"up to {longest} bytes")
+        sized(f"{NAME}.{name}", size, "bytes", longest)
     found = _depth(str(outputs.json or ""))
-    require(found <= deepest, f"{NAME}.json", f"{found} levels", f"up to {deepest} levels")
+    sized(f"{NAME}.json", found, "levels", deepest)
 
 
 def schema_text(schema: object) -> str:
@@ -134,8 +134,7 @@ def schema_text(schema: object) -> str:
     name = f"{NAME}.json"
     text = schema if isinstance(schema, str) else _written(name, schema)
     _text(name, text)
-    deepest = _depth(text)
-    require(deepest <= DEEPEST, name, f"{deepest} levels", f"up to {DEEPEST} levels", DEEPEST)
+    sized(name, _depth(text), "levels", DEEPEST)
     try:
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -172,15 +171,13 @@ def _text(name: str, value: object) -> None:
         size = len(str(value).encode())
     except UnicodeEncodeError:
         raise RequestError(f"{name} holds half a surrogate pair, which is no text", name) from None
-    require(size <= LONGEST, name, f"{size} bytes", f"up to {LONGEST} bytes", LONGEST)
+    sized(name, size, "bytes", LONGEST)
 
 
 def _choices(given: object) -> tuple[str, ...]:
     name = f"{NAME}.choice"
     found = listed(name, given)
-    count = len(found)
-    near = min(max(count, 1), MOST_CHOICES)
-    require(0 < count <= MOST_CHOICES, name, f"{count} choices", f"1 to {MOST_CHOICES}", near)
+    sized(name, len(found), "choices", MOST_CHOICES, 1)
     for one in found:
         require(isinstance(one, str), name, str(one)[:80], "texts")
     _text(name, "".join(str(one) for one in found))

@@ -72,6 +72,20 @@ def test_narrower_bounds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"choice": []}, "choice has 0 choices; allowed: 1 to 4096; nearest valid: 1"),
+        ({"choice": ["a"] * 5000}, "choice has 5000 choices; allowed: 1 to 4096; nearest valid"),
+        ({"regex": "a" * 70_000}, "regex has 70000 bytes; allowed: up to 65536 bytes; nearest"),
+    ],
+)
+def test_sizes_are_numbers_with_units(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError) as error:
+        StructuredOutputs(**given)
+    assert str(error.value).startswith(f"structured_outputs.{says}")
+
+
+@pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
         ({"type": "object"}, ['{"a": 1, "b":[1, 2]}', "{}"], ["{ }", '{"a" : 1}', '{"a":  1}']),

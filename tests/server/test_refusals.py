@@ -238,6 +238,10 @@ def test_a_model_that_is_not_here_is_one_error(server: Running) -> None:
     got = server.get("/v1/models/storys")
     assert got.status == asked.status == 404 and got.json == asked.json
     assert got.json["error"]["code"] == "model_not_found"
+    empty = server.post("/v1/completions", {"model": "", "prompt": "x"})
+    assert empty.status == 404 and empty.json["error"]["code"] == "model_not_found"
+    says = f"model = '' is not served here; served: {name_of(server)}"
+    assert empty.json["error"]["message"] == says
 
 
 @pytest.mark.parametrize("coding", ["xchunked", "gzip", "gzip, chunked", "identity", "chunked, x"])
