@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Never, Protocol, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Never, Protocol, Self, TypeVar, Unpack, cast
 
 from flyweight.arguments.engine import chosen
 from flyweight.arguments.keywords import EngineOptions
@@ -29,6 +29,7 @@ from flyweight.inputs import LoRARequest, LoRARequests
 from flyweight.loop import Gathers, Loop
 from flyweight.pretrained import PreTrainedTokenizer
 from flyweight.prompts import Asked, Lanes, Prompt, listed, one_each, salted
+from flyweight.ranges import of_kind
 from flyweight.results import (
     BeamSearchOutput,
     Counter,
@@ -228,6 +229,7 @@ class LLM:
         use_tqdm: bool = True,
         *,
         chat_template: str | None = None,
+        chat_template_content_format: Literal["auto"] = "auto",
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool | None = None,
@@ -243,6 +245,8 @@ class LLM:
         messages line by line); the keywords before `salt` are `conversation`'s, the others
         `generate`'s.
         """
+        name, form = "chat_template_content_format", chat_template_content_format
+        of_kind(form == "auto", name, form, "auto (the template says what it takes)")
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
         talks: Any = messages if several else [messages]
         prompts = [

@@ -95,10 +95,30 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
     assert chosen({}).settings == Settings() and not chosen({"swap_space": None}).wishes
 
 
+NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values that are accepted
+    "compilation_config": (3, {"level": 3, "cudagraph_mode": "NONE"}),
+    "attention_backend": ("FLASH_ATTN",),
+    "limit_mm_per_prompt": ({"image": 0}, {"video": 0, "image": 0}, {}),
+    "mm_processor_kwargs": ({"num_crops": 4},),
+    "pooler_config": ({"pooling_type": "LAST"},),
+    "served_model_name": ("mine", ["mine", "also"]),
+}
+
+
+@pytest.mark.parametrize("name", NO_EFFECT)
+def test_what_has_no_effect_is_listed(name: str) -> None:
+    for value in NO_EFFECT[name]:
+        (wish,) = chosen({name: value}).wishes
+        assert (wish.feature, wish.asked) == (name, f"{name} = {value!r}") and wish.why
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"memory_limt": "1GiB"}, "unknown setting 'memory_limt' (did you mean 'memory_limit'?)"),
+        ({"zzz": 1}, "unknown setting 'zzz'; docs/python-api.md lists all settings"),
+        ({"limit_mm_per_prompt": {"image": 1}}, "set each limit to 0, or leave it out"),
+        ({"limit_mm_per_prompt": "image"}, "set each limit to 0, or leave it out"),
+        ({"pooler_config": {"pooling_type": "MEAN"}}, "set pooling and normalize in the request"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 cannot be honoured: one process"),
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False cannot be honoured"),
         ({"quantization": "gptq"}, "quantised weights come as GGUF; give a .gguf file"),
@@ -119,6 +139,14 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
 )
 def test_what_cannot_be_met_is_refused_with_the_way_out(arguments, says: str) -> None:
     assert says in refusal(**arguments)
+
+
+def test_an_unknown_setting_is_one_short_line() -> None:
+    said = refusal(memory_limt="1GiB")
+    assert said == (
+        "unknown setting 'memory_limt' (did you mean 'memory_limit'?); docs/python-api.md lists "
+        "all settings"
+    )
 
 
 def test_all_refusals_are_told_at_once() -> None:
@@ -244,6 +272,17 @@ def test_lora_requests(llm: LLM, folder: Path) -> None:
     ):
         with pytest.raises(RequestError, match=says.replace("{", r"\{")):
             texts(**wrong)
+
+
+def test_the_format_of_content_is_auto(llm: LLM) -> None:
+    talk = [{"role": "user", "content": "hello"}]
+    plain, auto = (
+        llm.chat(talk, FEW, use_tqdm=False, **given)[0].outputs[0].token_ids
+        for given in ({}, {"chat_template_content_format": "auto"})
+    )
+    assert plain == auto
+    with pytest.raises(RequestError, match="chat_template_content_format = 'openai' is not valid"):
+        llm.chat(talk, FEW, chat_template_content_format="openai")  # type: ignore[arg-type]
 
 
 def test_priority_is_one_or_one_for_each(folder: Path, llm: LLM) -> None:

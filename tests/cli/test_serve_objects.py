@@ -61,6 +61,8 @@ def test_objects_in_parts(tmp_path: Path) -> None:
     assert chosen("--config", file, part, "0.2").server.sampling_defaults == expected
     assert chosen("--config", file).server.sampling_defaults == {**expected, "temperature": 1}
     assert chosen("--structured-outputs-config.backend", "guidance").wishes.noted
+    assert chosen("--compilation-config.level", "3").wishes.noted
+    assert chosen("--limit-mm-per-prompt.image", "0").wishes.noted
 
 
 PARTS = [
@@ -68,7 +70,7 @@ PARTS = [
     (["--speculative-config.method"], "--speculative-config.method: expected one argument"),
     (["--speculative-config.", "1"], "'--speculative-config.' is not valid"),
     (["--speculative-config.mehtod=ngram"], "'mehtod' is unknown (did you mean 'method'?)"),
-    (["--compilation-config.level", "3"], '--compilation-config = {"level": 3} cannot be'),
+    (["--kv-transfer-config.kv_rank", "3"], '--kv-transfer-config = {"kv_rank": 3} cannot be'),
     (["--speculativ-config.method", "x"], "(did you mean '--speculative-config'?)"),
     (["--default-chat-template-kwargs.enable_thinking", "False"], "nearest valid: false"),
     (["--hf-overrides.a.b", "1", "--hf-overrides.a", "2"], "a is an object already"),

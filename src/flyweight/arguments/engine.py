@@ -16,10 +16,10 @@ from flyweight.arguments.draft import Draft
 from flyweight.arguments.flags import ENGINE, MODEL
 from flyweight.arguments.meanings import MEANINGS, Meaning
 from flyweight.arguments.stance import Value
-from flyweight.arguments.stances import STANCES
+from flyweight.arguments.stances import OFFLINE, STANCES
 from flyweight.arguments.wishes import Wish
-from flyweight.config import Settings
-from flyweight.errors import ConfigError, Refusals, nearest
+from flyweight.config import Settings, unknown
+from flyweight.errors import ConfigError, Refusals
 from flyweight.untrusted import shown
 
 FIELDS = {known.name for known in fields(Settings)}
@@ -28,9 +28,10 @@ SETS = {  # vLLM's name for a field, where it is another
     for flag in (*MODEL, *ENGINE)
     if flag.sets
 }
-SWITCHES = {stance.name for stance in STANCES if stance.kind == "switch"} | {"enable-lora"}
+FIXED = STANCES + OFFLINE
+SWITCHES = {stance.name for stance in FIXED if stance.kind == "switch"} | {"enable-lora"}
 KNOWN = FIELDS | SETS.keys() | {
-    name.replace("-", "_") for name in (*MEANINGS, *(stance.name for stance in STANCES))
+    name.replace("-", "_") for name in (*MEANINGS, *(stance.name for stance in FIXED))
 } - {"lora_modules"}  # fmt: skip
 ADAPTERS = "--lora-modules NAME=FOLDER", 'adapters={"NAME": "FOLDER"}'
 
@@ -53,12 +54,12 @@ class Chosen:
 def chosen(arguments: Mapping[str, Any]) -> Chosen:
     """What the arguments come to.  Raises `ConfigError` for all that cannot be, at once."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    refusals = [_unknown(name) for name in given if name not in KNOWN]
+    refusals = [unknown(name, KNOWN) for name in given if name not in KNOWN]
     options: dict[str, Value] = {}
     for name in given.keys() & KNOWN:
         tried(partial(_read, options, name, given[name]), refusals)
     draft = Draft({_option(name): options[name] for name in given if name in options})
-    for step in steps(draft, STANCES, MEANINGS, partial(_setter, given), refusals):
+    for step in steps(draft, FIXED, MEANINGS, partial(_setter, given), refusals):
         tried(partial(step, draft), refusals)
     settings = made(lambda found: Settings.of(**found), draft.engine, refusals)
     if settings is None or refusals:
@@ -114,11 +115,6 @@ def _read(options: dict[str, Value], name: str, value: object) -> None:
             raise ConfigError(f"{name} = {shown(value)} is not valid: no JSON") from None
     else:
         options[name] = value if isinstance(value, bool) else str(value)
-
-
-def _unknown(name: str) -> str:
-    names = ", ".join(sorted(FIELDS))
-    return f"unknown setting {name!r}{nearest(name, KNOWN)}; known: {names}, and vLLM's arguments"
 
 
 def _wish(wish: Wish, given: Mapping[str, str]) -> Wish:

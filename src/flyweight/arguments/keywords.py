@@ -7,7 +7,7 @@ not given.
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import (
     TYPE_CHECKING,
@@ -111,6 +111,12 @@ class EngineOptions(TypedDict, total=False):
     skip_tokenizer_init: bool | None
     enable_prompt_embeds: bool | None
     enable_sleep_mode: bool | None
+    compilation_config: int | Mapping[str, Any] | None
+    attention_backend: str | None
+    limit_mm_per_prompt: Mapping[str, Any] | None
+    mm_processor_kwargs: Mapping[str, Any] | None
+    pooler_config: Mapping[str, Any] | None
+    served_model_name: str | Sequence[str] | None
 
 
 def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -20,6 +20,8 @@ FOLDERS = re.compile(r"[^\s=\"{}<>%]*/")
 Value = bool | str | list[str]
 NONE: tuple[str, ...] = ()
 EVERY = ("any whole number",)
+ANY = ("any value",)
+ZEROS = ('{"image":0}',)  # an object of numbers that are all 0
 BOTH = ("on", "off")
 COUNT = re.compile(r"[0-9]+(\.0*)?", re.ASCII)
 
@@ -44,11 +46,25 @@ class Stance:
 
     def refusal(self, value: Value) -> str | None:
         """Why this value cannot be honoured; None where it is so anyway."""
-        if compact(said(value)) in self.so or (self.so == EVERY and COUNT.fullmatch(said(value))):
+        if compact(said(value)) in self.so or self._fits(said(value)):
             return None
         shown = "..." if self.name in SECRET else said(value)
         asked = f"--{self.name} = {shown}" if self.kind == "text" else spelt(self.name, value)
         return f"{asked} cannot be honoured: {self.why}; {self.instead}"
+
+    def _fits(self, text: str) -> bool:
+        """Whether a value is of the kind that `so` stands for."""
+        if self.so == EVERY:
+            return COUNT.fullmatch(text) is not None
+        return self.so == ANY or (self.so == ZEROS and _zeros(text))
+
+
+def _zeros(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and all(type(n) is int and n == 0 for n in found.values())
 
 
 def compact(text: str) -> str:

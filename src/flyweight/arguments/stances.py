@@ -6,7 +6,7 @@ is in neither is unknown.
 
 from typing import Literal
 
-from flyweight.arguments.stance import BOTH, EVERY, NONE, Stance
+from flyweight.arguments.stance import ANY, BOTH, EVERY, NONE, ZEROS, Stance
 
 
 def one(name: str, what: str, also: str = "") -> Stance:
@@ -44,6 +44,11 @@ def only(name: str, so: tuple[str, ...], why: str, *also: str) -> Stance:
 def unbounded(name: str, active: str, why: str) -> Stance:
     """A number that bounds nothing here."""
     return Stance(name, "text", EVERY, active, why, "say a whole number, or leave it out")
+
+
+def accepted(name: str, why: str) -> Stance:
+    """A value of any kind that changes no answer."""
+    return Stance(name, "text", ANY, "no effect", why, "leave it out")
 
 
 SERVED = (
@@ -125,7 +130,16 @@ MODEL = (
     refused("rope-theta", "text", "a model's config is taken as it is", "edit its config.json"),
     refused("logits-processors", "text", "no code but the package's is run",
             "logit_bias, bad_words and allowed_token_ids of a request say what may be drawn"),
-    refused("limit-mm-per-prompt", "text", "models of text alone are served", "leave it out"),
+    Stance(
+        "limit-mm-per-prompt", "text", ZEROS, "text only", "a prompt has no images, audio or video",
+        "set each limit to 0, or leave it out",
+    ),
+    accepted("mm-processor-kwargs", "a prompt has no images, audio or video"),
+    Stance(
+        "pooler-config", "text", ('{"pooling_type":"LAST"}',), "of each request",
+        "each request sets its own pooling and normalization; the default is the last token, "
+        "normalized", "leave it out, and set pooling and normalize in the request",
+    ),
     refused("allowed-local-media-path", "text", "no file is read for a request", "leave it out"),
     refused("model-loader-extra-config", "text", "weights are read in one way", "leave it out"),
     refused("ignore-patterns", "text", "what is fetched is what is read", "leave it out"),
@@ -146,10 +160,8 @@ COMPUTED = (
     unbounded("max-seq-len-to-capture", "0", "there are no graphs to capture on a CPU"),
     refused("cuda-graph-sizes", "text", "there are no graphs to capture on a CPU",
             "leave it out"),
-    refused("compilation-config", "text", "kernels are compiled with the package",
-            "leave it out"),
-    refused("attention-backend", "text", "there is one kind of attention on a CPU",
-            "leave it out"),
+    accepted("compilation-config", "kernels are compiled when the package is built"),
+    accepted("attention-backend", "the CPU has one attention backend"),
     never("calculate-kv-scales", "K/V is kept in 16 or 32 bits, without scales", active="off"),
     always("disable-hybrid-kv-cache-manager", "all layers share one kind of blocks"),
     never("async-scheduling", "a step is planned once the one before is known", active="off"),
@@ -167,3 +179,4 @@ COMPUTED = (
             "leave it out"),
 )  # fmt: skip
 STANCES = SERVED + MODEL + COMPUTED
+OFFLINE = (accepted("served-model-name", "there is no server; requests name no model"),)

@@ -18,7 +18,7 @@ OBJECTS = (  # options whose value is one, those that are refused too
     "speculative-config", "override-generation-config", "default-chat-template-kwargs",
     "structured-outputs-config", "compilation-config", "kv-transfer-config", "kv-events-config",
     "additional-config", "hf-overrides", "rope-scaling", "limit-mm-per-prompt",
-    "model-loader-extra-config",
+    "model-loader-extra-config", "mm-processor-kwargs", "pooler-config",
 )  # fmt: skip
 DEEPEST = 8  # keys of a path
 PYTHON = {"True": "true", "False": "false", "None": "null"}  # as text they would be truthy
