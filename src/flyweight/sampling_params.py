@@ -6,7 +6,7 @@ arrays, or tokenizers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flyweight.errors import RequestError, nearest
 from flyweight.ranges import listed, number, require, strings, whole, within
@@ -49,6 +49,27 @@ CUTS = {  # what keeps some candidates only, and the values that keep all
     "xtc_probability": 0.0,
 }
 
+if TYPE_CHECKING:
+    Kept = TypeVar("Kept", covariant=True)
+    Taken = TypeVar("Taken", contravariant=True)
+
+    class Field(Generic[Kept, Taken]):
+        """What a field keeps, and what may be assigned to it."""
+
+        def __get__(self, params: object, kind: object = None) -> Kept: ...
+        def __set__(self, params: object, value: Taken) -> None: ...
+
+    Texts = Field[tuple[str, ...], str | Sequence[str] | None]
+    Ids = Field[tuple[int, ...], Sequence[int] | None]
+    SomeIds = Field[tuple[int, ...] | None, Sequence[int] | None]
+    Processors = Field[tuple[Processor, ...], Sequence[Processor] | None]
+else:
+    Texts, Ids = tuple[str, ...], tuple[int, ...]
+    SomeIds, Processors = Ids | None, tuple[Processor, ...]
+EMPTY: Any = ()
+UNSET: Any = None
+BREAKERS: Any = DRY_BREAKERS
+
 
 @dataclass(slots=True)
 class SamplingParams:
@@ -86,14 +107,14 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Texts = EMPTY
+    stop_token_ids: Ids = EMPTY
     ignore_eos: bool = False
     logprobs: int | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: SomeIds = UNSET
+    bad_words: Texts = EMPTY
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
     xtc_probability: float = 0.0
@@ -102,7 +123,7 @@ class SamplingParams:
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
+    dry_sequence_breakers: Texts = BREAKERS
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
@@ -110,9 +131,9 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     echo: bool = False
     best_of: int | None = None
-    logits_processors: tuple[Processor, ...] = ()
+    logits_processors: Processors = EMPTY
     structured_outputs: StructuredOutputs | None = None
-    logprob_token_ids: tuple[int, ...] = ()
+    logprob_token_ids: Ids = EMPTY
     repetition_detection: RepetitionDetectionParams | None = None
     thinking_token_budget: int | None = None
 

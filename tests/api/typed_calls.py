@@ -34,6 +34,13 @@ def options() -> None:
     SamplingParams(stop=["a"], stop_token_ids=[1, 2], bad_words=["b"], logprobs=-1)
     SamplingParams(stop="a", logit_bias={1: 2.0}, allowed_token_ids=(1, 2), temperature=0)
     SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a", "b"]))
+    later = SamplingParams()
+    later.stop, later.stop_token_ids, later.bad_words = ["a"], [1, 2], "b"
+    later.stop = None
+    stops: tuple[str, ...] = later.stop
+    later.logits_processors = [lambda ids, row: row]
+    print(stops)
+    later.stop = 5  # error
     SamplingParams(stop=5)  # error
     SamplingParams(temperatur=1.0)  # error
     BeamSearchParams(beam_width="3")  # error
