@@ -31,6 +31,7 @@ import flyweight.cli.main, flyweight.cli.session, flyweight.cli.show, flyweight.
 import flyweight.ops.cpu
 from flyweight import LLM, SamplingParams, build
 from flyweight.config import Settings
+from flyweight.describe import describe
 from flyweight.plan.machine import machine
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.checkpoint import open_checkpoint
@@ -40,7 +41,7 @@ checkpoint = open_checkpoint(sys.argv[1])
 lap("header")
 load_tokenizer(checkpoint.tokenizer_source)
 lap("tokenizer")
-found = build.describe(checkpoint.path)
+found = describe(checkpoint.path)
 ops = build.backend(settings, machine().cores)
 began = now()
 weights, moving = build.load_kept(settings, found, ops, build.Silent())

@@ -3,7 +3,7 @@
 from pathlib import Path
 from struct import pack, unpack_from
 
-from flyweight.build import ASSETS
+from flyweight.describe import ASSETS
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Self, Unpack
 
 from flyweight.arguments.keywords import EngineArgs, EngineOptions
-from flyweight.build import Notify
 from flyweight.collect import Collector, VectorCollector
+from flyweight.describe import Notify
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM

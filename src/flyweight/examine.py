@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from flyweight.asking import generation_options
-from flyweight.build import (
-    backend,
-    kept_weights,
-    memory_plan,
-    needs,
-    read_plan,
-    read_spec,
-    stop_ids,
-)
+from flyweight.build import backend, kept_weights, memory_plan, needs
 from flyweight.config import Settings
+from flyweight.describe import read_plan, read_spec, stop_ids
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
 from flyweight.llm import LLM
 from flyweight.models.registry import family

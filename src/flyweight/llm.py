@@ -21,8 +21,9 @@ from flyweight.asking import (
     generation_options,
     spelled,
 )
-from flyweight.build import Loaded, Notify, build
+from flyweight.build import Loaded, build
 from flyweight.collect import Collector, VectorCollector
+from flyweight.describe import Notify
 from flyweight.effective import effective, metrics
 from flyweight.errors import RequestError
 from flyweight.inputs import LoRARequest, LoRARequests

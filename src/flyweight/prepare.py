@@ -9,20 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flyweight.build import (
-    Described,
-    Notify,
-    Silent,
-    backend,
-    describe,
-    find,
-    judge_length,
-    kept_weights,
-    load_kept,
-    memory_plan,
-    needs,
-)
+from flyweight.build import backend, judge_length, kept_weights, load_kept, memory_plan, needs
 from flyweight.config import Settings
+from flyweight.describe import Described, Notify, Silent, describe, find
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import machine

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyweight.build import ASSETS, describe
+from flyweight.describe import ASSETS, describe
 from flyweight.plan.roofline import (
     Limits,
     Matrix,

@@ -26,8 +26,8 @@ from flyweight.bench.serving.datasets import (
 )
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import Ids, Texts, Vocabulary
-from flyweight.build import find, open_tokenizer
 from flyweight.config import Settings
+from flyweight.describe import find, open_tokenizer
 from flyweight.errors import ConfigError
 from flyweight.text.tokenizer import Tokenizer
 

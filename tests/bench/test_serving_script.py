@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 from test_suite import script
 
-from flyweight.build import find
 from flyweight.config import Settings
+from flyweight.describe import find
 
 # takes llama-server's words and is our own server
 STAND_IN = """#!{python}

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from flyweight.build import describe
+from flyweight.describe import describe
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 

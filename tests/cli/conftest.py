@@ -24,7 +24,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command has a process of its own; what this one holds after a thousand tests would count
     in every memory plan.
     """
-    monkeypatch.setattr("flyweight.build.resident", lambda: 64 << 20)
+    for room in ("build", "describe"):
+        monkeypatch.setattr(f"flyweight.{room}.resident", lambda: 64 << 20)
 
 
 @pytest.fixture(scope="session")

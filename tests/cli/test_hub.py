@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from filewriters import encode, write_gguf
-from flyweight.build import ASSETS
+from flyweight.describe import ASSETS
 from hub_server import Repo, digest
 from tiny_model import tiny_folder, tiny_tensors
 from torchwriter import torch_bytes

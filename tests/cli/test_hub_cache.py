@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flyweight.build import ASSETS
+from flyweight.describe import ASSETS
 from hub_server import Repo, digest
 
 STORIES = (ASSETS / "stories.gguf").read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.build import open_tokenizer
+from flyweight.describe import open_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "data" / "text" / "golden"
 

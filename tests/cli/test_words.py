@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.build import ASSETS
 from flyweight.cli.main import main
 from flyweight.cli.session import Session
 from flyweight.cli.show import plain_console
+from flyweight.describe import ASSETS
 
 GREEDY = ("--temperature", "0", "-n", "2")
 

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.build import ASSETS, Described, describe
+from flyweight.describe import ASSETS, Described, describe
 
 STORIES, DRAFT = ASSETS / "stories.gguf", ASSETS / "stories-draft.gguf"
 SEEDS = range(5)

@@ -138,7 +138,7 @@ def refused(before: Callable[[], None] | None = None, **engine: object) -> str:
     return ended.stderr
 
 
-@pytest.mark.parametrize("room", [48, 90])  # a process takes 41 MiB before it looks
+@pytest.mark.parametrize("room", [40, 90])  # a process takes 39 MiB before it looks
 def test_a_start_in_too_little_memory_is_refused(room: int) -> None:
     """The system ends no process for it; the refusal says how much is needed."""
     with MemoryGroup(room << 20) as group:

@@ -9,7 +9,7 @@ from flyweight.types import DRY_BREAKERS, SamplingParams
 
 @pytest.fixture(scope="module")
 def lexicon() -> Lexicon:
-    from flyweight.build import ASSETS, describe
+    from flyweight.describe import ASSETS, describe
 
     found = describe(ASSETS / "stories.gguf")
     return Lexicon(found.tokenizer, found.spec.vocab)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyweight.asking import Asking, Facts
-from flyweight.build import describe
+from flyweight.describe import describe
 from flyweight.errors import RequestError
 from flyweight.prompts import Lane
 from flyweight.sampling.thought import forced

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from filewriters import write_gguf
-from flyweight.build import describe
+from flyweight.describe import describe
 from flyweight.errors import CheckpointError
 from tiny_model import CONFIG, tiny_folder
 

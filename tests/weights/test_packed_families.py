@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flyweight.build import backend, kept_weights, read_plan, read_spec
+from flyweight.build import backend, kept_weights
 from flyweight.config import Settings
+from flyweight.describe import read_plan, read_spec
 from flyweight.models.registry import family
 from flyweight.ops.cpu.gemm import PackedWeight
 from flyweight.weights.checkpoint import open_checkpoint

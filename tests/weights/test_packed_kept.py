@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flyweight import LLM, SamplingParams
-from flyweight.build import ASSETS, Silent, backend, describe, kept_weights
+from flyweight.build import backend, kept_weights
 from flyweight.config import Settings
+from flyweight.describe import ASSETS, Silent, describe
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Weight
 from flyweight.weights.load import load

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyweight.build import Described
+from flyweight.describe import Described
 from flyweight.weights.formats import FORMATS
 
 

@@ -19,7 +19,7 @@ from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
 from flyweight.bench.rows import OURS, Row, key
 from flyweight.bench.surroundings import Around, Neighbours
 from flyweight.bench.workloads import Workload, needed
-from flyweight.build import Silent, find
+from flyweight.describe import Silent, find
 from flyweight.plan.machine import machine
 
 BUSY = "while True: pass"  # a neighbour that takes a core

@@ -13,8 +13,9 @@ from flyweight import _native
 from flyweight.bench.facts import Facts
 from flyweight.bench.record import recording
 from flyweight.bench.workloads import Workload, needed
-from flyweight.build import Described, Silent, backend, build
+from flyweight.build import backend, build
 from flyweight.config import Settings
+from flyweight.describe import Described, Silent
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import machine
 from flyweight.plan.memory import MemoryPlan

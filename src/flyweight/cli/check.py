@@ -47,8 +47,8 @@ def check(
         revision=revision,
         offline=offline,
     )
-    from flyweight.build import find
     from flyweight.cli.show import loading, plain_console
+    from flyweight.describe import find
     from flyweight.examine import Examination
 
     with loading() as tell:

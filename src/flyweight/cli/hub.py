@@ -35,8 +35,8 @@ def pull(
     Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
     """
     settings = Settings.of(model=name, revision=revision, memory_limit=memory_limit)
-    from flyweight.build import fetch
     from flyweight.cli.show import loading
+    from flyweight.describe import fetch
 
     with loading() as tell:
         path = fetch(parsed(name, revision), settings, tell, newest=True)

@@ -15,7 +15,7 @@ from flyweight.config import Settings
 if TYPE_CHECKING:  # commands import what computes when they run
     from rich.table import Table
 
-    from flyweight.build import Described
+    from flyweight.describe import Described
     from flyweight.plan.memory import MemoryPlan, SlotKinds
     from flyweight.spec import ModelSpec
 
@@ -52,8 +52,9 @@ def inspect(
         revision=revision,
         offline=offline,
     )
-    from flyweight.build import backend, describe, find, memory_plan, needs
+    from flyweight.build import backend, memory_plan, needs
     from flyweight.cli.show import loading, memory_table, plain_console
+    from flyweight.describe import describe, find
     from flyweight.plan.machine import machine
     from flyweight.weights.load import slot_kinds
 

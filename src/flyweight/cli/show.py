@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flyweight.build import Described
+from flyweight.describe import Described
 from flyweight.plan.memory import MemoryPlan, size, summary
 from flyweight.results import RequestOutput
 from flyweight.untrusted import printable

@@ -72,8 +72,8 @@ def tokenize(
     given = read_prompt(None if text == "-" else text, "-" if text == "-" else file)
     if given is None:
         raise RequestError("there is no text; give it as an argument, - for stdin, or -f FILE")
-    from flyweight.build import find, open_tokenizer
     from flyweight.cli.show import loading
+    from flyweight.describe import find, open_tokenizer
 
     with loading() as tell:
         path = find(settings, tell)

@@ -1,47 +1,15 @@
 """Which families there are: `model_type` of a config.json to its spec and weight plan.
 
-Adding a family is one short file beside this one and a line in `FAMILIES`.
+Adding a family is one short file beside this one and a line in `FAMILIES`.  A family's file is
+imported when a model of it is read: importing all of them takes a tenth of a second.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from flyweight.errors import CheckpointError
-from flyweight.models import (
-    cohere,
-    deepseek2,
-    deepseek3,
-    ernie4_5,
-    exaone,
-    exaone4,
-    gemma,
-    gemma2,
-    gemma3,
-    glm4,
-    gpt2,
-    gpt_neox,
-    gpt_oss,
-    granite,
-    llama,
-    llama4,
-    minicpm,
-    mistral,
-    mixtral,
-    olmo2,
-    olmo3,
-    opt,
-    phi3,
-    phi4_multimodal,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-    seed_oss,
-    smollm3,
-    stablelm,
-    starcoder2,
-)
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.untrusted import shown
 from flyweight.weights.refused import explain
@@ -49,51 +17,64 @@ from flyweight.weights.refused import explain
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How to read a config.json of this `model_type`, and which tensors the model takes."""
+    """A file of `flyweight.models` with `plan`, the tensors a model takes, and a function that
+    reads a config.json of this `model_type`.
+    """
 
-    spec: Callable[[Mapping[str, Any]], ModelSpec]
-    plan: Callable[[ModelSpec, Files], WeightPlan]
+    module: str
+    reader: str = "spec"
+
+    def spec(self, config: Mapping[str, Any]) -> ModelSpec:
+        found: ModelSpec = getattr(self._file(), self.reader)(config)
+        return found
+
+    def plan(self, spec: ModelSpec, files: Files) -> WeightPlan:
+        found: WeightPlan = self._file().plan(spec, files)
+        return found
+
+    def _file(self) -> Any:
+        return import_module(f"flyweight.models.{self.module}")
 
 
 FAMILIES = {
-    "cohere": Family(cohere.spec, cohere.plan),
-    "cohere2": Family(cohere.windowed, cohere.plan),
-    "deepseek_v2": Family(deepseek2.spec, deepseek2.plan),
-    "deepseek_v3": Family(deepseek3.spec, deepseek3.plan),
-    "ernie4_5": Family(ernie4_5.spec, ernie4_5.plan),
-    "exaone": Family(exaone.spec, exaone.plan),
-    "exaone4": Family(exaone4.spec, exaone4.plan),
-    "gemma": Family(gemma.spec, gemma.plan),
-    "gemma2": Family(gemma2.spec, gemma2.plan),
-    "gemma3": Family(gemma3.spec, gemma3.plan),
-    "gemma3_text": Family(gemma3.spec, gemma3.plan),
-    "glm": Family(glm4.glm, glm4.plan),
-    "glm4": Family(glm4.glm4, glm4.plan),
-    "gpt2": Family(gpt2.spec, gpt2.plan),
-    "gpt_neox": Family(gpt_neox.spec, gpt_neox.plan),
-    "gpt_oss": Family(gpt_oss.spec, gpt_oss.plan),
-    "granite": Family(granite.spec, granite.plan),
-    "kimi_k2": Family(deepseek3.spec, deepseek3.plan),
-    "llama": Family(llama.spec, llama.plan),
-    "llama4": Family(llama4.spec, llama4.plan),
-    "llama4_text": Family(llama4.spec, llama4.plan),
-    "minicpm": Family(minicpm.spec, minicpm.plan),
-    "mistral": Family(mistral.spec, mistral.plan),
-    "mixtral": Family(mixtral.spec, mixtral.plan),
-    "olmo2": Family(olmo2.spec, olmo2.plan),
-    "olmo3": Family(olmo3.spec, olmo3.plan),
-    "opt": Family(opt.spec, opt.plan),
-    "phi3": Family(phi3.spec, phi3.plan),
-    "phi4_multimodal": Family(phi4_multimodal.spec, phi4_multimodal.plan),
-    "phi4mm": Family(phi4_multimodal.spec, phi4_multimodal.plan),
-    "qwen2": Family(qwen2.spec, qwen2.plan),
-    "qwen2_moe": Family(qwen2_moe.spec, qwen2_moe.plan),
-    "qwen3": Family(qwen3.spec, qwen3.plan),
-    "qwen3_moe": Family(qwen3_moe.spec, qwen3_moe.plan),
-    "seed_oss": Family(seed_oss.spec, seed_oss.plan),
-    "smollm3": Family(smollm3.spec, smollm3.plan),
-    "stablelm": Family(stablelm.spec, stablelm.plan),
-    "starcoder2": Family(starcoder2.spec, starcoder2.plan),
+    "cohere": Family("cohere"),
+    "cohere2": Family("cohere", "windowed"),
+    "deepseek_v2": Family("deepseek2"),
+    "deepseek_v3": Family("deepseek3"),
+    "ernie4_5": Family("ernie4_5"),
+    "exaone": Family("exaone"),
+    "exaone4": Family("exaone4"),
+    "gemma": Family("gemma"),
+    "gemma2": Family("gemma2"),
+    "gemma3": Family("gemma3"),
+    "gemma3_text": Family("gemma3"),
+    "glm": Family("glm4", "glm"),
+    "glm4": Family("glm4", "glm4"),
+    "gpt2": Family("gpt2"),
+    "gpt_neox": Family("gpt_neox"),
+    "gpt_oss": Family("gpt_oss"),
+    "granite": Family("granite"),
+    "kimi_k2": Family("deepseek3"),
+    "llama": Family("llama"),
+    "llama4": Family("llama4"),
+    "llama4_text": Family("llama4"),
+    "minicpm": Family("minicpm"),
+    "mistral": Family("mistral"),
+    "mixtral": Family("mixtral"),
+    "olmo2": Family("olmo2"),
+    "olmo3": Family("olmo3"),
+    "opt": Family("opt"),
+    "phi3": Family("phi3"),
+    "phi4_multimodal": Family("phi4_multimodal"),
+    "phi4mm": Family("phi4_multimodal"),
+    "qwen2": Family("qwen2"),
+    "qwen2_moe": Family("qwen2_moe"),
+    "qwen3": Family("qwen3"),
+    "qwen3_moe": Family("qwen3_moe"),
+    "seed_oss": Family("seed_oss"),
+    "smollm3": Family("smollm3"),
+    "stablelm": Family("stablelm"),
+    "starcoder2": Family("starcoder2"),
 }
 
 

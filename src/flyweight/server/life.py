@@ -20,8 +20,8 @@ from uvicorn.config import create_ssl_context
 
 from flyweight.arguments.wishes import Wishes
 from flyweight.asking import Asking, Facts, generation_options
-from flyweight.build import Described, describe, find
 from flyweight.config import Settings, fault_asked_for
+from flyweight.describe import Described, describe, find
 from flyweight.errors import ConfigError, RequestError
 from flyweight.server import pipe
 from flyweight.server.app import make_app

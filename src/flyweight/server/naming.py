@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from flyweight.build import DEFAULT_MODEL
+from flyweight.describe import DEFAULT_MODEL
 from flyweight.errors import ConfigError
 from flyweight.untrusted import shown
 

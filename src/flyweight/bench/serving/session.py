@@ -28,8 +28,8 @@ from flyweight.bench.serving.load import (
 )
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import UNKNOWN, Ids, Texts, Vocabulary
-from flyweight.build import DEFAULT_MODEL, find, open_tokenizer
 from flyweight.config import Settings
+from flyweight.describe import DEFAULT_MODEL, find, open_tokenizer
 from flyweight.errors import ConfigError, nearest
 from flyweight.text.tokenizer import Tokenizer
 

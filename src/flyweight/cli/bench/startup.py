@@ -36,8 +36,8 @@ def startup(
     from flyweight.bench.facts import size
     from flyweight.bench.peers import Means, Named
     from flyweight.bench.startup import startup as measured
-    from flyweight.build import find
     from flyweight.cli.bench.progress import measuring
+    from flyweight.describe import find
 
     whole("repetitions", repetitions, 1, 1000)
     settings = Settings.of(

@@ -20,7 +20,7 @@ from flyweight.server.running.processes import age
 from flyweight.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.build import Described
+    from flyweight.describe import Described
     from flyweight.plan.memory import MemoryPlan
     from flyweight.server import pipe
     from flyweight.server.front import Front

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from math import prod
 
-from flyweight.build import Described
+from flyweight.describe import Described
 
 MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from flyweight.build import Described, Notify
+from flyweight.describe import Described, Notify
 from flyweight.plan.memory import MemoryPlan, summary
 from flyweight.server import pipe
 

@@ -1,0 +1,165 @@
+"""Finds a model's files and describes them: its spec, the plan of its weights, its tokenizer.
+
+Invariant: reads headers and the vocabulary, no weights.  Imports nothing that computes, as the
+server's front end and the commands that only look at a model start with it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from flyweight.config import Settings, parse_bytes
+from flyweight.errors import CheckpointError, ConfigError
+from flyweight.models.registry import Family, family
+from flyweight.plan.machine import Machine, machine, resident
+from flyweight.spec import Files, ModelSpec, WeightPlan
+from flyweight.text.tokenizer import Tokenizer, load_tokenizer
+from flyweight.weights.checkpoint import Checkpoint, format_of, open_checkpoint
+from flyweight.weights.gguf import read_gguf
+from flyweight.weights.hub.names import HubName, hub_name
+from flyweight.weights.load import slot_kinds
+
+if TYPE_CHECKING:
+    from flyweight.plan.memory import MemoryPlan
+
+ASSETS = Path(__file__).parent / "assets"
+DEFAULT_MODEL = "stories"
+HEADS = {"lm_head.weight", "embed_out.weight"}
+
+
+class Notify(Protocol):
+    """Who is told while a model loads; every method may do nothing."""
+
+    def planned(self, plan: "MemoryPlan", found: "Described") -> None: ...
+    def progress(self, done: int, total: int) -> None: ...
+    def warn(self, message: str) -> None: ...
+    def note(self, message: str) -> None: ...
+    def fetching(self, file: str, done: int, total: int) -> None: ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def planned(self, plan: "MemoryPlan", found: "Described") -> None: ...
+    def progress(self, done: int, total: int) -> None: ...
+    def warn(self, message: str) -> None: ...
+    def note(self, message: str) -> None: ...
+    def fetching(self, file: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model looked at, not loaded: what `flyweight inspect` shows.  `stop_ids` end a sequence
+    unless ignore_eos: all that its files name.  Adapters know the model as `published`.
+    """
+
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    plan: WeightPlan
+    published: WeightPlan
+    tokenizer: Tokenizer
+    stop_ids: frozenset[int]
+
+
+def find(settings: Settings, tell: Notify | None = None) -> Path:
+    """The path of a model: None or "stories" is the one inside the package; what is a file or a
+    folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
+    Raises `ConfigError` where its files are not of the kind asked for.
+    """
+    path = _found(settings, tell or Silent())
+    kind = format_of(path)
+    if settings.load_format not in ("auto", kind):
+        raise ConfigError(
+            f"load_format = {settings.load_format!r}, and {path.name} holds {kind}; leave it (or "
+            f"quantization) out, or give a model whose files are {settings.load_format}"
+        )
+    return path
+
+
+def _found(settings: Settings, tell: Notify) -> Path:
+    model = settings.model
+    if model is None or model == DEFAULT_MODEL:
+        return ASSETS / f"{DEFAULT_MODEL}.gguf"
+    path = os.path.expanduser(model)
+    if os.path.exists(path):
+        return Path(path)
+    name = hub_name(str(model), settings.revision)
+    if name is None:
+        raise CheckpointError(
+            f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
+            "a directory with config.json and *.safetensors or pytorch_model.bin, a name on the "
+            f"Hugging Face Hub (org/name), or {DEFAULT_MODEL!r}"
+        )
+    return fetch(name, settings, tell)
+
+
+def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:
+    """A model of the Hub: from the cache, or its newest files."""
+    from flyweight.weights.hub.find import Search  # its client takes long to import
+    from flyweight.weights.hub.find import find as find_on_hub
+
+    here = machine()
+    room = allowed_bytes(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
+    search = Search(room, settings.offline, newest, family)
+    return find_on_hub(name, search, tell)
+
+
+def describe(path: Path) -> Described:
+    """Opens and checks a model's files and loads its tokenizer; reads no weights."""
+    checkpoint = open_checkpoint(path)
+    with _named(path):
+        kind = family(checkpoint.config)
+        spec = read_spec(checkpoint, kind)
+        plan = read_plan(checkpoint, kind, spec)
+        slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
+        tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+    ends = stop_ids(checkpoint, tokenizer, spec)
+    return Described(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
+
+
+def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:
+    """All that end a sequence; those past the vocabulary can never be drawn."""
+    ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
+    return frozenset(i for i in ends if i < spec.vocab)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model, of a GGUF file that is a vocabulary alone, or in a file of its
+    own.
+    """
+    with _named(path):
+        if path.suffix == ".gguf":
+            return load_tokenizer(read_gguf(path).metadata)
+        return load_tokenizer(path.parent if path.suffix in (".safetensors", ".bin") else path)
+
+
+def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
+    """Where the config does not say whether embedding and head are one matrix, the file does."""
+    config = dict(checkpoint.config)
+    if config.get("tie_word_embeddings") is None:
+        config["tie_word_embeddings"] = not checkpoint.tensors.keys() & HEADS
+    return kind.spec(config)
+
+
+def read_plan(checkpoint: Checkpoint, kind: Family, spec: ModelSpec) -> WeightPlan:
+    return kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
+
+
+def allowed_bytes(settings: Settings, here: Machine, held: int) -> int:
+    """Bytes the process may hold."""
+    return min(parse_bytes(str(settings.memory_limit), here.total), held + here.available)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the model's path before errors that know only a key of its metadata."""
+    try:
+        yield
+    except CheckpointError as error:
+        text = str(error)
+        if str(path) in text:
+            raise
+        raise CheckpointError(f"{path}: {text}") from None
