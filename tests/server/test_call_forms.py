@@ -1,24 +1,35 @@
-"""Calls over HTTP in forms that are not Hermes's, each of a server of its own."""
+"""Calls over HTTP in forms that are not Hermes's, a server for each form."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_tool_calls import TALK, TEMPLATE, TOOLS, asked, joined, named
 
 import chat_model
-from http_server import started
+from http_server import Running, started
+
+FORMS = ("qwen3_coder", "pythonic", "hermes")
 
 
-@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
-def test_demanded_calls_in_other_forms(tmp_path: Path, form: str) -> None:
+@pytest.fixture(scope="module", params=FORMS)
+def parser(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A server whose calls have one form."""
+    path = chat_model.write(tmp_path_factory.mktemp("forms") / "m.gguf", TEMPLATE)
+    words = ("--max-model-len", "512", "--tool-call-parser", request.param)
+    with started(str(path), *words) as running:
+        yield running
+
+
+def test_demanded_calls_in_other_forms(parser: Running) -> None:
     """In tags and in Python's spelling: held to the schema, whole and streamed."""
-    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 3,
             "tool_choice": named("get_weather")}  # fmt: skip
-    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
-        (call,) = asked(running, **body)["message"]["tool_calls"]
-        events = running.post("/v1/chat/completions", {**body, "stream": True}).events
+    (call,) = asked(parser, **body)["message"]["tool_calls"]
+    events = parser.post("/v1/chat/completions", {**body, "stream": True}).events
     arguments = json.loads(call["function"]["arguments"])
     assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
     message, finish = joined(events)
@@ -46,45 +57,36 @@ def test_a_demanded_call_comes_after_bounded_reasoning(tmp_path: Path) -> None:
         assert [c["function"]["name"] for c in choice["message"]["tool_calls"]] == ["get_weather"]
 
 
-def test_half_a_character_in_arguments_is_shown_as_it_is_read(tmp_path: Path) -> None:
+def test_half_a_character_in_arguments_is_shown_as_it_is_read(parser: Running) -> None:
     function = {"name": "get_weather", "arguments": '{"city": "\\ud83d"}'}
     call = {"id": "call_1", "type": "function", "function": function}
     talk = [*TALK, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
-    with started(str(path), "--max-model-len", "512") as running:
-        shown = running.post("/apply-template", {"messages": talk})
-        assert (
-            shown.status == 200 and "get_weather(\N{REPLACEMENT CHARACTER})" in shown.json["prompt"]
-        )
-        ids = running.post("/tokenize", {"messages": talk}).json["tokens"]
-        assert running.post("/tokenize", {"content": shown.json["prompt"]}).json["tokens"] == ids
+    shown = parser.post("/apply-template", {"messages": talk})
+    assert shown.status == 200
+    assert "get_weather(\N{REPLACEMENT CHARACTER})" in shown.json["prompt"]
+    ids = parser.post("/tokenize", {"messages": talk}).json["tokens"]
+    assert parser.post("/tokenize", {"content": shown.json["prompt"]}).json["tokens"] == ids
 
 
-@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
-def test_malformed_schemas_are_refused_with_their_place(tmp_path: Path, form: str) -> None:
-    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
-    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
-        for schema, place in (({"required": [1]}, "/required"), ({"required": 5}, "/required"),
-                              ({"properties": 5}, "/properties")):  # fmt: skip
-            odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
-            body = {"messages": TALK, "tools": [odd], "tool_choice": "required"}
-            got = running.post("/v1/chat/completions", body)
-            assert got.status == 400 and f"at '{place}'" in got.json["error"]["message"], got.body
-            strict = {"type": "function", "function": {"name": "f", "strict": True}}
-            body = {"messages": TALK, "tools": [odd, strict], "max_tokens": 2}
-            assert running.post("/v1/chat/completions", body).status == 200
+def test_malformed_schemas_are_refused_with_their_place(parser: Running) -> None:
+    for schema, place in (({"required": [1]}, "/required"), ({"required": 5}, "/required"),
+                          ({"properties": 5}, "/properties")):  # fmt: skip
+        odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
+        body = {"messages": TALK, "tools": [odd], "tool_choice": "required"}
+        got = parser.post("/v1/chat/completions", body)
+        assert got.status == 400 and f"at '{place}'" in got.json["error"]["message"], got.body
+        strict = {"type": "function", "function": {"name": "f", "strict": True}}
+        body = {"messages": TALK, "tools": [odd, strict], "max_tokens": 2}
+        assert parser.post("/v1/chat/completions", body).status == 200
 
 
-@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic", "hermes"])
-def test_a_schema_that_nothing_satisfies_is_refused_by_its_tool(tmp_path: Path, form: str) -> None:
-    path = chat_model.write(tmp_path / "m.gguf", TEMPLATE)
+def test_a_schema_that_nothing_satisfies_is_refused_by_its_tool(parser: Running) -> None:
     none = {"properties": {"x": {"type": "integer", "const": "a"}}, "required": ["x"]}
     function = {"name": "none", "parameters": none}
     tools = [*TOOLS, {"type": "function", "function": function}]
-    with started(str(path), "--max-model-len", "512", "--tool-call-parser", form) as running:
-        for choice in ("required", named("none")):
-            body = {"messages": TALK, "tools": tools, "tool_choice": choice}
-            got = running.post("/v1/chat/completions", body)
-            message = got.json["error"]["message"]
-            assert got.status == 400, got.body
-            assert message.startswith("tools.2.function.parameters: Unsatisfiable"), message
+    for choice in ("required", named("none")):
+        body = {"messages": TALK, "tools": tools, "tool_choice": choice}
+        got = parser.post("/v1/chat/completions", body)
+        message = got.json["error"]["message"]
+        assert got.status == 400, got.body
+        assert message.startswith("tools.2.function.parameters: Unsatisfiable"), message
