@@ -209,25 +209,6 @@ def test_adapters_at_work_are_named(everything: Running) -> None:
     assert abs(now.value - time.time()) < WAIT
 
 
-def test_who_found_the_queue_full_is_counted_by_what_was_full() -> None:
-    slow = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
-    steps = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
-    queue = {"queue_requests": 1, "queue_tokens": 40}
-    with served({"max_num_seqs": 1}, queue, **steps) as server:
-        with ThreadPoolExecutor(2) as pool:
-            asked = [pool.submit(server.post, "/v1/completions", slow)]
-            server.until(lambda: not server.empty())
-            asked.append(pool.submit(server.post, "/v1/completions", slow))
-            server.until(lambda: len(server.get("/debug/kv").json["sequences"]) == 2)
-            with server.paused():
-                assert server.post("/v1/completions", slow).status == 429
-            page = Page(server)
-        assert {one.result().status for one in asked} == {200}
-    name = "vllm:admission_rejections_total"
-    assert page.value(name, reason="max_num_queued_reqs") == 1
-    assert page.value(name, reason="max_num_queued_tokens") == 0
-
-
 def test_buckets_are_vllms_and_finer_ones() -> None:
     assert TTFT[0] == 0.001 and TTFT[-1] == 2560
     assert [b for b in ITL if b >= 0.01][:4] == [0.01, 0.025, 0.05, 0.075]

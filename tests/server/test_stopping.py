@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from flyweight.cli.main import main
 from flyweight.server.running.processes import Process, begun, family
 from flyweight.server.running.records import Record, running, write
 from http_server import WAIT, Running, served, started
@@ -50,22 +52,35 @@ def draining(server: Running) -> bool:
     return server.get("/ready").status == 503
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_being_answered_is_finished(number: signal.Signals) -> None:
-    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=50) as answer:
+def test_what_is_being_answered_or_waits_is_finished() -> None:
+    words = (*WAITS, "--max-num-seqs", "1")
+    short = {"prompt": "x", "max_tokens": 2, "ignore_eos": True}
+    with (
+        ThreadPoolExecutor(1) as pool,
+        started(*words, **SLOW) as server,
+        stream(server, max_tokens=200) as answer,
+    ):
         members = family(server.process.pid)
         assert len(members) == 2
-        server.process.send_signal(number)
-        eventually(lambda: draining(server))
-        refused = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
-        assert refused.status == 503 and refused.json["error"]["code"] == "draining"
-        assert server.get("/health").status == 200
+        waits = pool.submit(server.post, "/v1/completions", short)
+        eventually(lambda: len(server.get("/debug/kv").json["sequences"]) == 2)
+        with server.paused():
+            server.process.terminate()
+            eventually(lambda: draining(server))
+            refused = server.post("/v1/completions", short)
+            assert refused.status == 503 and refused.json["error"]["code"] == "draining"
+            for reply in (refused, server.get("/ready")):
+                assert 1 <= int(reply.headers["retry-after"]) <= 60
+            assert server.get("/health").status == 200
         assert answer.read().endswith(b"data: [DONE]\n\n")
+        assert waits.result().json["choices"][0]["finish_reason"] == "length"
         assert server.process.wait(WAIT) == 0
         assert not any(one.alive for one in members)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
+)
 def test_a_signal_to_the_whole_group_drains_too(number: signal.Signals) -> None:
     """As Ctrl-C, `timeout` and systemd send it: to the engine and who tries grammars as well."""
     limits = {"drain_seconds": 100}
@@ -99,12 +114,6 @@ def test_an_answer_that_is_being_read_is_sent() -> None:
         assert server.process.wait(WAIT) == 0
 
 
-def test_what_nobody_reads_is_waited_for_no_longer_than_anything() -> None:
-    with started("--drain-seconds", "0.5", **SLOW) as server, stream(server, echo=True):
-        server.process.terminate()
-        assert server.process.wait(WAIT) == 0
-
-
 def test_a_second_signal_does_not_wait() -> None:
     with started(*WAITS, **SLOW) as server, stream(server) as answer:
         members = family(server.process.pid)
@@ -117,7 +126,12 @@ def test_a_second_signal_does_not_wait() -> None:
 
 
 def test_draining_has_an_end() -> None:
-    with started("--shutdown-timeout", "0.2", **SLOW) as server, stream(server) as answer:
+    """For who reads and for who does not."""
+    with (
+        started("--shutdown-timeout", "0.2", **SLOW) as server,
+        stream(server, echo=True),
+        stream(server) as answer,
+    ):
         server.process.terminate()
         assert server.process.wait(WAIT) == 0
         assert b"[DONE]" not in rest(answer)
@@ -161,13 +175,6 @@ def caught(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def test_a_server_that_is_killed_leaves_no_process() -> None:
-    with started() as server:
-        members = family(server.process.pid)
-        server.process.kill()
-        eventually(lambda: not any(one.alive for one in members))
-
-
 # --- flyweight stop, and servers without a terminal ---
 
 
@@ -178,15 +185,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def flyweight(*words: object) -> SimpleNamespace:
-    done = subprocess.run(
-        [sys.executable, "-m", "flyweight.cli.main", *map(str, words)],
-        capture_output=True, text=True, timeout=WAIT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+@pytest.fixture
+def flyweight(capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command line, in this process."""
+
+    def call(*words: object) -> SimpleNamespace:
+        code = main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return SimpleNamespace(code=code, out=shown.out, err=shown.err)
+
+    return call
 
 
-def test_detached_and_stopped(cache: Path) -> None:
+def test_detached_and_stopped(cache: Path, flyweight: Command) -> None:
     got = flyweight("serve", "--port", "0", "--detach")
     assert got.code == 0, got.err
     (record,) = running()
@@ -205,37 +216,33 @@ def test_detached_and_stopped(cache: Path) -> None:
     assert got.code == 2 and "no server of ours is running" in got.err
 
 
-def test_a_detached_start_that_fails_says_why(cache: Path) -> None:
+def test_a_detached_start_that_fails_says_why(cache: Path, flyweight: Command) -> None:
     got = flyweight("serve", "--detach", "--port", "0", "--memory-limit", "1MiB")
     assert got.code == 2
     assert "error: memory_limit" in got.err and "nearest settings" in got.err
     assert got.out == "" and running() == []
 
 
-def test_one_of_several_is_named(cache: Path) -> None:
-    with started() as one, started() as other:
+def test_one_of_several_is_named_and_answers_are_waited_for_unless_not(
+    cache: Path, flyweight: Command
+) -> None:
+    with started(*WAITS, **SLOW) as one, started(*WAITS, **SLOW) as other:
         got = flyweight("stop")
         assert got.code == 2 and "2 servers run" in got.err
         assert str(one.port) in got.err and str(other.port) in got.err
-        assert flyweight("stop", "--port", one.port).code == 0
+        with stream(one) as answer:
+            assert flyweight("stop", "--now", "--port", one.port).code == 0
+            assert b"[DONE]" not in rest(answer)
         assert one.process.wait(WAIT) == 0 and other.process.poll() is None
         got = flyweight("stop", "--port", one.port)
         assert got.code == 2 and f"ours: {other.port}" in got.err
-        assert flyweight("stop", "--all").code == 0
+        with stream(other, max_tokens=40) as answer:
+            assert flyweight("stop", "--all").code == 0
+            assert answer.read().endswith(b"data: [DONE]\n\n")
         assert other.process.wait(WAIT) == 0
 
 
-def test_stop_waits_for_answers_unless_told_not_to(cache: Path) -> None:
-    with started(*WAITS, **SLOW) as server, stream(server) as answer:
-        got = flyweight("stop", "--now")
-        assert got.code == 0
-        assert b"[DONE]" not in rest(answer)
-    with started(*WAITS, **SLOW) as server, stream(server, max_tokens=40) as answer:
-        assert flyweight("stop").code == 0
-        assert answer.read().endswith(b"data: [DONE]\n\n")
-
-
-def test_stale_records_are_not_believed(cache: Path) -> None:
+def test_stale_records_are_not_believed(cache: Path, flyweight: Command) -> None:
     """An id that was given again is somebody else's: nothing is sent to it."""
     own = os.getpid()
     began = begun(own)
