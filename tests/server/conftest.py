@@ -1,11 +1,27 @@
-"""One server for the tests that only ask."""
+"""One server for the tests that only ask, and one process for the starts that are refused."""
 
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import chat_model
 from http_server import Running, started
+
+# Runs one command line after the other: what all processes wrote to stderr, and the exit code.
+COMMANDS = """
+import json, os, sys, tempfile
+from flyweight.cli.main import main
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        code = main(json.loads(line))
+        sys.stderr.flush()
+        said.seek(0)
+        print(json.dumps([code, said.read().decode()]), flush=True)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +44,29 @@ def calm() -> Iterator[Running]:
     """One that nobody attacks: what /health takes on this machine at this moment."""
     with started() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported what a command needs, and waits for command lines."""
+    words, pipe = [sys.executable, "-c", COMMANDS], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def refusal(commands: subprocess.Popen[str]) -> Callable[..., str]:
+    """`refusal("--port", "0", ...)`: what `flyweight serve` says that is refused."""
+
+    def call(*words: str) -> str:
+        assert commands.stdin is not None and commands.stdout is not None
+        print(json.dumps(["serve", *words]), file=commands.stdin, flush=True)
+        code, said = json.loads(commands.stdout.readline())
+        assert code == 2, said
+        lines = said.splitlines()
+        assert lines and all(line.startswith("error: ") for line in lines), said
+        return str(said)
+
+    return call

@@ -2,14 +2,13 @@
 later is the server's failure, not the client's.
 """
 
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import chat_model
-from http_server import SERVE, WAIT, started
+from http_server import Running, started
 
 CHAT = "/v1/chat/completions"
 BROKEN = {
@@ -30,29 +29,34 @@ LATE = (
 
 
 @pytest.mark.parametrize("template", BROKEN)
-def test_a_broken_template_is_refused_at_the_start(template: str, tmp_path: Path) -> None:
+def test_a_broken_template_is_refused_at_the_start(
+    refusal: Callable[..., str], template: str, tmp_path: Path
+) -> None:
     path = tmp_path / "broken.jinja"
     path.write_text(template)
-    words = [sys.executable, *SERVE, "--port", "0", "--chat-template", str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT)
-    last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 2 and last.startswith("error: --chat-template"), done.stderr
-    assert BROKEN[template] in last and "Traceback" not in done.stderr
+    last = refusal("--port", "0", "--chat-template", str(path)).splitlines()[-1]
+    assert last.startswith("error: --chat-template") and BROKEN[template] in last
 
 
-def test_what_fails_later_is_the_servers_failure(tmp_path: Path) -> None:
-    path = tmp_path / "late.jinja"
-    path.write_text(LATE)
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A template that fails on some conversations, and reads calls."""
+    path = tmp_path_factory.mktemp("own") / "late.jinja"
+    path.write_text(LATE + CALLS)
     with started("--chat-template", str(path)) as running:
-        user = {"role": "user", "content": "Hi"}
-        assert running.post(CHAT, {"messages": [user], "max_tokens": 1}).status == 200
-        got = running.post(CHAT, {"messages": [user] * 3, "max_tokens": 1})
-        error = got.json["error"]
-        assert got.status == 500 and "--chat-template" in error["message"], error
-        assert error["type"] == "server_error"
-        running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
-        refused = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
-        assert refused.status == 400 and refused.json["error"]["param"] == "messages"
+        yield running
+
+
+def test_what_fails_later_is_the_servers_failure(own: Running) -> None:
+    user = {"role": "user", "content": "Hi"}
+    assert own.post(CHAT, {"messages": [user], "max_tokens": 1}).status == 200
+    got = own.post(CHAT, {"messages": [user] * 3, "max_tokens": 1})
+    error = got.json["error"]
+    assert got.status == 500 and "--chat-template" in error["message"], error
+    assert error["type"] == "server_error"
+    own.until(lambda: any("failed=UndefinedError line=2" in said for said in own.said))
+    refused = own.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
+    assert refused.status == 400 and refused.json["error"]["param"] == "messages"
 
 
 def test_what_the_models_own_fails_on_is_named_by_its_kind(tmp_path: Path) -> None:
@@ -67,10 +71,8 @@ def test_what_the_models_own_fails_on_is_named_by_its_kind(tmp_path: Path) -> No
         assert got.json["error"]["message"] == "messages: the model's chat template fails: no"
 
 
-def test_calls_that_are_none_are_the_clients_mistake(tmp_path: Path) -> None:
+def test_calls_that_are_none_are_the_clients_mistake(own: Running) -> None:
     """No template is given them, so none fails on them."""
-    path = tmp_path / "calls.jinja"
-    path.write_text(CALLS)
     place = "messages.1.tool_calls.0"
     wrong = {
         f"{place}.function": [{"function": 5}, {"function": [1]}],
@@ -81,13 +83,12 @@ def test_calls_that_are_none_are_the_clients_mistake(tmp_path: Path) -> None:
             {"function": {"name": "f", "arguments": given}} for given in (5, True, [1])
         ],
     }  # fmt: skip
-    with started("--chat-template", str(path)) as running:
-        for param, calls in wrong.items():
-            for call in calls:
-                said = {"role": "assistant", "content": "x", "tool_calls": [call]}
-                talk = [{"role": "user", "content": "Hi"}, said]
-                got = running.post(CHAT, {"messages": talk, "max_tokens": 1})
-                assert got.status == 400 and got.json["error"]["param"] == param, (call, got.body)
-        for arguments in ({}, {"arguments": None}, {"arguments": "{bad"}, {"arguments": {"a": 1}}):
-            said["tool_calls"] = [{"function": {"name": "f", **arguments}}]
-            assert running.post("/apply-template", {"messages": [said]}).status == 200
+    user = {"role": "user", "content": "Hi"}
+    for param, calls in wrong.items():
+        for call in calls:
+            said = {"role": "assistant", "content": "x", "tool_calls": [call]}
+            got = own.post(CHAT, {"messages": [user, said], "max_tokens": 1})
+            assert got.status == 400 and got.json["error"]["param"] == param, (call, got.body)
+    for arguments in ({}, {"arguments": None}, {"arguments": "{bad"}, {"arguments": {"a": 1}}):
+        said["tool_calls"] = [{"function": {"name": "f", **arguments}}]
+        assert own.post("/apply-template", {"messages": [user, said]}).status == 200

@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,6 @@ def count(server: Running, name: str, **headers: str) -> int:
     return feature(server, name, **headers)["counter"]["value"]
 
 
-def refusal(*words: str, module: str = "flyweight.cli.main serve", **variables: str) -> str:
-    """What a start that comes to nothing says."""
-    done = subprocess.run(
-        [sys.executable, "-m", *module.split(), *words],
-        capture_output=True, text=True, timeout=WAIT, env={**os.environ, **variables},
-    )  # fmt: skip
-    assert done.returncode == 2, done
-    lines = done.stderr.splitlines()
-    assert lines and all(line.startswith("error: ") for line in lines), done.stderr
-    return done.stderr
-
-
 @pytest.fixture(scope="module")
 def asked() -> Iterator[Running]:
     """One that was asked for much."""
@@ -55,7 +42,8 @@ def asked() -> Iterator[Running]:
         "--max_num_batched_tokens", "64", "--max-num-seqs", "16", "--served-model-name", "a", "b",
         "--kv-cache-memory-bytes", "8MiB", "--gpu-memory-utilization", "0.5",
         "--speculative_config", speculation, "--max-prompts", "3", "--max-logprobs", "2",
-        "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
+        "--tool-call-parser", "hermes", "--enable-auto-tool-choice", "--seed", "7", "--port", "0",
+        command=["-m", "flyweight", "serve"],
     ) as running:  # fmt: skip
         yield running
 
@@ -141,11 +129,22 @@ def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) 
     assert count(asked, "speculation", **KEY) > 0
 
 
-def test_counters_outlive_a_process_of_the_engine() -> None:
+def test_counters_tell_what_has_no_effect_and_outlive_a_process_of_the_engine() -> None:
+    """A hundred short prompts share no block: there is a line in the log and in the ledger."""
     with started() as server:
+        body = {"prompt": "Hi", "n": 100, "max_tokens": 1, "temperature": 1}
+        assert server.post("/v1/completions", body).status == 200
+        assert feature(server, "prefix caching")["warning"]
+        (warning,) = effective(server)["warnings"]
+        assert warning.startswith("prefix caching: no effect in 100 sequences")
+        server.until(lambda: any("no_effect" in line for line in server.said))
+        (line,) = [line for line in server.said if "no_effect" in line]
+        assert "prefix caching is on and has had no effect" in line
+        body = {"prompt": LONG, "max_tokens": 8}
         for _ in range(2):
-            assert server.post("/v1/completions", {"prompt": LONG, "max_tokens": 8}).status == 200
+            assert server.post("/v1/completions", body).status == 200
         before = effective(server)
+        assert before["warnings"] == []
         found = count(server, "prefix caching")
         os.kill(server.worker, signal.SIGKILL)
         server.until(lambda: server.get("/health").status == 503)
@@ -154,26 +153,6 @@ def test_counters_outlive_a_process_of_the_engine() -> None:
         assert server.post("/v1/completions", {"prompt": "One", "max_tokens": 1}).status == 200
         assert count(server, "prefix caching") == found
         assert effective(server)["requests"]["begun"] == before["requests"]["begun"] + 1
-
-
-def test_what_is_on_and_does_nothing_is_told() -> None:
-    """A hundred short prompts share no block: there is a line in the log and in the ledger."""
-    with started() as server:
-        body = {"prompt": "Hi", "n": 100, "max_tokens": 1, "temperature": 1}
-        assert server.post("/v1/completions", body).status == 200
-        assert feature(server, "prefix caching")["warning"]
-        (warning,) = effective(server)["warnings"]
-        assert warning.startswith("prefix caching: no effect in 100 sequences")
-        until = time.monotonic() + WAIT
-        while not any("no_effect" in line for line in server.said):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        (line,) = [line for line in server.said if "no_effect" in line]
-        assert "prefix caching is on and has had no effect" in line
-        body = {"prompt": LONG, "max_tokens": 1}
-        for _ in range(2):
-            server.post("/v1/completions", body)
-        assert effective(server)["warnings"] == []
 
 
 def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
@@ -196,15 +175,16 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
         assert server.post("/apply-template", talk).json["prompt"] == "<hello>"
 
 
-def test_an_adapter_may_not_have_the_models_name(tmp_path: Path) -> None:
+def test_an_adapter_may_not_have_the_models_name(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
     """It would be listed, and the base model would answer in its place."""
     model, adapter = str(tiny_folder(tmp_path / "model")), str(tiny_adapter(tmp_path / "poet"))
     for words in (("model",), ("tiny", "--served-model-name", "also", "tiny"), (model,)):
         name, *more = words
         given = "--enable-lora", "--lora-modules", f"{name}={adapter}", *more
-        refused = pytest.raises(AssertionError, match="is the model's own name; allowed: another")
-        with refused, started(model, *given):
-            pass
+        said = refusal(model, "--port", "0", *given)
+        assert "is the model's own name; allowed: another" in said
 
 
 def test_names_with_a_tag_and_parents_as_they_were_given(tmp_path: Path) -> None:
@@ -230,23 +210,25 @@ def test_names_with_a_tag_and_parents_as_they_were_given(tmp_path: Path) -> None
         assert server.post("/api/show", {"model": "tiny:other"}).status == 404
 
 
-@pytest.mark.parametrize("module", ["flyweight serve", "flyweight.entrypoints.openai.api_server"])
-def test_the_names_of_modules(module: str) -> None:
+def test_the_names_of_modules(refusal: Callable[..., str]) -> None:
+    """Of vLLM's; that of ours is what `asked` was started by."""
     draft = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
-    said = refusal(
+    words = [
         "--host", "0.0.0.0", "--port", "8000", "--model", "facebook/opt-6.7b", "--seed", "42",
         "-tp", "1", "--gpu_memory_utilization", "0.8", "--speculative_config", draft,
-        module=module,
-    )  # fmt: skip
-    assert "is not built yet" in said and "--api-key" in said
-    with started(
-        "--model", "stories", "--seed", "42", "-tp", "1", command=["-m", *module.split()]
-    ) as server:
+    ]  # fmt: skip
+    module = ["-m", "flyweight.entrypoints.openai.api_server"]
+    done = subprocess.run(
+        [sys.executable, *module, *words], capture_output=True, text=True, timeout=WAIT
+    )
+    assert done.returncode == 2 and done.stderr == refusal(*words)
+    assert "is not built yet" in done.stderr and "--api-key" in done.stderr
+    with started("--model", "stories", "--seed", "42", "-tp", "1", command=module) as server:
         body = {"prompt": "One day", "max_tokens": 4, "temperature": 1}
         assert server.post("/v1/completions", body).json["choices"][0]["text"]
 
 
-def test_a_busy_port_names_its_holder(server: Running) -> None:
+def test_a_busy_port_names_its_holder(refusal: Callable[..., str], server: Running) -> None:
     said = refusal("--port", str(server.port))
     assert f"in use by process {server.process.pid} (" in said
     assert f"flyweight stop --port {server.port}" in said
@@ -256,19 +238,14 @@ def test_a_busy_port_names_its_holder(server: Running) -> None:
         assert f"in use by process {os.getpid()} (" in said and "flyweight stop" not in said
 
 
-def test_files_of_another_kind_and_too_little_for_one_sequence_are_refused() -> None:
+def test_files_of_another_kind_are_refused(refusal: Callable[..., str]) -> None:
     said = refusal("--port", "0", "--load-format", "safetensors")
     assert "load_format = 'safetensors', and stories.gguf holds gguf" in said
 
 
-def test_kv_memory_too_small_for_one_sequence_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "flyweight.cli.main", "serve", "--port", "0",
-         "--kv-cache-memory-bytes", "1000", "--max-model-len", "512"],
-        capture_output=True, text=True, timeout=WAIT,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "kv_cache_memory_bytes = 1000" in done.stderr and "nearest valid: " in done.stderr
+def test_kv_memory_too_small_for_one_sequence_is_refused(refusal: Callable[..., str]) -> None:
+    said = refusal("--port", "0", "--kv-cache-memory-bytes", "1000", "--max-model-len", "512")
+    assert "kv_cache_memory_bytes = 1000" in said and "nearest valid: " in said
 
 
 def test_a_banner_for_scripts() -> None:
