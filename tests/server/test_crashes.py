@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
@@ -35,7 +35,7 @@ def alone(server: Running) -> list[Any]:
     return [server.post("/v1/completions", body).json["choices"] for body in bodies()]
 
 
-@pytest.mark.parametrize("step", [0, 7])
+@pytest.mark.parametrize("step", [pytest.param(0, marks=pytest.mark.long), 7])
 def test_a_step_that_raises_ends_its_request_alone(server: Running, step: int) -> None:
     expected = alone(server)
     fault = f"raise:step={step},request=2"
@@ -63,9 +63,16 @@ def test_a_step_that_names_nobody_ends_who_fails_alone(server: Running) -> None:
         assert faulty.empty()
 
 
-def test_a_fault_is_not_honoured_outside_tests() -> None:
-    with served(FLYWEIGHT_FAULT="raise:step=0,request=0", FLYWEIGHT_TESTING="") as server:
-        assert server.post("/v1/completions", bodies()[0]).status == 200
+@pytest.fixture(scope="module")
+def own() -> Iterator[Running]:
+    """One whose processes may be killed.  No step fails: it is not under test."""
+    fault = "raise:step=0,request=0"
+    with served(FLYWEIGHT_FAULT=fault, FLYWEIGHT_TESTING="") as running:
+        yield running
+
+
+def test_a_fault_is_not_honoured_outside_tests(own: Running) -> None:
+    assert own.post("/v1/completions", bodies()[0]).status == 200
 
 
 def back(server: Running) -> None:
@@ -80,6 +87,7 @@ def ended(server: Running, body: dict[str, Any]) -> list[Any]:
     return server.post("/v1/completions", body).events
 
 
+@pytest.mark.long  # as where it is killed
 def test_an_engine_that_dies_ends_its_requests_and_is_started_again() -> None:
     with served(FLYWEIGHT_TESTING="1", FLYWEIGHT_FAULT="die:step=3") as server:
         first = server.worker
@@ -89,13 +97,14 @@ def test_an_engine_that_dies_ends_its_requests_and_is_started_again() -> None:
         assert server.worker != first
 
 
-def test_an_engine_that_is_killed_is_started_again(server: Running) -> None:
+def test_an_engine_that_is_killed_is_started_again(server: Running, own: Running) -> None:
     expected = alone(server)[0]
-    with served() as own, ThreadPoolExecutor(4) as pool:
+    first = own.worker
+    with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(ended, own, LONG) for _ in range(3)]
         plain = pool.submit(own.post, "/v1/completions", {**LONG, "stream": False})
         own.until(lambda: len(own.get("/debug/kv").json["sequences"]) == 4)
-        os.kill(own.worker, signal.SIGKILL)
+        os.kill(first, signal.SIGKILL)
         assert [stream.result()[-1]["error"]["code"] for stream in streams] == ["engine_down"] * 3
         assert plain.result().status == 503 and plain.result().headers["retry-after"]
         own.until(lambda: own.get("/health").status == 200)
@@ -104,6 +113,7 @@ def test_an_engine_that_is_killed_is_started_again(server: Running) -> None:
         assert gauges == ["0.0"] * 2, "what the process that is gone said last"
         back(own)
         assert own.post("/v1/completions", bodies()[0]).json["choices"] == expected
+        assert own.worker != first
 
 
 SCHEMA = {f"p{i}": {"type": "string", "format": "date-time"} for i in range(60)}  # for a while
@@ -127,21 +137,21 @@ def words_of(pid: int) -> bytes:
         return b""
 
 
-def test_a_process_that_tries_grammars_and_is_killed_is_replaced() -> None:
+def test_a_process_that_tries_grammars_and_is_killed_is_replaced(own: Running) -> None:
     """Idle or asked: the next question, and the one that was asked, are answered."""
-    with served() as server, ThreadPoolExecutor(1) as pool:
-        assert server.post("/v1/completions", bound(0)).status == 200
-        (first,) = judges(server)
+    with ThreadPoolExecutor(1) as pool:
+        assert own.post("/v1/completions", bound(0)).status == 200
+        (first,) = judges(own)
         os.kill(first, signal.SIGKILL)
-        assert server.post("/v1/completions", bound(1)).status == 200
-        (second,) = judges(server)
+        assert own.post("/v1/completions", bound(1)).status == 200
+        (second,) = judges(own)
         assert second != first
         os.kill(second, signal.SIGSTOP)
-        asked = pool.submit(server.post, "/v1/completions", bound(2))
+        asked = pool.submit(own.post, "/v1/completions", bound(2))
         time.sleep(0.2)  # it may be asked by now, or not: either will do
         os.kill(second, signal.SIGKILL)
         assert asked.result().status == 200
-        assert server.get("/health").status == 200
+        assert own.get("/health").status == 200
 
 
 def gone(pid: int) -> bool:
@@ -151,20 +161,26 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Running]:
+    with served(server={"stuck_seconds": 0.5}) as running:
+        yield running
+
+
 @pytest.mark.parametrize("busy", [True, False])
-def test_health_is_not_good_while_the_engine_stands_still(busy: bool) -> None:
-    with served(server={"stuck_seconds": 0.5}) as server:
-        pid = server.worker
-        os.kill(pid, signal.SIGSTOP)
-        reader = None
-        if busy:
-            reader = threading.Thread(target=ended, args=(server, LONG))
-            reader.start()
-        server.until(lambda: server.get("/health").status == 503)
-        server.until(lambda: gone(pid))
-        if reader is not None:
-            reader.join()
-        back(server)
+def test_health_is_not_good_while_the_engine_stands_still(impatient: Running, busy: bool) -> None:
+    impatient.until(lambda: impatient.get("/health").status == 200)
+    pid = impatient.worker
+    os.kill(pid, signal.SIGSTOP)
+    reader = None
+    if busy:
+        reader = threading.Thread(target=ended, args=(impatient, LONG))
+        reader.start()
+    impatient.until(lambda: impatient.get("/health").status == 503)
+    impatient.until(lambda: gone(pid))
+    if reader is not None:
+        reader.join()
+    back(impatient)
 
 
 def left(server: Running, stream: bool, reset: bool, wait: Callable[[], bool]) -> None:
@@ -186,40 +202,47 @@ def test_who_leaves_frees_his_blocks(server: Running, stream: bool, reset: bool)
     server.until(server.empty)
 
 
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Running]:
+    """One token a step, which takes its time."""
+    slow = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=10"}
+    with served({"max_num_batched_tokens": 1, "max_num_seqs": 1}, **slow) as running:
+        yield running
+
+
+def computed(server: Running) -> set[int]:
+    """Sequences of the last steps."""
+    steps = server.get("/debug/steps").json["steps"]
+    return {chunk[0] for step in steps for chunk in step["chunks"]}
+
+
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_the_queue_is_never_computed(stream: bool) -> None:
-    with served({"max_num_seqs": 1}) as server:
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(ended, server, {**LONG, "stream": True})
-            server.until(lambda: not server.empty())
-            left(server, stream, True, lambda: sequences(server) == 2)
-            server.until(lambda: sequences(server) < 2)
-            assert first.result()[-1]["choices"][0]["finish_reason"] == "length"
-        steps = server.get("/debug/steps").json["steps"]
-        assert len({chunk[0] for step in steps for chunk in step["chunks"]}) == 1
-        assert server.empty()
+def test_who_leaves_the_queue_is_never_computed(narrow: Running, stream: bool) -> None:
+    before = computed(narrow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ended, narrow, {**LONG, "max_tokens": 150})
+        narrow.until(lambda: not narrow.empty())
+        left(narrow, stream, True, lambda: sequences(narrow) == 2)
+        narrow.until(lambda: sequences(narrow) < 2)
+        assert first.result()[-1]["choices"][0]["finish_reason"] == "length"
+    assert len(computed(narrow) - before) == 1
+    assert narrow.empty()
 
 
 def sequences(server: Running) -> int:
     return len(server.get("/debug/kv").json["sequences"])
 
 
-def test_who_leaves_at_the_prompt_frees_his_blocks() -> None:
-    """A prompt that takes hundreds of steps, left after a moment, until that falls within them."""
-    with served({"max_num_batched_tokens": 1, "max_num_seqs": 1}) as server:
-        prompt = "One day a cat sat on the mat and looked at the dog. " * 25
-        raw = dumps({"prompt": prompt, "max_tokens": 1})
-        got = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
-        tokens = got.json["usage"]["prompt_tokens"]
-        for moment in range(200):
-            server.post("/reset_prefix_cache", {})
-            line = server.connection()
-            line.request("POST", "/v1/completions", raw)
-            time.sleep(moment / 1000)
-            line.close()
-            server.until(server.empty)
-            chunks = server.get("/debug/steps").json["steps"][-1]["chunks"]
-            (_, _, start, count) = chunks[0]
-            if moment and start + count < tokens:
-                return
-        raise AssertionError("every one was answered")
+def test_who_leaves_at_the_prompt_frees_his_blocks(narrow: Running) -> None:
+    """A prompt that takes hundreds of steps, left at one of the first."""
+    prompt = "One day a cat sat on the mat and looked at the dog. " * 25
+    tokens = len(narrow.post("/tokenize", {"prompt": prompt}).json["tokens"])
+    raw = dumps({"prompt": prompt, "max_tokens": 1})
+    line = narrow.connection()
+    line.request("POST", "/v1/completions", raw)
+    narrow.until(lambda: not narrow.empty())
+    line.close()
+    narrow.until(narrow.empty)
+    chunks = narrow.get("/debug/steps").json["steps"][-1]["chunks"]
+    (_, _, start, count) = chunks[0]
+    assert 0 < start + count < tokens, "it was answered"

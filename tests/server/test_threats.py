@@ -8,6 +8,7 @@ import hmac
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,20 @@ SERVERS = {
 }
 
 
+@cache
+def source() -> list[tuple[str, ast.AST]]:
+    """Every node of every module that the tests here look at, with its file."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.ClassDef)
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, kinds)
+    ]
+
+
 def nodes(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, kind):
-                yield path.relative_to(ROOT).as_posix(), node
+    return ((path, node) for path, node in source() if isinstance(node, kind))
 
 
 def imported() -> set[tuple[str, str]]:
