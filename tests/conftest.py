@@ -18,6 +18,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor does one leave packed weights in somebody's home; those of ours that keep some say where.
 os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
+# OpenBLAS' threads spin while they wait for work: with several workers that is half of the
+# processor time of tests that multiply in NumPy.  Read when NumPy is imported, so set before.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Machines that run tests are busy, so none fails for the time it takes.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.register_profile("at length", deadline=None, max_examples=300)

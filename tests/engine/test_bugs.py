@@ -18,7 +18,7 @@ from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish
 from flyweight.wire import Batch
 
-ENOUGH = 500  # workloads; a quarter of what the fuzz runs
+ENOUGH = 500  # workloads; a third of what the fuzz runs
 
 
 def caught(parts: Parts | None = None) -> bool:

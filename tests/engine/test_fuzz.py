@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from workload import Harness, workload
 
-WORKLOADS = 2000
-LONG = 25  # times as many with --long
+WORKLOADS = 1600
+LONG = 32  # times as many with --long
 PARTS = 4
 OFTEN = (
     "preemption",

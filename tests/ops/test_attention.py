@@ -71,11 +71,12 @@ def truth(
 ) -> NDArray[np.float64]:
     """One sequence: q [n,Hq,Dk], k [c,Hk,Dk], v [c,Hk,Dv] -> [n,Hq*Dv] in float64."""
     share = q.shape[1] // k.shape[1]
-    kk, vv = (np.repeat(rounded(x, dtype), share, axis=1) for x in (k, v))
-    scores = np.einsum("nhd,chd->nhc", q.astype(np.float64), kk) * scale
-    hidden = np.arange(k.shape[0])[None, None, :] > positions[:, None, None]
+    kk, vv = (np.repeat(rounded(x, dtype).swapaxes(0, 1), share, axis=0) for x in (k, v))
+    scores = q.astype(np.float64).swapaxes(0, 1) @ kk.swapaxes(1, 2) * scale  # [Hq,n,c]
+    hidden = np.arange(k.shape[0])[None, None, :] > positions[None, :, None]
     p = np.exp(np.where(hidden, -np.inf, scores - scores.max(axis=2, keepdims=True)))
-    return np.einsum("nhc,chd->nhd", p / p.sum(axis=2, keepdims=True), vv).reshape(len(q), -1)
+    mixed = p / p.sum(axis=2, keepdims=True) @ vv
+    return np.ascontiguousarray(mixed.swapaxes(0, 1)).reshape(len(q), -1)
 
 
 class Case:
@@ -143,24 +144,25 @@ def test_every_split_boundary(isa: str, dtype: str) -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Case, int, str]:
+def cases(draw: st.DrawFn, products: float) -> tuple[Case, int, str]:
+    """Whole prompts of at most so many `products` of q and k: long ones have few, short heads."""
     k_dim = draw(st.sampled_from([2, 8, 32, 48, 64, 80, 128, 256]))
     v_dim = draw(st.sampled_from([k_dim, k_dim, 8, 40, 64]))
     share, heads = draw(st.sampled_from([1, 2, 3, 7, 8])), draw(st.integers(1, 3))
     lengths = st.one_of(st.sampled_from(EDGES[:14]), st.integers(1, 300))
     contexts = draw(st.lists(lengths, min_size=1, max_size=3))
+    most = int((products / (heads * share * (k_dim + v_dim) * len(contexts))) ** 0.5)
+    contexts = [min(c, most) for c in contexts]
     case = Case(contexts, KVGroup(heads, k_dim, v_dim), share, draw(st.integers(0, 99)))
     return case, draw(st.sampled_from([1, 3, 16, 32, 48, 64])), draw(st.sampled_from(DTYPES))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @slow_ok
-@given(case_block_dtype=cases(), data=st.data())
-def test_a_row_depends_on_nothing_else(
-    isa: str, case_block_dtype: tuple[Case, int, str], data: st.DataObject
-) -> None:
+@given(data=st.data())
+def test_a_row_depends_on_nothing_else(isa: str, data: st.DataObject, at_length: bool) -> None:
     """Whole prompts == any chunking == one token alone == other threads, bit for bit."""
-    case, block, dtype = case_block_dtype
+    case, block, dtype = data.draw(cases(1e11 if at_length else 2e8))
     ops = Ops(isa, data.draw(st.sampled_from([1, 2, 3, 7])))
     kv, pages = case.store(ops, block, dtype)
     whole = [(0, c) for c in case.contexts]
