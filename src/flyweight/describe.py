@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from flyweight.config import Settings, parse_bytes
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError
 from flyweight.models.registry import Family, family
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
-from flyweight.weights.checkpoint import Checkpoint, format_of, open_checkpoint
+from flyweight.weights.checkpoint import Checkpoint, of_format, open_checkpoint
+from flyweight.weights.folder import TORCH
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.names import HubName, hub_name
 from flyweight.weights.load import slot_kinds
@@ -69,14 +70,7 @@ def find(settings: Settings, tell: Notify | None = None) -> Path:
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
     Raises `ConfigError` where its files are not of the kind asked for.
     """
-    path = _found(settings, tell or Silent())
-    kind = format_of(path)
-    if settings.load_format not in ("auto", kind):
-        raise ConfigError(
-            f"load_format = {settings.load_format!r}, and {path.name} holds {kind}; leave it (or "
-            f"quantization) out, or give a model whose files are {settings.load_format}"
-        )
-    return path
+    return of_format(_found(settings, tell or Silent()), settings.load_format)
 
 
 def _found(settings: Settings, tell: Notify) -> Path:
@@ -133,7 +127,8 @@ def open_tokenizer(path: Path) -> Tokenizer:
     with _named(path):
         if path.suffix == ".gguf":
             return load_tokenizer(read_gguf(path).metadata)
-        return load_tokenizer(path.parent if path.suffix in (".safetensors", ".bin") else path)
+        weights = path.suffix in (".safetensors", ".bin") or path.name == TORCH.index
+        return load_tokenizer(path.parent if weights else path)
 
 
 def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:

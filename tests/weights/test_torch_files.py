@@ -4,12 +4,15 @@ each of its forms, and folders that hold them.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from filewriters import encode, write_folder
 from flyweight import LLM, SamplingParams
+from flyweight.config import Settings
+from flyweight.describe import find, open_tokenizer
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.weights.checkpoint import format_of, open_checkpoint
 from flyweight.weights.formats import FORMATS
@@ -108,6 +111,32 @@ def test_the_format_asked_for_is_held_to(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="holds pt; leave it"):
         LLM(str(folder), load_format="safetensors")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_pytorch_files_are_loaded_where_asked_for(sharded: bool, tmp_path: Path) -> None:
+    """From a folder with safetensors too, whose weights are others here."""
+    twin, folder = tiny_folder(tmp_path / "twin"), tiny_folder(tmp_path / "both")
+    tensors = tiny_tensors(seed=1)
+    if sharded:
+        torch_folder(folder, (folder / "config.json").read_text(), tensors, {})
+    else:
+        (folder / "pytorch_model.bin").write_bytes(torch_bytes(tensors))
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+
+    def scores(path: Path, **given: Any) -> float | None:
+        with LLM(str(path), packed_cache=False, **given) as llm:
+            return llm.generate(["Once upon a time"], params)[0].outputs[0].cumulative_logprob
+
+    assert scores(folder) == scores(folder, load_format="safetensors") == scores(twin)
+    (twin / "model.safetensors").unlink()
+    for file in folder.glob("pytorch_model*"):
+        (twin / file.name).write_bytes(file.read_bytes())
+    assert scores(folder, load_format="pt") == scores(twin) != scores(folder)
+    index = find(Settings.of(model=str(folder), load_format="pt"))
+    assert find(Settings.of(model=str(index), load_format="pt")) == index
+    assert header_faults(index) == []
+    assert open_tokenizer(index).vocab_size == open_tokenizer(folder).vocab_size
 
 
 FAULTS = {

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.grouped import BlockRows
 from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, single_file
 from flyweight.weights.formats import Rows
@@ -20,7 +20,7 @@ from flyweight.weights.ggufmodel import GgufCheckpoint
 from flyweight.weights.ggufparts import one_model
 from flyweight.weights.tensorinfo import TensorInfo
 
-__all__ = ["Checkpoint", "TensorInfo", "format_of", "open_checkpoint"]
+__all__ = ["Checkpoint", "TensorInfo", "format_of", "of_format", "open_checkpoint"]
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = (  # for a folder that transformers reads
@@ -96,6 +96,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         return single_file(path)
     if path.suffix == TORCH.suffix:
         return single_file(path, TORCH)
+    if path.name == TORCH.index:
+        return FolderCheckpoint(path.parent, container=TORCH)
     if path.suffix in PICKLES:
         raise _refuse_pickle(path)
     raise CheckpointError(f"{path}: not a model file; looked for {LOOKED_FOR}")
@@ -108,7 +110,25 @@ def format_of(path: Path) -> str:
         if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
             return SAFETENSORS.name
         return TORCH.name if {TORCH.single, TORCH.index} & names else "gguf"
+    if path.name == TORCH.index:
+        return TORCH.name
     return {SAFETENSORS.suffix: SAFETENSORS.name, TORCH.suffix: TORCH.name}.get(path.suffix, "gguf")
+
+
+def of_format(path: Path, wanted: str) -> Path:
+    """What to open for weights of the format `wanted`, "auto" for any: the path, or in a folder
+    with safetensors PyTorch's file or index.  Raises `ConfigError` where there are none.
+    """
+    kind = format_of(path)
+    if wanted in ("auto", kind):
+        return path
+    found = [path / name for name in (TORCH.single, TORCH.index) if (path / name).is_file()]
+    if wanted == TORCH.name and found:
+        return found[0]
+    raise ConfigError(
+        f"load_format = {wanted!r}, and {path.name} holds {kind}; leave it (or quantization) out, "
+        f"or give a model whose files are {wanted}"
+    )
 
 
 def _open_folder(path: Path) -> Checkpoint:

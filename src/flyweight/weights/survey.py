@@ -114,6 +114,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         kinds = ("*.safetensors", f"pytorch_model*{TORCH.suffix}", "*.gguf")
         found = next((files for kind in kinds if (files := sorted(path.glob(kind)))), [])
+    elif path.name == TORCH.index:
+        found = sorted(path.parent.glob(f"pytorch_model*{TORCH.suffix}"))
     elif PART.fullmatch(path.name):
         mine = _split_of(path)
         found = sorted(file for file in path.parent.iterdir() if _split_of(file) == mine)
