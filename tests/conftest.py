@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -18,6 +19,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor does one leave packed weights in somebody's home; those of ours that keep some say where.
 os.environ["FLYWEIGHT_CACHE_SIZE"] = "1B"
+# Hundreds of processes import the package: without bytecode each would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # OpenBLAS' threads spin while they wait for work: with several workers that is half of the
 # processor time of tests that multiply in NumPy.  Read when NumPy is imported, so set before.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -74,6 +74,7 @@ def test_hooks_check_the_sources() -> None:
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 # Run by .ci/fixtures and by hand with torch and transformers, never by pytest: make_*.py and these.
 WITH_TORCH = {"fixture_models", "families"}
+OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")} | {"flyweight"}
 
 
 def distributions(path: Path, found: Mapping[str, list[str]]) -> set[str]:
@@ -84,8 +85,7 @@ def distributions(path: Path, found: Mapping[str, list[str]]) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.split(".")[0])
-    ours = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
-    outside = {n for n in names - ours - {"flyweight"} if n not in sys.stdlib_module_names}
+    outside = {n for n in names - OURS if n not in sys.stdlib_module_names}
     return {re.sub(r"[-_.]+", "-", found.get(name, [name])[0]).lower() for name in outside}
 
 
