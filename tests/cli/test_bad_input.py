@@ -348,11 +348,7 @@ WORDS = st.lists(st.one_of(st.sampled_from(NAMES), VALUES), max_size=6)
 
 
 @given(words=WORDS)
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_command_line_is_obeyed_or_refused(command, words) -> None:
     """Short of a bug of ours nothing raises: answers are cut to one token by the last option."""
     got = command("run", *words, "-n", "1", "--max-model-len", "64", stdin=b"Once")

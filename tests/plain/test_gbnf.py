@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
@@ -155,7 +155,6 @@ def judged(text: str, letters: str) -> set[str]:
     return {one for one in TEXTS if judge(other.spelled(one))}
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(nodes(), min_size=len(NAMES), max_size=len(NAMES)),
     st.sampled_from(["abc", "éêë", "aé日", "\u07ff\u0800😀"]),

@@ -53,7 +53,6 @@ def vocabulary(rng: random.Random) -> tuple[list[str], list[str]]:
     return pieces, merges
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     st.randoms(use_true_random=False),
     st.lists(st.text(ALPHABET + "d\u00fc", min_size=1, max_size=30), max_size=5),

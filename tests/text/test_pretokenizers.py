@@ -83,7 +83,6 @@ def cut(name: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FAMILIES.values())
-@settings(deadline=None, max_examples=100)
 @given(fragments=st.lists(FRAGMENTS, max_size=30), size=st.integers(1, 9))
 def test_a_text_taken_apart_has_the_same_words(name: str, fragments: list[str], size: int) -> None:
     text, joints = "".join(fragments), PRE_TOKENIZERS[name].joints
