@@ -27,12 +27,6 @@ UNREAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.fixture(scope="module")
-def lenient() -> Iterator[Running]:
-    with started("--lenient") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def switched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A template that knows whether to think, and no efforts."""
     path = chat_model.write(tmp_path_factory.mktemp("switched") / "switched.gguf", SWITCHED)

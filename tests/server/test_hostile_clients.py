@@ -69,12 +69,12 @@ def closed(one: socket.socket) -> bool:
 @pytest.mark.parametrize(
     "begun", [b"", b"GET /hea", HEAD, HEAD + b"X: ", POST + b"Content-Length: 9\r\n\r\n{"]
 )
-def test_who_does_not_finish_is_shut_out(hasty: Running, calm: Running, begun: bytes) -> None:
+def test_who_does_not_finish_is_shut_out(hasty: Running, server: Running, begun: bytes) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(line(hasty)) for _ in range(40)]
         for one in slow:
             one.sendall(begun)
-        healthy(hasty, calm)
+        healthy(hasty, server)
         assert all(closed(one) for one in slow)
 
 
@@ -89,14 +89,14 @@ def test_dripping_does_not_help(hasty: Running) -> None:
                 time.sleep(0.05)
 
 
-def test_too_many_connections_let_new_ones_in(hasty: Running, calm: Running) -> None:
+def test_too_many_connections_let_new_ones_in(hasty: Running, server: Running) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(line(hasty)) for _ in range(SHORT["connections"] + 40)]
-        healthy(hasty, calm)
+        healthy(hasty, server)
         assert all(closed(one) for one in crowd)
 
 
-def test_who_reads_nothing_is_shut_out(hasty: Running, calm: Running) -> None:
+def test_who_reads_nothing_is_shut_out(hasty: Running, server: Running) -> None:
     """More than the system's buffers hold, to somebody who never reads."""
     body = {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "logprobs": 20, "n": 8}
     raw = json.dumps({**body, "stream": True}).encode()
@@ -106,7 +106,7 @@ def test_who_reads_nothing_is_shut_out(hasty: Running, calm: Running) -> None:
         one.connect(("127.0.0.1", hasty.port))
         one.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
         hasty.until(lambda: not hasty.empty())
-        healthy(hasty, calm)
+        healthy(hasty, server)
         hasty.until(hasty.empty)
         hasty.until(lambda: connections(hasty) <= 1)
 
@@ -228,7 +228,7 @@ def test_a_chunked_body_is_read(server: Running) -> None:
         b"GET http://[::bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_a_400(server: Running, calm: Running, raw: bytes) -> None:
+def test_what_is_not_http_is_a_400(server: Running, hasty: Running, raw: bytes) -> None:
     with line(server) as one:
         one.settimeout(60)
         one.sendall(raw)
@@ -240,7 +240,7 @@ def test_what_is_not_http_is_a_400(server: Running, calm: Running, raw: bytes) -
         except ConnectionError:
             pass
     assert found == b"" or status(found) in (400, 404, 405)
-    healthy(server, calm)
+    healthy(server, hasty)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "BREW"])
@@ -250,10 +250,10 @@ def test_other_methods_are_refused(server: Running, method: str) -> None:
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_upgrades_are_not_made(server: Running, calm: Running, upgrade: bytes) -> None:
+def test_upgrades_are_not_made(server: Running, hasty: Running, upgrade: bytes) -> None:
     asked = HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n" + b"\x81\x05hello"
     assert status(server.raw(asked)) == 200
-    healthy(server, calm)
+    healthy(server, hasty)
 
 
 def test_old_http_is_answered(server: Running) -> None:
@@ -299,7 +299,7 @@ def test_continue_is_said_only_to_who_may(server: Running) -> None:
 
 
 def test_health_is_quick_while_prompts_are_read_and_computed(
-    server: Running, calm: Running
+    server: Running, hasty: Running
 ) -> None:
     words = "The cat sat on the mat. " * 40_000  # far too long: refused, but not at once
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
@@ -310,7 +310,7 @@ def test_health_is_quick_while_prompts_are_read_and_computed(
     with ThreadPoolExecutor(6) as pool:
         refused = [pool.submit(long) for _ in range(3)]
         served_ = [pool.submit(server.post, "/v1/completions", body) for _ in range(3)]
-        healthy(server, calm, lambda: not all(job.done() for job in served_))
+        healthy(server, hasty, lambda: not all(job.done() for job in served_))
         assert [job.result() for job in refused] == [400] * 3
         assert [job.result().status for job in served_] == [200] * 3
 

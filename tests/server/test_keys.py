@@ -51,6 +51,7 @@ def test_each_key_opens(locked: Running, key: str) -> None:
     for name, value in (("Authorization", f"Bearer {sent}"), ("X-Api-Key", sent)):
         assert locked.get("/v1/models", **{name: value}).status == 200
     assert locked.get("/v1/models", Authorization=f"bearer   {sent} ").status == 200
+    assert locked.get("/metrics", Authorization=f"Bearer {sent}").status == 200
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A server that leaves unknown fields out, and says which: on every route, whatever their names."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flyweight.server.http.ignored import LONGEST, MOST, listed
 from flyweight.server.strays import without_strays
-from http_server import Running, started
+from http_server import Running
 
 HEADER = "x-ignored-params"
 TALK = [{"role": "user", "content": "Hi"}]
@@ -30,12 +29,6 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/show": {"model": "stories"},
     "/generate": {"prompt": "a", "max_tokens": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def lenient() -> Iterator[Running]:
-    with started("--lenient") as running:
-        yield running
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_stderr_in_the_same_file_follows(tmp_path: Path) -> None:
     assert path.read_text() == "new\nsaid\n"
 
 
-def test_a_servers_lines_go_there(tmp_path: Path) -> None:
+def test_a_servers_lines_go_there(refusal: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "s.log"
     with started("--log-file", str(path)) as server:
         server.get("/v1/models")
@@ -101,12 +102,9 @@ def test_a_servers_lines_go_there(tmp_path: Path) -> None:
             if row["feature"] == "--log-file"
         ]  # fmt: skip
         assert row["active"] == "s.log" and str(tmp_path) not in str(row)
-        words = ["-m", "flyweight.cli.main", "serve", "--port", "0", "--log-file", str(path)]
         for more in ([], ["--detach"]):
-            done = subprocess.run(
-                [sys.executable, *words, *more], capture_output=True, text=True, timeout=WAIT
-            )
-            assert done.returncode == 2 and "written by another server" in done.stderr
+            said = refusal("--port", "0", "--log-file", str(path), *more)
+            assert "written by another server" in said
         assert "another server" not in path.read_text()
 
 

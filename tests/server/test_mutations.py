@@ -19,7 +19,7 @@ from flyweight.untrusted import shown
 from http_server import Reply, Running, started
 from mutations import SEEDS, Mutator
 
-COUNT, LONG, EVERY, CLIENTS = 600, 10_000, 50, 8
+COUNT, LONG, EVERY, CLIENTS = 300, 10_000, 50, 8
 ACCEPTED, REFUSED, UNREAD = 0.1, 0.3, 0.25  # shares of the mutants
 GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 3}
 MOST_GROWTH = 200  # MiB

@@ -16,7 +16,7 @@ from http_server import Running
 pytest.importorskip("schemathesis", reason="could not import schemathesis")
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance",
           "response_schema_conformance", "negative_data_rejection")  # fmt: skip
-FEW = 4  # random cases of an operation
+FEW = 2  # random cases of an operation
 HANGS = 2700  # seconds, for one run
 # With --long: cases of an operation by phases.  None has --max-time, which is not a bound: random
 # cases go on until it is used up, of whichever operations come first.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from http_server import Running, started
+from http_server import Running
 
 APPLY, CHAT = "/apply-template", "/v1/chat/completions"
 FILE = {"type": "file", "file": {"file_data": "AAAA"}}
@@ -111,7 +111,6 @@ def test_the_document_says_what_messages_may_be(talker: Running) -> None:
     assert set(part["required"]) == {"type", "text"}
 
 
-def test_a_lenient_server_lists_them() -> None:
-    with started("--lenient") as running:
-        got = running.post(CHAT, beside(colour="red"))
-        assert got.status == 200 and got.headers["x-ignored-params"] == "messages.0.colour"
+def test_a_lenient_server_lists_them(lenient: Running) -> None:
+    got = lenient.post(CHAT, beside(colour="red"))
+    assert got.status == 200 and got.headers["x-ignored-params"] == "messages.0.colour"

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pytest
+
 from http_server import Running, served
 
 RESET = b"\x01\0\0\0\0\0\0\0"  # SO_LINGER: on, of no seconds
@@ -147,10 +149,32 @@ def flooded(server: Running, rate: float, span: float) -> list[tuple[int, float,
     return found
 
 
-def test_ten_times_what_can_be_served(at_length: bool) -> None:
+def test_a_flood_leaves_no_seat_empty() -> None:
+    """While those who are refused come back, and until enough are answered, every step is full."""
+    seats, each = 4, ANSWER["max_tokens"]
+    with served({"max_num_seqs": seats}, {"queue_requests": 2 * seats}, **slow(20)) as server:
+        worker = server.worker
+        before = gauge(server, "flyweight:steps_total")
+        statuses: list[int] = []
+
+        def client(_: int) -> None:
+            while statuses.count(200) < 12 * seats:
+                statuses.append(server.post("/v1/completions", ANSWER).status)
+                time.sleep(0.05)
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(client, range(32)))
+        assert set(statuses) <= {200, 429} and statuses.count(429) > statuses.count(200)
+        steps = gauge(server, "flyweight:steps_total") - before
+        assert statuses.count(200) * each >= 0.8 * seats * steps
+        server.until(server.empty)
+        assert server.post("/v1/completions", SHORT).status == 200 and server.worker == worker
+
+
+@pytest.mark.long
+def test_ten_times_what_can_be_served() -> None:
     """Answers go on at the pace of the best load; the rest is refused much sooner than answered."""
-    long, seats = at_length, 4
-    rounds, span = (15, 20.0) if long else (ROUNDS, 2.5)
+    seats, rounds, span = 4, 15, 20.0
     goodput: list[float] = []  # over that of the best load, measured just before
     patience: list[float] = []  # of the refused, over that of the answered
     with served({"max_num_seqs": seats}, {"queue_requests": 2 * seats}, **slow(40)) as server:
@@ -164,9 +188,6 @@ def test_ten_times_what_can_be_served(at_length: bool) -> None:
             assert len(refused) > len(answered), "it was not flooded"
             goodput.append(len(answered) / max(at for *_, at in found) / peak)
             patience.append(median(refused) / median(answered))
-            held = zip(goodput, patience, strict=True)
-            if not long and decided([good >= 0.9 and soon < 0.25 for good, soon in held]):
-                break
         assert median(goodput) >= 0.9, goodput
         assert median(patience) < 0.25, patience
         server.until(server.empty)
