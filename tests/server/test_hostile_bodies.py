@@ -80,13 +80,12 @@ def test_many_choices_of_many_prompts_are_refused(server: Running, given: dict[s
     assert "2048" in refusal(post(server, **given), "n")
 
 
-def test_many_tokens_of_many_choices_are_refused() -> None:
-    with served(server={"request_tokens": 5000}) as server:
-        many = {"prompt": ["Once"] * 20, "max_tokens": 400, "n": 2}
-        assert "5000" in refusal(post(server, **many), "max_tokens")
-        assert post(server, **{**many, "max_tokens": 2}).status == 200
-        # no more than the context has room for is counted
-        assert post(server, prompt="Once", max_tokens=2**31 - 1, stop=["a"]).status == 200
+def test_many_tokens_of_many_choices_are_refused(chatty: Running) -> None:
+    many = {"prompt": ["Once"] * 20, "max_tokens": 400, "n": 2}
+    assert "5000" in refusal(post(chatty, **many), "max_tokens")
+    assert post(chatty, **{**many, "max_tokens": 2}).status == 200
+    # no more than the context has room for is counted
+    assert post(chatty, prompt="Once", max_tokens=2**31 - 1, stop=["a"]).status == 200
 
 
 def test_a_prompt_may_be_as_long_as_the_context_and_no_longer(server: Running) -> None:
@@ -175,7 +174,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "{% if grow %}{% set x = ('a' * grow) %}{{ x }}{% endif %}"
         "{% for m in messages %}{{ m.content }}{% endfor %}{{ name }}",
     )
-    with served({"model": str(path)}) as running:
+    with served({"model": str(path)}, {"request_tokens": 5000}) as running:
         yield running
 
 

@@ -1,14 +1,12 @@
 """What an operator sets for requests that do not say: switches of the template, and sampling."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import chat_model
-from http_server import SERVE, WAIT, Running, started
+from http_server import Running, started
 
 CHAT, APPLY = "/v1/chat/completions", "/apply-template"
 TALK = [{"role": "user", "content": "Hi"}]
@@ -88,12 +86,9 @@ def test_the_ledger_tells_of_both(quiet: Running) -> None:
     assert rows["--override-generation-config"]["active"].startswith("temperature = 0.3")
 
 
-def test_a_switch_that_no_template_reads_is_refused_at_the_start() -> None:
+def test_a_switch_that_no_template_reads_is_refused_at_the_start(
+    refusal: Callable[..., str],
+) -> None:
     given = ["--default-chat-template-kwargs", '{"enable_thinking": false}']
-    done = subprocess.run(
-        [sys.executable, *SERVE, "--port", "0", *given],
-        capture_output=True, text=True, timeout=WAIT,
-    )  # fmt: skip
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
+    last = refusal("--port", "0", *given).splitlines()[-1]
     assert last.startswith("error: --default-chat-template-kwargs: 'enable_thinking' has no effect")

@@ -36,9 +36,9 @@ def test_a_piece_has_so_many_tokens_but_the_first_and_the_last(sparing: Running)
 
 def test_a_request_may_say_otherwise(sparing: Running) -> None:
     assert len(parts(sparing, stream_interval=8)) <= 3
-    # An interval of 4 gives at most 4 pieces.  A front end that waits 40 ms for the processor joins
-    # two tokens to a piece; it would have to wait at every second token, five times over.
-    assert any(len(parts(sparing, stream_interval=1)) > 4 for _ in range(5))
+    # An interval of 4 gives at most 11 pieces of 40 tokens.  A front end that gets no processor for
+    # 40 ms joins two tokens to a piece; it would have to wait three times as long at each of them.
+    assert len(parts(sparing, stream_interval=1, max_tokens=40)) > 11
 
 
 def test_every_dialect_has_fewer_pieces(sparing: Running) -> None:
