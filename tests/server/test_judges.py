@@ -165,6 +165,7 @@ def test_small_questions_do_not_wait_for_slow_ones() -> None:
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
+        assert await process.wait() == -9
 
     judged(work)
 
