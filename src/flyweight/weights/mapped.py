@@ -62,11 +62,8 @@ class MappedFile:
         """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis, and
         leading axes count as rows when it has more than two.
         """
-        form = FORMATS[span.kind]
         shape, offset, count = self._range(name, span, start, stop)
-        if span.strides and count:
-            return form.parse(self._gathered(span, shape, start), shape)
-        parsed = form.parse(self._view(offset, count), shape)
+        parsed = FORMATS[span.kind].parse(self._view(offset, count), shape)
         self.drop(offset, count)
         return parsed
 
@@ -110,16 +107,6 @@ class MappedFile:
 
     def _view(self, offset: int, count: int) -> U8:
         return np.frombuffer(self._map, np.uint8, count, offset) if count else np.empty(0, np.uint8)
-
-    def _gathered(self, span: Span, shape: Shape, start: int) -> U8:
-        """Rows of `shape` from row `start` on of a tensor whose elements do not lie in order."""
-        item = span.nbytes // math.prod(span.shape)
-        offset = span.offset + start * span.strides[0]
-        dtype = np.dtype(f"u{item}")
-        found = np.ndarray(shape, dtype, self._map, offset, span.strides).copy("C")
-        reach = sum((n - 1) * step for n, step in zip(shape, span.strides, strict=True)) + item
-        self.drop(offset, reach)
-        return found.reshape(-1).view(np.uint8)
 
     def drop(self, offset: int, count: int) -> None:
         """Unmaps the pages just read, so that loading never holds a whole file in this process."""

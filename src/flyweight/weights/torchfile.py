@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flyweight.errors import CheckpointError
 from flyweight.untrusted import shown
 from flyweight.weights import ziparchive
+from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.opcodes import MOST_PICKLE, Storage, Tensor, read_object
 from flyweight.weights.tensorinfo import Span
@@ -26,6 +29,22 @@ KINDS = {
 }  # fmt: skip
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the old stream's first two pickles
 MOST_ENTRIES = 1 << 16  # tensors of one file
+
+
+class StridedFile(MappedFile):
+    """A file whose tensors may be transposed: their elements lie in another order."""
+
+    def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
+        shape, _, count = self._range(name, span, start, stop)
+        if not span.strides or not count:
+            return super().rows(name, span, start, stop)
+        item = span.nbytes // math.prod(span.shape)
+        offset = span.offset + start * span.strides[0]
+        dtype = np.dtype(f"u{item}")
+        found = np.ndarray(shape, dtype, self.buffer, offset, span.strides).copy("C")
+        reach = sum((n - 1) * step for n, step in zip(shape, span.strides, strict=True)) + item
+        self.drop(offset, reach)
+        return FORMATS[span.kind].parse(found.reshape(-1).view(np.uint8), shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +62,7 @@ def read_torch(path: Path, faults: list[str] | None = None) -> TorchFile:
     """Maps a file and checks its pickle and every tensor; reads no tensor.  With `faults`, those of
     single tensors are told there, and the tensors left out.
     """
-    file = MappedFile(path)
+    file = StridedFile(path)
     try:
         if file.copy(0, min(4, file.size), "its beginning") == ziparchive.MAGIC:
             found, places, header = _archive(file)
