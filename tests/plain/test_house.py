@@ -1,4 +1,4 @@
-"""The house rules as tests: the README's map, docstrings, lengths, names, who may import what, who
+"""The house rules as tests: the package map, docstrings, lengths, names, who may import what, who
 reads the environment.
 
 What import-linter checks in CI (pyproject.toml) is not repeated here, except the two walls that
@@ -49,9 +49,9 @@ def imports(module: ast.Module) -> Iterator[str]:
 
 
 def mapped_paths() -> list[str]:
-    """The first column of the README's map of rooms."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.split("## The map of rooms", 1)[1].split("\n## ", 1)[0]
+    """The first column of the package map."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.split("## Package map", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^\| `([^`]+)` \|", section, re.M)
 
 

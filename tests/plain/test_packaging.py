@@ -43,7 +43,9 @@ def licence_files() -> list[Path]:
 
 
 def test_every_link_of_the_index_page_leads_to_a_file_of_the_repository() -> None:
-    base = PROJECT["urls"]["Repository"] + "/blob/main/"
+    repository = PROJECT["urls"]["Repository"]
+    base = repository + "/blob/main/"
+    raw = repository.replace("https://github.com/", "https://raw.githubusercontent.com/") + "/main/"
     headings = {
         re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-")
         for line in re.findall(r"^#+ (.+)$", README, re.M)
@@ -55,8 +57,16 @@ def test_every_link_of_the_index_page_leads_to_a_file_of_the_repository() -> Non
             assert link[1:] in headings, link
         elif link.startswith(base):
             assert (ROOT / link.removeprefix(base).partition("#")[0]).exists(), link
+        elif link.startswith(raw):
+            assert (ROOT / link.removeprefix(raw)).is_file(), link
         else:
             assert link.startswith("https://"), link
+
+
+def test_pictures_of_the_index_page_are_links_to_files_not_to_pages() -> None:
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", indexed())
+    assert len(pictures) >= 2
+    assert all(link.startswith("https://raw.githubusercontent.com/") for link in pictures)
 
 
 def test_project_urls_are_in_one_repository() -> None:
