@@ -121,7 +121,8 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def refused_names() -> dict[str, str]:
     """vLLM's names that the documents say we do not have, and why."""
     text = (DOCS / "observability.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`vllm:.+) \| (.+) \|$", text.partition("### Not here")[2], re.M)
+    part = text.partition("### Unsupported vLLM metrics")[2]
+    rows = re.findall(r"^\| (`vllm:.+) \| (.+) \|$", part, re.M)
     return {name: why for names, why in rows for name in re.findall("`vllm:([a-z_]+)`", names)}
 
 
