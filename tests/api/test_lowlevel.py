@@ -72,7 +72,7 @@ def test_what_is_out_of_order_is_refused(folder: Path) -> None:
 
 def test_the_documents_example_runs() -> None:
     page = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
-    section = page.split("## The three calls", 1)[1]
+    section = page.split("## Low-level API", 1)[1]
     code = re.search(r"```python\n(.*?)```", section, re.S)
     assert code is not None
     shown = re.findall(r"^.*# (.+)$", code[1], re.M)[-1]
