@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flyweight import LLM, SamplingParams, _native
-from flyweight.collect import Collector
 from flyweight.engine import engine as engine_room
+from flyweight.requests.collector import Collector
 
 PROMPT = "Once upon a time"
 

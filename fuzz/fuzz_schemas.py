@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded, source
-from flyweight.structured import DEEPEST, LONGEST, StructuredOutputs, check
 
 HOWS = ("open", "closed", "within", "plain", "pythonic", "grammar")
 SCHEMAS = (

@@ -7,8 +7,8 @@ from pathlib import Path
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.server.front import Front
-from flyweight.server.ledger.ledger import Wishes
-from flyweight.server.run import serve
+from flyweight.server.lifecycle.start import serve
+from flyweight.server.observability.effective_config import Wishes
 from flyweight.server.settings import ServerSettings
 
 

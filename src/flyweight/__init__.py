@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from flyweight.inputs import LoRARequest, TextPrompt, TokensPrompt
     from flyweight.llm import LLM
     from flyweight.lowlevel import KVCacheModel
-    from flyweight.repetition import RepetitionDetectionParams
-    from flyweight.results import (
+    from flyweight.outputs import (
         BeamSearchOutput,
         CompletionOutput,
         EmbeddingOutput,
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
+    from flyweight.params.repetition import RepetitionDetectionParams
+    from flyweight.params.structured import StructuredOutputs
+    from flyweight.params.tasks import BeamSearchParams, PoolingParams
     from flyweight.sampling_params import SamplingParams, StructuredOutputsParams
-    from flyweight.structured import StructuredOutputs
-    from flyweight.tasks import BeamSearchParams, PoolingParams
 
 __all__ = [
     "LLM",
@@ -71,14 +71,14 @@ _ROOMS = {
     **dict.fromkeys(("AsyncEngineArgs", "EngineArgs"), "arguments.keywords"),
     **dict.fromkeys(("LoRARequest", "TextPrompt", "TokensPrompt"), "inputs"),
     "KVCacheModel": "lowlevel",
-    **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "tasks"),
+    **dict.fromkeys(("BeamSearchParams", "PoolingParams"), "params.tasks"),
     **dict.fromkeys(("SamplingParams", "StructuredOutputsParams"), "sampling_params"),
-    "BeamSearchOutput": "results",
-    "StructuredOutputs": "structured",
-    "RepetitionDetectionParams": "repetition",
+    "BeamSearchOutput": "outputs",
+    "StructuredOutputs": "params.structured",
+    "RepetitionDetectionParams": "params.repetition",
     "Settings": "config",
-    **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "results"),
-    **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "results"),
+    **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "outputs"),
+    **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "outputs"),
     **dict.fromkeys(("CheckpointError", "ConfigError", "FlyweightError", "RequestError"), "errors"),
 }
 

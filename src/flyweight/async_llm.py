@@ -14,17 +14,17 @@ from contextlib import suppress
 from typing import Self, Unpack
 
 from flyweight.arguments.keywords import EngineArgs, EngineOptions
-from flyweight.collect import Collector, VectorCollector
 from flyweight.describe import Notify
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM
-from flyweight.pretrained import PreTrainedTokenizer
-from flyweight.prompts import Lanes, Prompt
-from flyweight.ranges import whole
-from flyweight.results import EmbeddingRequestOutput, RequestOutput
-from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.outputs import EmbeddingRequestOutput, RequestOutput
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.requests.collector import Collector, VectorCollector
+from flyweight.requests.pretrained import PreTrainedTokenizer
+from flyweight.requests.prompts import Lanes, Prompt
 from flyweight.types import Event, SamplingParams
+from flyweight.validation.ranges import whole
 
 
 class Stream:

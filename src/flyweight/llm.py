@@ -12,7 +12,23 @@ from typing import Any, Literal, Never, Protocol, Self, TypeVar, Unpack, cast
 
 from flyweight.arguments.engine import chosen
 from flyweight.arguments.keywords import EngineOptions
-from flyweight.asking import (
+from flyweight.build import Loaded, build
+from flyweight.describe import Notify
+from flyweight.driver.effective import effective, metrics
+from flyweight.driver.loop import Gathers, Loop
+from flyweight.driver.progress import Patience, Progress
+from flyweight.errors import RequestError
+from flyweight.inputs import LoRARequest, LoRARequests
+from flyweight.outputs import (
+    BeamSearchOutput,
+    Counter,
+    EmbeddingRequestOutput,
+    Gauge,
+    RequestOutput,
+)
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.requests.collector import Collector, VectorCollector
+from flyweight.requests.preparing import (
     Asking,
     Facts,
     Message,
@@ -21,28 +37,12 @@ from flyweight.asking import (
     generation_options,
     spelled,
 )
-from flyweight.build import Loaded, build
-from flyweight.collect import Collector, VectorCollector
-from flyweight.describe import Notify
-from flyweight.effective import effective, metrics
-from flyweight.errors import RequestError
-from flyweight.inputs import LoRARequest, LoRARequests
-from flyweight.loop import Gathers, Loop
-from flyweight.pretrained import PreTrainedTokenizer
-from flyweight.prompts import Asked, Lanes, Prompt, listed, one_each, salted
-from flyweight.ranges import of_kind
-from flyweight.results import (
-    BeamSearchOutput,
-    Counter,
-    EmbeddingRequestOutput,
-    Gauge,
-    RequestOutput,
-)
+from flyweight.requests.pretrained import PreTrainedTokenizer
+from flyweight.requests.prompts import Asked, Lanes, Prompt, listed, one_each, salted
 from flyweight.sampling.grammar import Judge
-from flyweight.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
-from flyweight.waiting import Patience, Progress
+from flyweight.validation.ranges import of_kind
 
 Output = TypeVar("Output", covariant=True)
 

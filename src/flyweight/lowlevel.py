@@ -15,10 +15,10 @@ from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.runner import Runner
 from flyweight.errors import ConfigError, RequestError
-from flyweight.prompts import Lane, Prompt, Reader
-from flyweight.ranges import whole
+from flyweight.requests.prompts import Lane, Prompt, Reader
 from flyweight.sampling.arrays import columns
 from flyweight.types import SamplingParams
+from flyweight.validation.ranges import whole
 from flyweight.wire import F32, I32, Batch
 
 GREEDY = SamplingParams(temperature=0)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flyweight.errors import RequestError, nearest
-from flyweight.ranges import listed, number, require, strings, whole, within
-from flyweight.repetition import RepetitionDetectionParams
-from flyweight.structured import StructuredOutputs
-from flyweight.tasks import BeamSearchParams as BeamSearchParams
-from flyweight.tasks import PoolingParams as PoolingParams
+from flyweight.params.repetition import RepetitionDetectionParams
+from flyweight.params.structured import StructuredOutputs
+from flyweight.params.tasks import BeamSearchParams as BeamSearchParams
+from flyweight.params.tasks import PoolingParams as PoolingParams
+from flyweight.validation.ranges import listed, number, require, strings, whole, within
 
 StructuredOutputsParams = StructuredOutputs  # vLLM's name
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`

@@ -6,8 +6,8 @@ Invariant: the answers are those that a sampler's masks enforce, byte by byte.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.structured import StructuredOutputs
 
 
 def accepts(schema: Mapping[str, Any] | bool | str, text: str) -> bool:

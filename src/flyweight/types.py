@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from flyweight.ranges import require, whole
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.sampling_params import ALL as ALL
 from flyweight.sampling_params import COLDEST as COLDEST
 from flyweight.sampling_params import CUTS as CUTS
@@ -25,7 +25,7 @@ from flyweight.sampling_params import MAX_STOPS as MAX_STOPS
 from flyweight.sampling_params import RANGES as RANGES
 from flyweight.sampling_params import Processor as Processor
 from flyweight.sampling_params import SamplingParams as SamplingParams
-from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.validation.ranges import require, whole
 
 
 class Finish(Enum):

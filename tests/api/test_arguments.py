@@ -31,7 +31,7 @@ from flyweight.arguments.keywords import EngineOptions
 from flyweight.arguments.stances import STANCES
 from flyweight.config import Settings
 from flyweight.outputs import Counter, Gauge
-from flyweight.structured import StructuredOutputs
+from flyweight.params.structured import StructuredOutputs
 from tiny_model import VOCAB, tiny_adapter, tiny_folder
 
 FEW = SamplingParams(temperature=0, max_tokens=4)

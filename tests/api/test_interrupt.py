@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, SamplingParams
+from flyweight.driver.progress import whole
 from flyweight.ops.stack import Finer
-from flyweight.waiting import whole
 from tiny_model import tiny_folder
 
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -116,14 +116,14 @@ def test_a_programs_own_handler_is_left_alone() -> None:
 
 
 def test_a_progress_bar_shows_at_a_terminal(llm: LLM, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("flyweight.waiting.BAR_AFTER", 0.0)
+    monkeypatch.setattr("flyweight.driver.progress.BAR_AFTER", 0.0)
     llm.generate(PROMPTS, PARAMS)
     assert capsys.readouterr().err == "", "no terminal, no bar"
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     llm.generate(PROMPTS, PARAMS)
     shown = capsys.readouterr().err
     assert "3/3" in shown and "tokens/s" in shown
-    monkeypatch.setattr("flyweight.waiting.BAR_EVERY", 0.0)
+    monkeypatch.setattr("flyweight.driver.progress.BAR_EVERY", 0.0)
     llm.generate(PROMPTS[0], PARAMS)
     moving = capsys.readouterr().err.split("\r")
     assert len([part for part in moving if "0/1" in part and "tokens/s" in part]) > 3

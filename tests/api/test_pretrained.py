@@ -4,7 +4,7 @@ import pytest
 
 from flyweight import LLM
 from flyweight.errors import RequestError
-from flyweight.pretrained import PreTrainedTokenizer
+from flyweight.requests.pretrained import PreTrainedTokenizer
 from tiny_model import tiny_folder
 
 TEMPLATE = (

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from flyweight import LLM, RequestError, SamplingParams, StructuredOutputs
-from flyweight.results import RequestOutput
+from flyweight.outputs import RequestOutput
 from tiny_model import tiny_folder
 
 PERSON = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from filewriters import encode, entry, gguf_bytes, key, safetensors_bytes
-from flyweight.untrusted import read_bytes
+from flyweight.validation.untrusted import read_bytes
 from hub_server import Repo
 from tiny_model import CONFIG, TEMPLATE, tiny_folder, tiny_tensors
 

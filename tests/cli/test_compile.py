@@ -17,7 +17,7 @@ SMALL = ("--max-batch-size", "4", "--max-input-len", "100", "--max-output-len", 
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where packed weights are kept, also those of small models."""
     monkeypatch.setattr(shelf, "LEAST", 0)
-    monkeypatch.setattr("flyweight.prepare.LEAST", 0)
+    monkeypatch.setattr("flyweight.checks.prepare.LEAST", 0)
     monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1GiB")
     return tmp_path / "kept"
@@ -94,7 +94,7 @@ def test_out_of_range(command, option: str, value: str) -> None:
 
 
 def test_small_models_are_not_kept(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyweight.prepare.LEAST", 32 << 20)
+    monkeypatch.setattr("flyweight.checks.prepare.LEAST", 32 << 20)
     got = command("compile", "stories", *SMALL)
     assert got.code == 0
     assert "packed weights are not kept: 2.8 MiB are packed faster than" in got.out

@@ -8,8 +8,8 @@ import pytest
 from flyweight.cli.serve import banner
 from flyweight.cli.serve.banner import Banner
 from flyweight.cli.serve.choices import choose
-from flyweight.cli.serve.words import read
-from flyweight.server.pipe import Loading
+from flyweight.cli.serve.parse import read
+from flyweight.server.engine_client.pipe import Loading
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from flyweight.arguments.wishes import DEFAULT
 from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, Row, drawn, plain, table
-from flyweight.server.ledger.ledger import Feature
+from flyweight.server.observability.effective_config import Feature
 
 FEATURES = (
     Feature("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),

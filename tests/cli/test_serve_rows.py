@@ -7,13 +7,13 @@ import pytest
 
 from flyweight.arguments.flags import Flag
 from flyweight.cli.serve.choices import ELSEWHERE, Choice, choose
-from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.words import flags, read
+from flyweight.cli.serve.parse import flags, read
+from flyweight.cli.serve.unsupported import STANCES
 from flyweight.errors import ConfigError
-from flyweight.server.ledger.ledger import Ledger
-from flyweight.server.ledger.portrait import Portrait
-from flyweight.server.speech import Speech
-from flyweight.server.watching.counts import Counts
+from flyweight.server.chat_format import Speech
+from flyweight.server.observability.counters import Counts
+from flyweight.server.observability.effective_config import Ledger
+from flyweight.server.observability.model_summary import Portrait
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,

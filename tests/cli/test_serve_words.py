@@ -9,8 +9,8 @@ import pytest
 from flyweight.cli.serve.choices import Choice, choose
 from flyweight.cli.serve.defaults import default
 from flyweight.cli.serve.flags import GROUPS, LIMITS
-from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.words import flags, read
+from flyweight.cli.serve.parse import flags, read
+from flyweight.cli.serve.unsupported import STANCES
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.server.settings import RANGES, ServerSettings

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from flyweight.engine.runner import Ticket
-from flyweight.repetition import RepetitionDetectionParams
+from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.sampling.beam import Hypothesis, State, advance, rules
 from flyweight.types import Request
 from flyweight.wire import I32, Batch, Sampled

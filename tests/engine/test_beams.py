@@ -19,7 +19,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, Sequence, State
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
-from flyweight.tasks import BeamSearchParams
+from flyweight.params.tasks import BeamSearchParams
 from flyweight.types import Event, Finish, Request, SamplingParams
 
 

@@ -14,9 +14,9 @@ from flyweight.engine.grammars import LEAST_BYTES, Grammars
 from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
+from flyweight.params.structured import NAME, OUTGROWN, StructuredOutputs
 from flyweight.sampling import grammar as compiled
 from flyweight.sampling.grammar import Compiler, Judge, byte_vocabulary
-from flyweight.structured import NAME, OUTGROWN, StructuredOutputs
 from flyweight.types import Finish, Request, SamplingParams
 from flyweight.wire import U32
 

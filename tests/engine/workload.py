@@ -20,8 +20,8 @@ from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Plan, State
 from flyweight.kv.blocks import BlockPool, Table
-from flyweight.repetition import RepetitionDetectionParams
-from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.params.repetition import RepetitionDetectionParams
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Finish, Request, SamplingParams, Thought, Words
 
 CIRCLES = RepetitionDetectionParams(max_pattern_size=3, min_pattern_size=1, min_count=2)

@@ -19,7 +19,7 @@ from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
 from flyweight.types import Request
-from flyweight.untrusted import read_json
+from flyweight.validation.untrusted import read_json
 from flyweight.weights.adapter import open_adapter
 from flyweight.wire import Batch
 

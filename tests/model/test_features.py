@@ -18,7 +18,7 @@ from flyweight.models.registry import family
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, LayerSpec, ModelSpec, Source, WeightPlan
-from flyweight.untrusted import read_json
+from flyweight.validation.untrusted import read_json
 from flyweight.weights.checkpoint import open_checkpoint
 
 FELT = 100 * 1e-3

@@ -13,7 +13,7 @@ from harness import MODELS
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.spec import Files
-from flyweight.untrusted import read_json
+from flyweight.validation.untrusted import read_json
 from flyweight.weights import gguf_config
 from flyweight.weights.checkpoint import open_checkpoint
 

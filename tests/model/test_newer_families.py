@@ -17,7 +17,7 @@ from flyweight.errors import CheckpointError
 from flyweight.models.registry import family
 from flyweight.ops.base import Ops, from_bf16_bits
 from flyweight.spec import ModelSpec
-from flyweight.untrusted import read_json
+from flyweight.validation.untrusted import read_json
 from flyweight.weights import gguf_config
 from flyweight.weights.checkpoint import open_checkpoint
 

@@ -6,7 +6,7 @@ from harness import MODELS, decoder
 from random_models import engine
 
 from flyweight.ops.base import Ops
-from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Request, SamplingParams
 
 DECODING = MODELS.parent / "decoding"

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
-from flyweight.repetition import LARGEST, LONGEST, RepetitionDetectionParams
+from flyweight.params.repetition import LARGEST, LONGEST, RepetitionDetectionParams
 from flyweight.types import SamplingParams
 
 RULES = st.builds(

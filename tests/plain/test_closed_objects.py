@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import embedded
 from flyweight.sampling.schema import prepared
-from flyweight.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
 NUMBER = {"type": "integer"}

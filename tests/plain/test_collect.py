@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyweight.collect import Collector
+from flyweight.requests.collector import Collector
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Event, Finish, Request, SamplingParams, Timings, TokenLogprobs
 

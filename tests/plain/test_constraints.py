@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.sampling.grammar import Compiler, Judge, byte_vocabulary, embedded
 from flyweight.sampling.patterns import translated
-from flyweight.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.testing import acceptor
 from flyweight.types import SamplingParams
 

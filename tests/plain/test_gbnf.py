@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.gbnf_lark import lark
-from flyweight.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
 LETTERS, LENGTH = "abc", 5

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, is_gbnf, read
 from flyweight.sampling.gbnf_lark import lark
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.structured import LONGEST, StructuredOutputs
 from flyweight.testing import acceptor
 
 JSON = r"""

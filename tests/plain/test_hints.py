@@ -2,7 +2,7 @@
 
 import pytest
 
-from flyweight.cli.serve.words import flags
+from flyweight.cli.serve.parse import flags
 from flyweight.errors import edits, nearest
 
 COMMANDS = ("run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve",

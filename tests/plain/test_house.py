@@ -24,7 +24,7 @@ MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
 STANDARD_ONLY = (
     "engine/scheduler", "engine/sequence", "engine/metrics", "kv/blocks",
-    "types", "sampling_params", "inputs", "results", "spec", "config", "errors",
+    "types", "sampling_params", "inputs", "outputs", "spec", "config", "errors",
 )  # fmt: skip
 HEAVY = {"torch", "triton", "transformers"}
 HEAVY_ROOMS = ("ops/cuda/", "parallel/")

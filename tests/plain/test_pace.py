@@ -11,7 +11,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.seats import begun
 from flyweight.engine.sequence import Produced
 from flyweight.kv.blocks import BlockPool
-from flyweight.server.worker.pace import LEAST, STEEPEST, Pace
+from flyweight.server.worker.budget import LEAST, STEEPEST, Pace
 from flyweight.types import Request, SamplingParams
 
 TARGET, MOST = 0.2, 4096

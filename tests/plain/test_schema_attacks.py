@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.structured import StructuredOutputs
+from flyweight.params.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
 ELSE: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.levels import DEEPEST, MOST_LOOPED, check_rules, check_schema
-from flyweight.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
 SMALL_STACK = """
 import json, sys, threading
-from flyweight.structured import StructuredOutputs
+from flyweight.params.structured import StructuredOutputs
 from flyweight.testing import acceptor
 given = json.load(sys.stdin)
 threading.stack_size(4 << 20)

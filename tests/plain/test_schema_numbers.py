@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.structured import StructuredOutputs
 from flyweight.testing import accepts
 
 ENDS = [0, -0.0, 0.5, -0.5, 1, -1, 1.5, 9.75, 10, 100, 0.1, 0.30000000000000004, 1e-7, 1e-9, 3e-10,

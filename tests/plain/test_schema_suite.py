@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.schema import LISTS, MAPS, SINGLE
-from flyweight.structured import StructuredOutputs
 from flyweight.testing import acceptor
 
 FLOOR = 217  # of 461, of the suite's schemas

@@ -15,8 +15,8 @@ import jsonschema
 import numpy as np
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, Matcher, byte_vocabulary
-from flyweight.structured import StructuredOutputs
 
 LONGEST = 200
 END = 256

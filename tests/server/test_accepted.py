@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flyweight.server.fields import Fields
-from flyweight.server.routes import ROUTES
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.routes import ROUTES
 from http_server import Running
 
 HEADER = "x-ignored-params"

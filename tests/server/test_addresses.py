@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flyweight.errors import ConfigError
-from flyweight.server.life import tls
-from flyweight.server.run import listen_locally
+from flyweight.server.lifecycle.lifecycle import tls
+from flyweight.server.lifecycle.start import listen_locally
 from flyweight.server.settings import ServerSettings
 from http_server import WAIT, Running, started
 

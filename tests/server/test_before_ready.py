@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.server import pipe
-from flyweight.server.http.loading import LOADING, answering, path_of
-from flyweight.server.routes import shape_of
-from flyweight.server.run import listen
+from flyweight.server.apis.routes import shape_of
+from flyweight.server.engine_client import pipe
+from flyweight.server.lifecycle.start import listen
+from flyweight.server.transport.loading import LOADING, answering, path_of
 from flyweight.server.worker import __main__ as worker
 from http_server import WAIT, Running
 
 SCRIPT = """
 import json, sys, time
 sys.path.insert(0, {tests!r})
-from flyweight.server import life
+from flyweight.server.lifecycle import lifecycle as life
 from serve_settings import Quiet, Settings, ServerSettings, Wishes, serve
 loaded = life.describe
 def slowly(path):

@@ -7,11 +7,11 @@ import pytest
 
 from flyweight.build import Loaded, build
 from flyweight.config import Settings
+from flyweight.driver.progress import Patience
 from flyweight.engine.engine import Engine
-from flyweight.server.worker.blame import BROKE, Blame
-from flyweight.tasks import BeamSearchParams, PoolingParams
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.server.worker.isolation import BROKE, Blame
 from flyweight.types import Event, Finish, Request, SamplingParams
-from flyweight.waiting import Patience
 
 PLAIN = SamplingParams(temperature=0)
 

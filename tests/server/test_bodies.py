@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from flyweight.server.http.bodies import ALWAYS, Bodies
-from flyweight.server.http.errors import HttpError
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.bodies import ALWAYS, Bodies
+from flyweight.server.transport.errors import HttpError
 from http_server import Running, served
 
 HALF = b"x" * (ALWAYS + 600_000)

@@ -101,10 +101,16 @@ def test_a_jump_of_an_hour_changes_no_waiting(clock: Clock) -> None:
 # --- and nothing else that waits asks that clock ---
 
 SHOWN = {  # where it is asked, to be shown to somebody
-    "cli/hub.py", "cli/serve/detach.py", "server/api/ollama.py", "server/api/ollama_about.py",
-    "server/front.py", "server/watching/log.py", "server/watching/metrics.py",
-    "server/worker/loop.py", "text/sandbox.py",
-}  # fmt: skip
+    "cli/hub.py",
+    "cli/serve/detach.py",
+    "server/apis/ollama/handlers.py",
+    "server/apis/ollama/models.py",
+    "server/front.py",
+    "server/observability/log.py",
+    "server/observability/metrics.py",
+    "server/worker/loop.py",
+    "text/sandbox.py",
+}
 ASKS = re.compile(
     r"\btime\.(time|time_ns|localtime|strftime)\b|\bdatetime\.(now|utcnow|today)\b"
     r"|\bfrom time import (?!monotonic\n)|\bCLOCK_REALTIME\b"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.running.processes import family
+from flyweight.server.lifecycle.processes import family
 from http_server import Reply, Running, served
 
 PROMPTS = [f"Once there was a {what} who" for what in ("cat", "dog", "girl", "bird", "fish")]
@@ -127,7 +127,9 @@ def bound(number: int) -> dict[str, Any]:
 
 def judges(server: Running) -> list[int]:
     """Processes that try grammars."""
-    return [one.pid for one in family(server.process.pid) if b"judg" in words_of(one.pid)]
+    return [
+        one.pid for one in family(server.process.pid) if b"server.constraints" in words_of(one.pid)
+    ]
 
 
 def words_of(pid: int) -> bytes:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import chat_model
-from flyweight.server.http.errors import OURS, HttpError
-from flyweight.server.http.guard import Guard
-from flyweight.server.routes import shape_of
+from flyweight.server.apis.routes import shape_of
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import OURS, HttpError
+from flyweight.server.transport.guard import Guard
 from http_server import Running, started
 
 SCHEMA = {

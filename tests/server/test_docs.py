@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from flyweight.server import openapi
-from flyweight.server.api import docs
-from flyweight.server.routes import ROUTES
+from flyweight.server.apis import docs, openapi
+from flyweight.server.apis.routes import ROUTES
 from http_server import Running, started
 
 

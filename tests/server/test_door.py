@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from flyweight.server.http.door import PACE_OVER, Door
-from flyweight.server.http.errors import HttpError
+from flyweight.server.admission.queue import PACE_OVER, Door
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
 
 WIDE = ServerSettings(queue_requests=1 << 20, queue_tokens=1 << 30)
 

@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 import chat_model
-from flyweight.server.routes import ROUTES
-from flyweight.server.running.processes import family
+from flyweight.server.apis.routes import ROUTES
+from flyweight.server.lifecycle.processes import family
 from http_server import Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import chat_model
-from flyweight.server.api.messages import MessagesBody
-from flyweight.server.api.responses import ResponseBody
+from flyweight.server.apis.anthropic.messages import MessagesBody
+from flyweight.server.apis.openai.responses import ResponseBody
 from http_server import Reply, Running, started
 
 LONG = "Once upon a time there was a small cat who sat on a mat and looked at the big moon. " * 3

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from flyweight.server.running.processes import family
+from flyweight.server.lifecycle.processes import family
 from http_server import Reply, Running, served, started
 
 SCHEMA = {

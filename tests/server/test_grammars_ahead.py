@@ -12,8 +12,8 @@ from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.sampling.grammar import compiler_nbytes
-from flyweight.server import pipe
-from flyweight.server.remote.telling import Gone
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.loading import Gone
 from flyweight.server.worker.__main__ import facts
 from flyweight.server.worker.loop import Worker
 

@@ -11,16 +11,16 @@ from pydantic import BaseModel
 
 import chat_model
 from flyweight.errors import RequestError
-from flyweight.server.api.chatbody import ChatBody
-from flyweight.server.api.completions import CompletionBody
-from flyweight.server.api.llama import LlamaBody
-from flyweight.server.api.messages import MessagesBody
-from flyweight.server.api.ollamabody import OllamaChatBody
-from flyweight.server.api.responses import ResponseBody
+from flyweight.server.apis.anthropic.messages import MessagesBody
+from flyweight.server.apis.llamacpp.completion import LlamaBody
+from flyweight.server.apis.ollama.schema import OllamaChatBody
+from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.openai.completions import CompletionBody
+from flyweight.server.apis.openai.responses import ResponseBody
+from flyweight.server.apis.routes import ROUTES
 from flyweight.server.front import Front
-from flyweight.server.http.errors import HttpError
-from flyweight.server.routes import ROUTES
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
 from http_server import Reply, Running, served, started
 
 PROMPT = {"prompt": "Once", "max_tokens": 2}

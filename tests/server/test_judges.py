@@ -9,11 +9,11 @@ import pytest
 import uvloop
 
 from flyweight.errors import RequestError
-from flyweight.server.http.errors import HttpError
-from flyweight.server.judging.judge import NICE
-from flyweight.server.judging.judges import MEMORY, Judges
-from flyweight.server.judging.turns import Turns
-from flyweight.structured import StructuredOutputs
+from flyweight.params.structured import StructuredOutputs
+from flyweight.server.constraints.process import NICE
+from flyweight.server.constraints.turns import Turns
+from flyweight.server.constraints.validator import MEMORY, Judges
+from flyweight.server.transport.errors import HttpError
 
 SLOW = StructuredOutputs(
     json={
@@ -102,7 +102,7 @@ def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced(end: int
 
 
 def test_a_process_that_does_not_start_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyweight.server.judging.judges.STARTING", 0.001)
+    monkeypatch.setattr("flyweight.server.constraints.validator.STARTING", 0.001)
 
     async def work(judges: Judges) -> None:
         with pytest.raises(HttpError, match="memory"):

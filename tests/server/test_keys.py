@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flyweight.server.http.guard import OPEN
-from flyweight.server.routes import ROUTES
+from flyweight.server.apis.routes import ROUTES
+from flyweight.server.transport.guard import OPEN
 from http_server import Running, served
 
 KEY, OTHER = "sk-first", "schlüssel-🔑"

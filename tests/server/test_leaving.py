@@ -8,10 +8,10 @@ import pytest
 
 from flyweight.build import Loaded, build
 from flyweight.config import Settings
-from flyweight.server import pipe
+from flyweight.driver.progress import Patience
+from flyweight.server.engine_client import pipe
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Finish, Request, SamplingParams
-from flyweight.waiting import Patience
 
 PLAIN = SamplingParams(temperature=0)
 SECRET = "what a prompt" + " says"  # in no line of the source

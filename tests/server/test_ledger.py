@@ -11,11 +11,11 @@ import pytest
 from flyweight.arguments.wishes import Wish, Wishes
 from flyweight.config import Settings
 from flyweight.engine.metrics import Metrics
-from flyweight.server.ledger.ledger import PATIENCE, Ledger
-from flyweight.server.ledger.portrait import Portrait
-from flyweight.server.running.processes import Process, age, begun, command, family, listener
+from flyweight.server.lifecycle.processes import Process, age, begun, command, family, listener
+from flyweight.server.observability.counters import Counts
+from flyweight.server.observability.effective_config import PATIENCE, Ledger
+from flyweight.server.observability.model_summary import Portrait
 from flyweight.server.settings import ServerSettings
-from flyweight.server.watching.counts import Counts
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,

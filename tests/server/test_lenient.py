@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flyweight.server.http.ignored import LONGEST, MOST, listed
-from flyweight.server.strays import without_strays
+from flyweight.server.apis.unknown_fields import without_strays
+from flyweight.server.transport.ignored import LONGEST, MOST, listed
 from http_server import Running
 
 HEADER = "x-ignored-params"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from flyweight.server.app import _endpoint
-from flyweight.server.http.visits import Visit
-from flyweight.server.pipe import Gauges, Stepped
-from flyweight.server.routes import Entry
-from flyweight.server.watching.counts import FIELDS, Counts
-from flyweight.server.watching.log import QUEUE, Log, line
-from flyweight.server.watching.watch import INTERVAL, Watch
+from flyweight.server.apis.routes import Entry
+from flyweight.server.engine_client.pipe import Gauges, Stepped
+from flyweight.server.observability.counters import FIELDS, Counts
+from flyweight.server.observability.log import QUEUE, Log, line
+from flyweight.server.observability.watch import INTERVAL, Watch
+from flyweight.server.transport.app import _endpoint
+from flyweight.server.transport.request_log import Visit
 from http_server import Running, started
 
 EVIL = 'a\r\n2026-01-01 request x=1\x1b[31m\u2028\u202e\x00"é'

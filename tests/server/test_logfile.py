@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flyweight.errors import ConfigError
-from flyweight.server.running.records import running
-from flyweight.server.watching.log import Log
-from flyweight.server.watching.logfile import LogFile, locked
+from flyweight.server.lifecycle.records import running
+from flyweight.server.observability.log import Log
+from flyweight.server.observability.logfile import LogFile, locked
 from http_server import WAIT, Running, started
 
 MOST = 1000
@@ -82,7 +82,7 @@ def test_stderr_in_the_same_file_follows(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     code = (
         "import sys; from pathlib import Path;"
-        "from flyweight.server.watching.logfile import LogFile;"
+        "from flyweight.server.observability.logfile import LogFile;"
         f"f = LogFile(Path({str(path)!r}), {MOST}); f.write('x' * {MOST}); f.write('new\\n');"
         "print('said', file=sys.stderr)"
     )

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flyweight import LLM
-from flyweight.collect import Collector
-from flyweight.server.answer import LARGE, answer
-from flyweight.server.api import scores
+from flyweight.requests.collector import Collector
+from flyweight.server.apis import logprobs as scores
+from flyweight.server.apis.answer import LARGE, answer
 from flyweight.server.front import Front
-from flyweight.server.http.sse import encode
+from flyweight.server.transport.replies import encode
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.messages import MessagesBody, Turn
-from flyweight.server.api.telling import chat_body
+from flyweight.server.apis.anthropic.messages import MessagesBody, Turn
+from flyweight.server.apis.content_blocks import chat_body
 from http_server import Running
 
 TALK = [{"role": "user", "content": "A cat sat."}]

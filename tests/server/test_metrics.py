@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyweight.collect import Collector
-from flyweight.server.pipe import Begin, Gauges, News, Stepped
-from flyweight.server.remote.client import EngineClient, Stream
-from flyweight.server.watching.counts import (
+from flyweight.requests.collector import Collector
+from flyweight.server.engine_client.client import EngineClient, Stream
+from flyweight.server.engine_client.pipe import Begin, Gauges, News, Stepped
+from flyweight.server.observability.counters import (
     FIELDS,
     ITL,
     TTFT,
@@ -25,9 +25,9 @@ from flyweight.server.watching.counts import (
     Histogram,
     series,
 )
-from flyweight.server.watching.log import Log
-from flyweight.server.watching.metrics import share
-from flyweight.server.watching.watch import Watch
+from flyweight.server.observability.log import Log
+from flyweight.server.observability.metrics import share
+from flyweight.server.observability.watch import Watch
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
 from http_server import Running, served, started

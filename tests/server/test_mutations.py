@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import chat_model
-from flyweight.server.routes import ROUTES
-from flyweight.untrusted import shown
+from flyweight.server.apis.routes import ROUTES
+from flyweight.validation.untrusted import shown
 from http_server import Reply, Running, started
 from mutations import SEEDS, Mutator
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flyweight.errors import CheckpointError
-from flyweight.server import pipe
-from flyweight.server.remote.client import EngineClient, Stream
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.client import EngineClient, Stream
 from flyweight.types import Event
 
 

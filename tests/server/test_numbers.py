@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.completions import CompletionBody
-from flyweight.server.body import read
-from flyweight.server.http.errors import HttpError
+from flyweight.server.apis.body import read
+from flyweight.server.apis.openai.completions import CompletionBody
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
 
 
 def refusal(raw: str) -> HttpError:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.ollama import declared
-from flyweight.server.api.ollamabody import OllamaMessage
-from flyweight.server.api.tools import Tool
+from flyweight.server.apis.ollama.handlers import declared
+from flyweight.server.apis.ollama.schema import OllamaMessage
+from flyweight.server.apis.tools import Tool
 from http_server import Running
 
 GENERATE = {"prompt": "", "suffix": "", "system": "", "template": "", "options": None}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flyweight.server.routes import ROUTES
+from flyweight.server.apis.routes import ROUTES
 from http_server import Running
 
 pytest.importorskip("schemathesis", reason="could not import schemathesis")

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyweight import LLM
-from flyweight.collect import Collector
-from flyweight.server.api.partscores import PartScores
-from flyweight.server.api.scores import Spelling
-from flyweight.server.api.telling import Telling
+from flyweight.requests.collector import Collector
+from flyweight.server.apis.content_blocks import Telling
+from flyweight.server.apis.logprobs import Spelling
+from flyweight.server.apis.openai.part_logprobs import PartScores
 from flyweight.text.tools.deltas import Kind
 from flyweight.text.tools.formats import HERMES, THINK
 from flyweight.text.tools.parser import Reading

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flyweight.errors import ConfigError
-from flyweight.server.api.messagewriter import MessageWriter
-from flyweight.server.api.ollama import OllamaWriter
-from flyweight.server.http.sse import PING, EventStream
+from flyweight.server.apis.anthropic.messages_stream import MessageWriter
+from flyweight.server.apis.ollama.handlers import OllamaWriter
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.replies import PING, EventStream
 from http_server import Running, served
 
 SOON = 0.02

@@ -9,12 +9,12 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.http.door import PREPARING, Door
-from flyweight.server.http.errors import HttpError
-from flyweight.server.http.sse import ClientGone
-from flyweight.server.http.visits import Visit
-from flyweight.server.preparing import Preparation, prepared
+from flyweight.server.admission.preparing import Preparation, prepared
+from flyweight.server.admission.queue import PREPARING, Door
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import ClientGone
+from flyweight.server.transport.request_log import Visit
 from http_server import served
 
 LONG = 60.0

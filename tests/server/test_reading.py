@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.prompts import beginning, fitting
-from flyweight.server.api.completions import holed
-from flyweight.server.api.given import fitted
-from flyweight.server.api.llama import MOST_BIASED, biases, mixed
-from flyweight.server.api.ollama_about import shortened
+from flyweight.requests.prompts import beginning, fitting
+from flyweight.server.apis.llamacpp.completion import MOST_BIASED, biases, mixed
+from flyweight.server.apis.ollama.models import shortened
+from flyweight.server.apis.openai.completions import holed
+from flyweight.server.apis.prompt_fields import fitted
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 from http_server import Running

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyweight.server.api.completions import CompletionBody
-from flyweight.server.body import refused
-from flyweight.server.routes import ROUTES
+from flyweight.server.apis.body import refused
+from flyweight.server.apis.openai.completions import CompletionBody
+from flyweight.server.apis.routes import ROUTES
 from flyweight.server.settings import ServerSettings
 from http_server import Reply, Running
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.responses import ResponseBody, messages
+from flyweight.server.apis.openai.responses import ResponseBody, messages
 from http_server import Running
 
 GREEDY = {"temperature": 0, "max_output_tokens": 16}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.api.scores import offsets
+from flyweight.server.apis.logprobs import offsets
 from http_server import Running
 
 GREEDY = {"temperature": 0, "max_tokens": 6}

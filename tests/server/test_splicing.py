@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flyweight.server.http.sse import Spliced, event
+from flyweight.server.transport.replies import Spliced, event
 
 
 @pytest.mark.parametrize(

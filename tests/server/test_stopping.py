@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight.cli.main import main
-from flyweight.server.running.processes import Process, begun, family
-from flyweight.server.running.records import Record, running, write
+from flyweight.server.lifecycle.processes import Process, begun, family
+from flyweight.server.lifecycle.records import Record, running, write
 from http_server import WAIT, Running, served, started
 
 # Steps that take 20 ms, and an answer of ten seconds.

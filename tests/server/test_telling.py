@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from flyweight.collect import Piece
-from flyweight.server.api.messagewriter import blocks_of
-from flyweight.server.api.ollama import message
-from flyweight.server.api.telling import Step, Telling, arguments_of
-from flyweight.server.http.sse import encode
+from flyweight.requests.collector import Piece
+from flyweight.server.apis.anthropic.messages_stream import blocks_of
+from flyweight.server.apis.content_blocks import Step, Telling, arguments_of
+from flyweight.server.apis.ollama.handlers import message
+from flyweight.server.transport.replies import encode
 from flyweight.text.tools.deltas import Answer, Call, Kind
 from flyweight.text.tools.formats import HERMES, THINK
 from flyweight.text.tools.parser import Reading

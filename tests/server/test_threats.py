@@ -16,9 +16,9 @@ import pytest
 
 import chat_model
 import flyweight
-from flyweight.server.http import guard
-from flyweight.server.http.guard import Guard
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport import guard
+from flyweight.server.transport.guard import Guard
 from http_server import Running, served
 
 ROOT = Path(flyweight.__file__).parent
@@ -74,7 +74,7 @@ def test_nothing_is_pickled_and_no_text_is_run() -> None:
 def test_there_is_one_listener_and_no_other_kind_of_server() -> None:
     listens = {path for path, name in called() if name in LISTENS}
     # the one port, and who answers on it before there is a model
-    assert listens == {"server/run.py", "server/http/loading.py"}
+    assert listens == {"server/lifecycle/start.py", "server/transport/loading.py"}
     assert not {(path, name) for path, name in imported() if name.split(".")[0] in SERVERS}
 
 

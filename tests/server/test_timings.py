@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flyweight.collect import Collector
-from flyweight.server.api.usage import llama_timings, timings
+from flyweight.requests.collector import Collector
+from flyweight.server.apis.usage import llama_timings, timings
 from flyweight.types import Event, Finish, Request, SamplingParams, Timings
 from http_server import Running, started
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from flyweight import LLM
-from flyweight.collect import Collector
-from flyweight.server.bundle import Bundle
-from flyweight.server.http.errors import HttpError
-from flyweight.server.pipe import News
-from flyweight.server.remote.client import EngineClient, Stream
+from flyweight.requests.collector import Collector
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.engine_client.client import EngineClient, Stream
+from flyweight.server.engine_client.pipe import News
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
 from flyweight.types import Request, SamplingParams
 from http_server import served
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flyweight import LLM
-from flyweight.collect import Collector, Piece
-from flyweight.server import answer as answers
-from flyweight.server.api import scores
-from flyweight.server.api.usage import RunningUsage, usage
-from flyweight.server.bundle import Bundle
+from flyweight.requests.collector import Collector, Piece
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis import answer as answers
+from flyweight.server.apis import logprobs as scores
+from flyweight.server.apis.usage import RunningUsage, usage
+from flyweight.server.engine_client.client import Stream
 from flyweight.server.front import Front
-from flyweight.server.remote.client import Stream
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served

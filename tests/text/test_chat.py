@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from text_vocabularies import bpe_metadata
 
-from flyweight.asking import conversation
 from flyweight.errors import RequestError
+from flyweight.requests.preparing import conversation
 from flyweight.text.chat import choose, render
 from flyweight.text.messages import OPTIONS, OWN, prepared, text_only
 from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, Bounds

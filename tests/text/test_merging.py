@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from flyweight import _native
-from flyweight.strings import Strings
 from flyweight.text.gguf_bpe import BYTE, PIECE
+from flyweight.validation.strings import Strings
 
 ALPHABET = "abcé\U0001f642"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, Vocabulary, embedded
-from flyweight.server.api.tools import Tool, Tools
+from flyweight.server.apis.tools import Tool, Tools
+from flyweight.server.chat_format import Speech
 from flyweight.server.settings import ServerSettings
-from flyweight.server.speech import Speech
-from flyweight.structured import StructuredOutputs
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.text.tools.deltas import Answer, Call
 from flyweight.text.tools.formats import HERMES, LLAMA, MISTRAL_HEADED, Format

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flyweight.asking import Asking, Facts
 from flyweight.describe import describe
 from flyweight.errors import RequestError
-from flyweight.prompts import Lane
+from flyweight.requests.preparing import Asking, Facts
+from flyweight.requests.prompts import Lane
 from flyweight.sampling.thought import forced
 from flyweight.text.codec import Marks as TokenMarks
 from flyweight.text.thoughts import Spelled

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filewriters import BLOCKS, entry, gguf_bytes, key, random_tensor, string, value, write_gguf
-from flyweight.strings import Strings
+from flyweight.validation.strings import Strings
 from flyweight.weights import gguf
 from flyweight.weights.gguf import read_gguf
 from hostile_files import check_damaged, memory_below, refusal, refusal_of

@@ -20,7 +20,7 @@ from flyweight.arguments.stances import OFFLINE, STANCES
 from flyweight.arguments.wishes import Wish
 from flyweight.config import Settings, unknown
 from flyweight.errors import ConfigError, Refusals
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 FIELDS = {known.name for known in fields(Settings)}
 SETS = {  # vLLM's name for a field, where it is another

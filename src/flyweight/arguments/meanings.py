@@ -12,7 +12,7 @@ from flyweight.arguments import objects, quantization, speculation
 from flyweight.arguments.draft import Draft
 from flyweight.arguments.values import count, number
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 # vLLM's names; on a CPU it computes float16 as bfloat16 too
 COMPUTED_AS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from flyweight.errors import CheckpointError, ConfigError, RequestError, nearest
 from flyweight.types import SamplingParams
-from flyweight.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown
 
 DEFAULTS = {  # of generation_config.json, as vLLM reads it
     "temperature": "temperature",

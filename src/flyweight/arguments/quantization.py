@@ -9,7 +9,7 @@ from typing import Any
 
 from flyweight.arguments.objects import known, parsed
 from flyweight.errors import Refusals
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 OPTION = "--quantization"
 NAMES = {  # keys, and the one each stands for

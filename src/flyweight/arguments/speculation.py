@@ -9,7 +9,7 @@ from typing import Any
 
 from flyweight.config import whole
 from flyweight.errors import CheckpointError, ConfigError, nearest
-from flyweight.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown
 
 OPTION = "--speculative-config"
 METHODS = (

@@ -11,7 +11,7 @@ from flyweight.arguments.flags import Flag
 from flyweight.arguments.stance import Value
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 COUNT = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMgG]?)")
 NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")  # a value, though it begins as an option does

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from flyweight.bench.ours import Timed
 from flyweight.bench.workloads import Workload
 from flyweight.errors import ConfigError, FlyweightError, nearest
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 CHILD = Path(__file__).parent / "child" / "peer.py"
 PACKAGES = {"llama.cpp": "llama-cpp-python", "openvino": "openvino-genai"}

@@ -18,7 +18,7 @@ from flyweight.bench.peers import Means, Named, PeerError, Room, opened
 from flyweight.bench.rows import Spread
 from flyweight.config import beside_environment
 from flyweight.errors import ConfigError
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 PROMPT = "Once"
 CACHE = "FLYWEIGHT_CACHE"  # where a cache of packed weights is looked for

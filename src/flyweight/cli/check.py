@@ -16,7 +16,7 @@ from flyweight.config import Settings
 if TYPE_CHECKING:  # commands import what computes when they run
     from rich.table import Table
 
-    from flyweight.examine import Finding
+    from flyweight.checks.examine import Finding
 
 MOST = 20  # findings of one stage and kind that are shown; --json has all
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": "dim"}
@@ -47,9 +47,9 @@ def check(
         revision=revision,
         offline=offline,
     )
+    from flyweight.checks.examine import Examination
     from flyweight.cli.show import loading, plain_console
     from flyweight.describe import find
-    from flyweight.examine import Examination
 
     with loading() as tell:
         path = find(settings, tell)
@@ -70,7 +70,7 @@ def report(path: Path, findings: list[Finding]) -> Table:
     from rich.text import Text
 
     from flyweight.cli.show import called, plain_table
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
 
     table = plain_table(called(path), "stage", "", "found")
     seen: Counter[tuple[str, str]] = Counter()

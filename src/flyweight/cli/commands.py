@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flyweight.errors import RequestError, nearest
 from flyweight.types import SamplingParams
-from flyweight.untrusted import printable
+from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:
     from flyweight.cli.session import Session

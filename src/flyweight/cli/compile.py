@@ -13,7 +13,7 @@ from flyweight.cli import options as opt
 from flyweight.config import Settings, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.prepare import Prepared
+    from flyweight.checks.prepare import Prepared
 
 LEAST_STEP = 512  # tokens in a step, as elsewhere, or one for every sequence
 
@@ -62,8 +62,8 @@ def compile_model(
         offline=offline,
         prompt_logprob_rows=0,
     )
+    from flyweight.checks.prepare import prepare
     from flyweight.cli.show import called, loading, memory_table, plain_console
-    from flyweight.prepare import prepare
 
     with loading(planned=False) as tell:
         done = prepare(settings, tell)
@@ -78,7 +78,7 @@ def compile_model(
 def said(done: Prepared) -> str:
     """What became of the packed weights, in a line."""
     from flyweight.plan.memory import size
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
 
     sizing = done.memory.sizing
     load = f"{sizing.max_num_seqs} sequences of {sizing.max_model_len} tokens fit"

@@ -8,12 +8,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyweight.asking import Message
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
-from flyweight.prompts import Prompt
+from flyweight.requests.preparing import Message
+from flyweight.requests.prompts import Prompt
 from flyweight.types import SamplingParams
-from flyweight.untrusted import read_json, shown
+from flyweight.validation.untrusted import read_json, shown
 
 CLOSERS = tuple(".,;:!?)'\"")
 FREED = 4  # where the oldest turns are dropped, a quarter of the context is free afterwards

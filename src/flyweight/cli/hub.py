@@ -53,7 +53,7 @@ def models(as_json: opt.AsJson = False) -> None:
         return
     from flyweight.cli.show import plain_console, plain_table
     from flyweight.plan.memory import size
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
 
     table = plain_table(str(cache_folder()), "name", "what", "revision", "size", "last used")
     table.columns[3].justify = "right"
@@ -70,7 +70,7 @@ def models(as_json: opt.AsJson = False) -> None:
 def rm(name: NameOf, revision: opt.Revision = None, yes: Yes = False) -> None:
     """Remove a model, or one quantisation of it, from the cache."""
     from flyweight.plan.memory import size
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
     from flyweight.weights.hub.cache import Removal
 
     removal = Removal(parsed(name, revision))

@@ -97,7 +97,7 @@ def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, 
 def facts(found: Described) -> Table:
     """The spec, in a reader's words."""
     from flyweight.cli.show import called, plain_table
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
 
     spec, layer, piece = found.spec, found.spec.layers[0], found.tokenizer.piece
     rows = {

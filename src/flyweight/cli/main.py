@@ -19,7 +19,7 @@ from flyweight import __version__
 from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
 from flyweight.cli.bench.refusals import refusal
 from flyweight.errors import FlyweightError, nearest
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 WRONG, STOPPED = 2, 130
 

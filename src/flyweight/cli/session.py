@@ -17,10 +17,10 @@ from flyweight.cli.show import figures, stats_in_words
 from flyweight.cli.wrap import Wrapped
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
-from flyweight.prompts import Prompt
-from flyweight.results import RequestOutput
+from flyweight.outputs import RequestOutput
+from flyweight.requests.prompts import Prompt
 from flyweight.types import SamplingParams
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 CONTEXT = ("shift", "full")  # what happens when it is full: the oldest turns go, or a refusal
 

@@ -24,9 +24,9 @@ from rich.progress import (
 from rich.table import Table
 
 from flyweight.describe import Described
+from flyweight.outputs import RequestOutput
 from flyweight.plan.memory import MemoryPlan, size, summary
-from flyweight.results import RequestOutput
-from flyweight.untrusted import printable
+from flyweight.validation.untrusted import printable
 
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
 

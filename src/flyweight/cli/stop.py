@@ -10,7 +10,7 @@ import typer
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.server.running.records import Record
+    from flyweight.server.lifecycle.records import Record
 
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
 TELL = 1.0  # seconds until it is said what is waited for
@@ -25,7 +25,7 @@ Now = Annotated[bool, typer.Option("--now", help="Do not wait for running answer
 
 def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
     """Stop a server; it finishes its running answers first."""
-    from flyweight.server.running import records
+    from flyweight.server.lifecycle import records
 
     found = records.running()
     if port is not None:
@@ -40,7 +40,7 @@ def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
 
 def _nobody(port: int | None) -> str:
     """Why there is nothing to stop."""
-    from flyweight.server.running import processes, records
+    from flyweight.server.lifecycle import processes, records
 
     ports = ", ".join(str(record.port) for record in records.running()) or "none"
     if port is None:
@@ -55,7 +55,7 @@ def _nobody(port: int | None) -> str:
 def end(record: "Record", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import size
-    from flyweight.server.running.processes import family, resident
+    from flyweight.server.lifecycle.processes import family, resident
 
     members = family(record.pid)
     held = sum(resident(one.pid) for one in members)

@@ -106,7 +106,7 @@ def document(found: Sequence[Token], text: str, path: str) -> dict[str, Any]:
 def show(found: Sequence[Token], text: str) -> None:
     """A table, a token a row, and a line of figures."""
     from flyweight.cli.show import plain_console, plain_table
-    from flyweight.untrusted import printable
+    from flyweight.validation.untrusted import printable
 
     console, table = plain_console(), plain_table("", "", "id", "piece", "text", "")
     table.title = None

@@ -22,11 +22,11 @@ from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
 from flyweight.errors import RequestError
-from flyweight.ranges import loaded
+from flyweight.params.structured import NAME
 from flyweight.sampling.arrays import Columns
 from flyweight.sampling.verify import accept
-from flyweight.structured import NAME
 from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
+from flyweight.validation.ranges import loaded
 from flyweight.wire import I32, Batch, Sampled
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from flyweight.engine.sequence import Chunk, Plan, Sequence
 from flyweight.engine.turns import Key, Turns
 from flyweight.errors import RequestError
-from flyweight.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
+from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.engine.sequence import Sequence
-from flyweight.tasks import PoolingParams
+from flyweight.params.tasks import PoolingParams
 from flyweight.wire import F32
 
 F64 = NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 
 from flyweight.engine.sequence import Plan, Sequence
 from flyweight.types import Processor
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 from flyweight.wire import F32
 
 LONGEST = 300  # characters of an error

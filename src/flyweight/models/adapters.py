@@ -14,7 +14,7 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import LowRank, Ops
 from flyweight.spec import SlotPlan, Source, WeightPlan
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.adapter import Adapter, Pair
 from flyweight.wire import F32
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 ACTS = {
     "silu": "silu",

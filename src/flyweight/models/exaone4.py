@@ -9,7 +9,7 @@ from flyweight.models import olmo2
 from flyweight.models.config import Config, integer
 from flyweight.models.plans import each, gated_decoder, layer_kinds, sliding
 from flyweight.spec import LayerSpec, ModelSpec
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 plan = olmo2.plan
 

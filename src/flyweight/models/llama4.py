@@ -27,7 +27,7 @@ from flyweight.spec import (
     TemperSpec,
     WeightPlan,
 )
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 USUAL = {  # what transformers fills in
     "intermediate_size": 8192,

@@ -8,7 +8,7 @@ from flyweight.models.config import Config, flag, integer
 from flyweight.models.mixture import Experts, MoeNames
 from flyweight.models.plans import Names, decoder_plan, each
 from flyweight.spec import Files, LayerSpec, ModelSpec, MoeSpec, RouteSpec, WeightPlan
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 
 def spec(config: Config) -> ModelSpec:

@@ -11,7 +11,7 @@ from typing import Any
 
 from flyweight.errors import CheckpointError
 from flyweight.spec import Files, ModelSpec, WeightPlan
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.refused import explain
 
 

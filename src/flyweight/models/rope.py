@@ -14,7 +14,7 @@ import numpy as np
 from flyweight.errors import CheckpointError, nearest
 from flyweight.models.config import MOST_POSITIONS, Config, integer, real
 from flyweight.spec import RopeSpec
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.wire import F32
 
 ORIGINAL = "original_max_position_embeddings"

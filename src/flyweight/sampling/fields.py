@@ -13,7 +13,7 @@ from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema import ANNOTATIONS, prepared
 from flyweight.text.tools.fields import Field
 from flyweight.text.tools.xmlcall import CLOSE, TEXT, types_of
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 DEFINITIONS = {"$defs", "definitions"}
 OBJECT = {"type", "properties", "required", "additionalProperties", *DEFINITIONS}

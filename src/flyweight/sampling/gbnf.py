@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from flyweight.errors import RequestError, nearest
-from flyweight.structured import NAME
-from flyweight.untrusted import shown
+from flyweight.params.structured import NAME
+from flyweight.validation.untrusted import shown
 
 DEEPEST = 48  # parentheses within each other
 MOST_MARKS = 3  # of repetition, one after the other

@@ -8,10 +8,10 @@ character, or a word of which `sampling.gbnf_words` knows that taking the longes
 from collections.abc import Iterator
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import NAME
 from flyweight.sampling.gbnf import Token, read
 from flyweight.sampling.gbnf_flat import Rule, Symbol, Word, flattened, often, spelled
 from flyweight.sampling.gbnf_words import with_words
-from flyweight.structured import NAME
 
 # The engine compiles what a rule names within the rule: 1,500 of them fit 8 MB of stack, 2,000 end
 # the process.

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.sampling.gbnf import is_gbnf
 from flyweight.sampling.gbnf_lark import lark
 from flyweight.sampling.levels import check_rules
 from flyweight.sampling.schema import prepared
-from flyweight.structured import NAME, StructuredOutputs
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 from flyweight.wire import U32
 
 if TYPE_CHECKING:

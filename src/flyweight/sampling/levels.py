@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError
-from flyweight.structured import NAME
+from flyweight.params.structured import NAME
 
 # A stack of 8 MiB ends after 2,200 steps or more, by what they are; 1,400 were found to be fine.
 DEEPEST, MOST_LOOPED = 500, 900

@@ -9,7 +9,7 @@ import re
 from typing import NoReturn
 
 from flyweight.errors import RequestError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 FIELD = "structured_outputs"
 # ECMA's white space and line ends, which are not the enforcing dialect's.

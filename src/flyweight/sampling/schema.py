@@ -16,7 +16,7 @@ from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, transl
 from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
 from flyweight.sampling.schema_numbers import tighten
 from flyweight.sampling.schema_shapes import shaped
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 ANNOTATIONS = {
     "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",

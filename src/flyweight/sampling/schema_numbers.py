@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
 from flyweight.sampling.patterns import FIELD
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 DIGITS, PLACES = 15, 9  # of a bound: all that a float holds for certain, and after the point
 MOST = 10**DIGITS - 1

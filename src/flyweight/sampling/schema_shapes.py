@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
 from flyweight.sampling.patterns import FIELD
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 SIZES = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
 MOST = 2**32 - 1

@@ -15,30 +15,30 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from flyweight.asking import Asking, Params, spelled
 from flyweight.errors import RequestError, nearest
-from flyweight.prompts import Asked, Lane
-from flyweight.server.body import Body, read
-from flyweight.server.bundle import Bundle, width
-from flyweight.server.http.door import Door
-from flyweight.server.http.errors import HttpError
-from flyweight.server.http.visits import visit_of
-from flyweight.server.judging.judges import Judges, worded
-from flyweight.server.ledger.ledger import Ledger
-from flyweight.server.preparing import Preparation
-from flyweight.server.remote.client import EngineClient
+from flyweight.params.structured import StructuredOutputs, check
+from flyweight.params.tasks import BeamSearchParams
+from flyweight.requests.preparing import Asking, Params, spelled
+from flyweight.requests.prompts import Asked, Lane
+from flyweight.server.admission.preparing import Preparation
+from flyweight.server.admission.queue import Door
+from flyweight.server.admission.request_group import Bundle, width
+from flyweight.server.apis.body import Body, read
+from flyweight.server.chat_format import Speech
+from flyweight.server.constraints.validator import Judges, worded
+from flyweight.server.engine_client.client import EngineClient
+from flyweight.server.observability.counters import Counts
+from flyweight.server.observability.effective_config import Ledger
+from flyweight.server.observability.log import Log
+from flyweight.server.observability.metrics import Metrics
+from flyweight.server.observability.watch import Watch
 from flyweight.server.settings import ServerSettings
-from flyweight.server.speech import Speech
-from flyweight.server.watching.counts import Counts
-from flyweight.server.watching.log import Log
-from flyweight.server.watching.metrics import Metrics
-from flyweight.server.watching.watch import Watch
-from flyweight.structured import StructuredOutputs, check
-from flyweight.tasks import BeamSearchParams
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.request_log import visit_of
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 T = TypeVar("T")
 READERS = 2  # threads that tokenise and render; one long prompt does not hold up all others

@@ -12,11 +12,11 @@ from typing import Any
 
 from flyweight.config import whole
 from flyweight.errors import ConfigError
-from flyweight.structured import DEEPEST, LONGEST
+from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, Bounds
 from flyweight.text.tools.formats import format_of, marks_of
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20

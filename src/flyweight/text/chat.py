@@ -18,7 +18,7 @@ from flyweight.text.messages import REASONING, Message, aliased, check, plain, s
 from flyweight.text.meter import USUAL, Bounds, Meter, Spent
 from flyweight.text.sandbox import Refusal, Sandbox, inside
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 
 MOST_TEMPLATE = 1 << 18  # characters; compiling one cannot be interrupted
 FAILS = "messages: the model's chat template"

@@ -11,7 +11,7 @@ from pathlib import Path
 from flyweight.errors import CheckpointError
 from flyweight.text.codec import DEFAULT
 from flyweight.text.gguf import MOST_TOKENS, TokenType
-from flyweight.untrusted import read_bytes, read_json, shown
+from flyweight.validation.untrusted import read_bytes, read_json, shown
 
 TOKEN_ID = re.compile("[0-9]{1,10}")
 CONFIG = "tokenizer_config.json"

@@ -13,9 +13,9 @@ from enum import IntEnum
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.strings import Strings
 from flyweight.text.codec import DEFAULT, Marks
-from flyweight.untrusted import END_KEYS, shown, token_id
+from flyweight.validation.strings import Strings
+from flyweight.validation.untrusted import END_KEYS, shown, token_id
 from flyweight.wire import U8
 
 MOST_TOKENS = 1 << 24

@@ -13,7 +13,6 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import CheckpointError, nearest
-from flyweight.strings import Strings
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
 from flyweight.text.codec import Marks
 from flyweight.text.gguf import GgufVocabulary, TokenType, ids_of, read_vocabulary, strings
@@ -26,7 +25,8 @@ from flyweight.text.pretokenizers import (
     normalizer,
     taken_apart,
 )
-from flyweight.untrusted import shown
+from flyweight.validation.strings import Strings
+from flyweight.validation.untrusted import shown
 
 MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 PART = 4096  # characters of a text that are cut into words in one call, which lets nobody else run

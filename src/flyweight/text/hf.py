@@ -28,7 +28,7 @@ from flyweight.text.companions import (
 )
 from flyweight.text.library import encoding, guarded, not_decoded, not_encoded
 from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
-from flyweight.untrusted import read_bytes, shown
+from flyweight.validation.untrusted import read_bytes, shown
 
 MOST_BYTES = 256 << 20
 PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tokenizers import Encoding, Tokenizer
 
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 PANIC = "PanicException"
 LONG = 1 << 12  # characters whose reading would hold other threads up

@@ -11,7 +11,7 @@ from typing import Any
 
 from flyweight.errors import RequestError, nearest
 from flyweight.text.parts import reads_parts
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 Message = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
 from flyweight.text.gguf_bpe import bpe_codec
 from flyweight.text.pieces import PieceCodec
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from flyweight.untrusted import read_bytes, shown
+from flyweight.validation.untrusted import read_bytes, shown
 
 MOST_BYTES = 64 << 20
 Metadata = dict[str, object]

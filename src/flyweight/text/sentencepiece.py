@@ -13,7 +13,7 @@ from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import SPACE
 from flyweight.text.gguf import TokenType
 from flyweight.text.protobuf import fields
-from flyweight.untrusted import read_bytes
+from flyweight.validation.untrusted import read_bytes
 
 MOST_BYTES = 64 << 20
 PIECE, TRAINER, NORMALIZER = 1, 2, 3  # parts of the model

@@ -15,7 +15,7 @@ from flyweight.text.alphabet import spelled
 from flyweight.text.library import guarded
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from flyweight.text.ranks import Metadata, vocabulary_metadata
-from flyweight.untrusted import read_json, shown
+from flyweight.validation.untrusted import read_json, shown
 
 BOS, EOS = "<s>", "</s>"
 UNLISTED = (  # special tokens of files that list none

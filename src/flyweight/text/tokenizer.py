@@ -15,7 +15,7 @@ from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
 from flyweight.text.unigram import load_unigram
 from flyweight.text.wordpiece import load_wordpiece
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)

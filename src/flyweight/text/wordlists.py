@@ -10,7 +10,7 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.text.alphabet import SPACE
 from flyweight.text.gguf import MOST_TOKENS, TokenType
 from flyweight.text.ranks import Metadata
-from flyweight.untrusted import read_bytes, read_json, shown
+from flyweight.validation.untrusted import read_bytes, read_json, shown
 
 GOES_ON = "##"
 # Who cuts how: tokenizer classes and model types, by pre-tokenizer.

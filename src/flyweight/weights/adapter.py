@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import read_json, shown
+from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats.dense import to_f32
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.wire import F32

@@ -16,7 +16,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
-from flyweight.untrusted import read_json, shown
+from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights import mxfp4
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors

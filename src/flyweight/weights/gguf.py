@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
-from flyweight.strings import Strings
-from flyweight.untrusted import shown
+from flyweight.validation.strings import Strings
+from flyweight.validation.untrusted import shown
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.ggmltypes import NAMES, READABLE
 from flyweight.weights.mapped import MappedFile

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.strings import Strings
-from flyweight.untrusted import END_KEYS, shown, token_id
+from flyweight.validation.strings import Strings
+from flyweight.validation.untrusted import END_KEYS, shown, token_id
 from flyweight.weights.gguf_names import architecture
 from flyweight.weights.tensorinfo import Span
 

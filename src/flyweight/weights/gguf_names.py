@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.refused import explain
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

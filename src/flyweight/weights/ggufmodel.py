@@ -14,7 +14,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows, GroupedWeight
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights import gguf_config, gguf_names
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.dense import to_f32

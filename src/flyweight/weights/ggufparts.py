@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import GgufFile, read_gguf
 from flyweight.weights.tensorinfo import Span

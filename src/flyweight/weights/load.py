@@ -15,7 +15,7 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.base import Ops, Part, Weight, Weights
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.spec import SlotPlan, Source, WeightPlan
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.dense import to_f32

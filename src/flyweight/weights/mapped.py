@@ -17,7 +17,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.tensorinfo import Span
 from flyweight.wire import U8

@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import E2M1, GroupedWeight
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.wire import U8
 

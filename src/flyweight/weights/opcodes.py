@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 MOST_PICKLE = 4 << 20  # bytes; a tensor takes 150 of them, the largest published models have 2^10
 MOST_STACK = 1 << 16

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 

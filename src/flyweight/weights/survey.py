@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.folder import TORCH
 from flyweight.weights.formats import FORMATS, Rows

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights import ziparchive
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.mapped import MappedFile

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from struct import unpack_from
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 from flyweight.weights.mapped import MappedFile
 
 MAGIC = b"PK\x03\x04"

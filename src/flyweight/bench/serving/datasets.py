@@ -16,7 +16,7 @@ from flyweight.bench.serving.asks import Ask
 from flyweight.bench.serving.vocabulary import Vocabulary
 from flyweight.config import whole
 from flyweight.errors import ConfigError
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 
 MOST_LEN = 1 << 20
 LEAST_SHARED, MOST_PROMPT, MOST_TALK = 4, 1024, 2048  # of conversations, tokens: vLLM's bounds

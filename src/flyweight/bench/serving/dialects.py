@@ -13,7 +13,7 @@ import msgspec
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.asks import Ask, Manner
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 
 DONE = b"[DONE]"
 

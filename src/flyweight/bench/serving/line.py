@@ -18,7 +18,7 @@ import msgspec
 from flyweight.bench.serving.answer import Answer
 from flyweight.bench.serving.dialects import Dialect, reason
 from flyweight.errors import ConfigError
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 
 MOST_ERROR = 64 << 10  # bytes kept of a body that tells what is wrong
 MOST_EVENT = 16 << 20  # bytes of an event whose end has not come, and of any other body

@@ -19,7 +19,7 @@ from flyweight.bench.serving.asks import Ask
 from flyweight.bench.serving.datasets import json_lines
 from flyweight.bench.serving.vocabulary import Vocabulary
 from flyweight.errors import ConfigError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 FINE = re.compile(r"(\.\d{6})\d+")
 BLOCK = 512  # tokens of a hash in Mooncake's traces

@@ -12,7 +12,7 @@ from flyweight.cli.bench.options import using
 from flyweight.cli.bench.refusals import DATASETS
 from flyweight.config import data_folder, openai_key, whole
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serving.line import Place

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from flyweight.bench.kernels import Listener
 from flyweight.bench.rows import Row
 from flyweight.cli.show import Loading, plain_console
-from flyweight.untrusted import printable
+from flyweight.validation.untrusted import printable
 
 Rows = Callable[[Sequence[Row]], None]
 

@@ -18,7 +18,7 @@ from flyweight.cli.bench import load_options as by
 from flyweight.cli.bench import loads
 from flyweight.cli.bench.options import using, writable
 from flyweight.config import whole
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serving.load import Load, Tell

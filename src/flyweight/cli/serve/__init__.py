@@ -35,12 +35,12 @@ def serve(context: typer.Context) -> int:
 
 def main(words: list[str]) -> int:
     """Runs `flyweight serve` with these words; the exit code."""
-    from flyweight.cli.serve.words import read
+    from flyweight.cli.serve.parse import read
 
     asked = read(words)
     from flyweight.cli.serve.banner import Banner
     from flyweight.cli.serve.choices import choose
-    from flyweight.server.run import serve as run
+    from flyweight.server.lifecycle.start import serve as run
 
     choice = choose(asked)
     if choice.detach:

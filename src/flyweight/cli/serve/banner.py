@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import Choice
 from flyweight.cli.serve.effective import drawn, plain, table
-from flyweight.server.running.processes import age
-from flyweight.untrusted import printable
+from flyweight.server.lifecycle.processes import age
+from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
     from flyweight.describe import Described
     from flyweight.plan.memory import MemoryPlan
-    from flyweight.server import pipe
+    from flyweight.server.engine_client import pipe
     from flyweight.server.front import Front
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line

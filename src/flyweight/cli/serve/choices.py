@@ -16,9 +16,9 @@ from flyweight.arguments.meanings import Meaning, model
 from flyweight.arguments.stance import Value, said, written
 from flyweight.arguments.values import converted
 from flyweight.arguments.wishes import Wish, Wishes
-from flyweight.cli.serve.meanings import MEANINGS, key_of_environment
-from flyweight.cli.serve.stances import STANCES
-from flyweight.cli.serve.words import Asked, flags
+from flyweight.cli.serve.parse import Asked, flags
+from flyweight.cli.serve.special_options import MEANINGS, key_of_environment
+from flyweight.cli.serve.unsupported import STANCES
 from flyweight.config import Settings
 from flyweight.errors import Refusals
 from flyweight.server.settings import ServerSettings

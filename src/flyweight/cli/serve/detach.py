@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flyweight.errors import ConfigError
-from flyweight.server.running import records
-from flyweight.server.running.records import Record
+from flyweight.server.lifecycle import records
+from flyweight.server.lifecycle.records import Record
+from flyweight.server.observability.logfile import locked
 from flyweight.server.settings import LOOPBACK
-from flyweight.server.watching.logfile import locked
 
 POLL = 0.02
 KEPT = 20  # logs of earlier servers

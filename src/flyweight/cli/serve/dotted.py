@@ -12,7 +12,7 @@ from flyweight.arguments.objects import parsed
 from flyweight.arguments.stance import Value
 from flyweight.arguments.values import NEGATIVE
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 OBJECTS = (  # options whose value is one, those that are refused too
     "speculative-config", "override-generation-config", "default-chat-template-kwargs",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flyweight.arguments.wishes import DEFAULT
-from flyweight.server.ledger.ledger import Feature
-from flyweight.untrusted import printable
+from flyweight.server.observability.effective_config import Feature
+from flyweight.validation.untrusted import printable
 
 DECIDED = ("activations", "K/V cache", "context", "memory", "threads", "API key")  # always a row
 MOST_ROWS = 9

@@ -8,7 +8,7 @@ from typing import Any
 
 from flyweight.arguments.objects import parsed
 from flyweight.errors import ConfigError
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 SWITCHES, LONGEST_NAME, LONGEST_TEXT = 32, 64, 4096  # what a request may have of them too
 

@@ -14,8 +14,8 @@ from typing import Any
 from flyweight.build import Loaded, build
 from flyweight.config import Settings
 from flyweight.errors import FlyweightError
-from flyweight.server import pipe
-from flyweight.server.remote.telling import Gone, Teller
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.loading import Gone, Teller
 from flyweight.server.worker.loop import READ, Worker
 
 

@@ -20,11 +20,11 @@ from flyweight.build import Loaded
 from flyweight.engine.seats import begun
 from flyweight.engine.sequence import Plan
 from flyweight.errors import RequestError
-from flyweight.server import pipe
-from flyweight.server.remote.telling import Gone
-from flyweight.server.worker.blame import BROKE, Blame
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.loading import Gone
+from flyweight.server.worker.budget import Pace
 from flyweight.server.worker.faults import Fault
-from flyweight.server.worker.pace import Pace
+from flyweight.server.worker.isolation import BROKE, Blame
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.untrusted import shown
+from flyweight.validation.untrusted import shown
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.untrusted import one_line
+from flyweight.validation.untrusted import one_line
 from flyweight.weights.folder import SAFETENSORS, TORCH
 from flyweight.weights.hub.download import folder_name
 from flyweight.weights.hub.names import HubName, gguf_groups, label

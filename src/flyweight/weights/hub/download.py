@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from flyweight import __version__
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line, shown
 from flyweight.weights.hub.names import HubName
 
 SHA256 = re.compile("[0-9a-f]{64}")

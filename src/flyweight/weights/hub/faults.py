@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import one_line, printable
+from flyweight.validation.untrusted import one_line, printable
 from flyweight.weights.hub.names import HubName
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

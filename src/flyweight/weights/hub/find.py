@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.errors import CheckpointError
-from flyweight.untrusted import parse_object, printable, read_bytes, shown
+from flyweight.validation.untrusted import parse_object, printable, read_bytes, shown
 from flyweight.weights.folder import SAFETENSORS, TORCH
 from flyweight.weights.gguf_names import architecture
 from flyweight.weights.hub.cache import cache_folder, snapshot

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.untrusted import printable, shown
+from flyweight.validation.untrusted import printable, shown
 from flyweight.weights.folder import SAFETENSORS, TORCH, Container
 from flyweight.weights.formats import FORMATS
 

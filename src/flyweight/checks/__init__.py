@@ -1,0 +1,1 @@
+"""Checks of a model before it serves: its files, and its packed weights."""

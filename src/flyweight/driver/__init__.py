@@ -1,0 +1,1 @@
+"""Steps an engine until its requests are finished."""

@@ -1,0 +1,82 @@
+"""What an engine in this process came to: its effective configuration and its metrics.
+
+Invariant: nothing is told that was not read from the engine, its settings or the arguments that
+were given.  The server's ledger tells more, at /v1/engine/effective.
+"""
+
+from collections.abc import Iterator
+
+from flyweight.arguments.engine import Chosen
+from flyweight.arguments.wishes import DEFAULT, Wish
+from flyweight.build import Loaded
+from flyweight.engine.engine import Engine
+from flyweight.outputs import Counter, Gauge
+from flyweight.plan.memory import size
+
+COUNTERS = {  # vLLM's name for a total of the engine's
+    "prefix_cache_hits": "cached",
+    "generation_tokens": "produced",
+    "num_preemptions": "preempted",
+    "request_success": "finished",
+    "spec_decode_num_drafts": "drafts",
+    "spec_decode_num_draft_tokens": "proposed",
+    "spec_decode_num_accepted_tokens": "accepted",
+}
+
+
+def effective(chosen: Chosen, loaded: Loaded) -> list[dict[str, str]]:
+    """Rows of feature, asked, active and why: what was decided, then every argument of vLLM's that
+    was given and is no setting.
+    """
+    rows = [*_decided(chosen, loaded), *chosen.wishes]
+    return [
+        {"feature": row.feature, "asked": row.asked, "active": row.active, "why": row.why}
+        for row in rows
+    ]
+
+
+def _decided(chosen: Chosen, loaded: Loaded) -> Iterator[Wish]:
+    settings, limits, plan = chosen.settings, loaded.limits, loaded.memory
+
+    def row(name: str, active: object, why: str) -> Wish:
+        return Wish(name, chosen.given.get(name, DEFAULT), str(active), why)
+
+    yield row("model", settings.model or "stories", f"family {loaded.spec.family}")
+    yield row(
+        "max_model_len", limits.max_model_len, f"the model was made for {loaded.spec.context}"
+    )
+    yield row("memory_limit", size(plan.limit), f"{size(plan.need)} are needed at most")
+    yield row("activations", settings.activations, "what matrices are multiplied with")
+    yield row("kv_cache_dtype", plan.sizing.kv_dtype, "what K/V is kept in")
+    yield row("block_size", limits.block_size, f"{limits.blocks} blocks of so many tokens")
+    yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
+    yield row("max_num_batched_tokens", limits.max_num_batched_tokens, "tokens in a step")
+    yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
+              "equal beginnings share blocks of K/V")  # fmt: skip
+    guesses = settings.draft_tokens
+    speculation = f"ngram, {guesses} tokens a step" if guesses else "off"
+    yield row("speculative_config", speculation, "answers are the same with and without")
+    yield row("threads", plan.sizing.threads, "threads that compute")
+    yield row("isa", loaded.isa, "instruction set of the kernels")
+    yield row("max_logprobs", settings.max_logprobs, "log-probabilities of a token, at most")
+    if settings.adapters:
+        yield row("adapters", ", ".join(settings.adapters), "LoRA adapters, by name")
+
+
+def metrics(engine: Engine) -> list[Counter | Gauge]:
+    """vLLM's names where it has one, flyweight's for the engine's other totals."""
+    now = engine.stats()
+    found: list[Counter | Gauge] = [
+        Gauge("vllm:num_requests_running", now.running),
+        Gauge("vllm:num_requests_waiting", now.waiting),
+        Gauge("vllm:kv_cache_usage_perc", 1 - now.free_blocks / now.blocks),
+    ]
+    totals = now.totals
+    known = set(COUNTERS.values())
+    found += [Counter(f"vllm:{name}", getattr(totals, own)) for name, own in COUNTERS.items()]
+    found += [
+        Counter(f"flyweight:{own}", getattr(totals, own))
+        for own in type(totals).__slots__
+        if own not in known
+    ]
+    return found

@@ -1,0 +1,141 @@
+"""Steps an engine until what was asked is answered.
+
+Invariant: every request added is finished or aborted before a run ends, however it ends, and
+Ctrl-C falls between steps.  Several runs may be under way at once: each step feeds them all.  Knows
+collectors by what they take, not what they make of it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from flyweight.config import Limits
+from flyweight.driver.progress import whole
+from flyweight.engine.engine import Engine
+from flyweight.errors import RequestError
+from flyweight.types import Event, Request
+
+
+class Chore(Protocol):
+    """Something to be done a little at a time."""
+
+    def step(self) -> None: ...
+
+
+class Gathers(Protocol):
+    """Takes one request's events; `feed` is true when a choice has ended that the engine knows
+    nothing of (a stop string).
+    """
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def finished(self) -> bool: ...
+    def feed(self, event: Event) -> bool: ...
+
+
+C = TypeVar("C", bound=Gathers)
+
+
+class Loop:
+    """The requests under way, each with the list its run reads."""
+
+    def __init__(self, engine: Engine, limits: Limits, chore: Chore) -> None:
+        self.engine, self.limits, self.chore = engine, limits, chore
+        self.stepped = self.closed = False
+        self.live: dict[str, tuple[Gathers, dict[Gathers, None]]] = {}
+
+    def run(self, collectors: Iterator[C]) -> Iterator[list[C]]:
+        """Steps until every request is answered; yields after each step the collectors it fed.
+        What is left is aborted on the way out.
+        """
+        call = _Call(self, collectors)
+        try:
+            while call.unfinished:
+                with whole(self.engine):
+                    fed = call.turn()
+                yield fed
+        finally:
+            with whole(self.engine):
+                call.abort()
+
+    def finish(self, collectors: Iterator[C], tell: Callable[[list[C]], None]) -> None:
+        """`run` to its end; tells after each step whom it fed."""
+        call = _Call(self, collectors)
+        with whole(self.engine) as between:
+            try:
+                while call.unfinished:
+                    tell(call.turn())
+                    between()
+            finally:
+                call.abort()
+
+    def room(self) -> bool:
+        """Whether the engine should know of one more request, to have enough to choose from."""
+        waiting = self.engine.scheduler.waiting
+        if len(waiting) >= self.limits.max_num_seqs:
+            return False
+        held = sum(len(seq.tokens) for seq in waiting)
+        return held < self.limits.blocks * self.limits.block_size
+
+    def step(self) -> None:
+        """One step; feeds every live collector.  The chore is done between two of them: the very
+        first answer does not wait for it.
+        """
+        if self.stepped:
+            self.chore.step()
+        self.stepped = True
+        for event in self.engine.step():
+            collector, news = self.live[event.id]
+            news[collector] = None
+            if collector.feed(event):
+                self.engine.stop(event.id, event.index)
+
+    def close(self) -> None:
+        """Ends what is under way with the reason "abort"; nothing new begins."""
+        self.closed = True
+        for id, (collector, news) in self.live.items():
+            for event in self.engine.abort(id):
+                collector.feed(event)
+            news[collector] = None
+
+
+class _Call(Generic[C]):
+    """One call's requests.  They are added as the engine gets to them, so that thousands of prompts
+    cost no more memory than the plan has.
+    """
+
+    def __init__(self, loop: Loop, collectors: Iterator[C]) -> None:
+        self._loop, self._collectors = loop, collectors
+        self._coming = next(collectors, None)
+        self._mine: set[str] = set()
+        self._news: dict[Gathers, None] = {}  # in order
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._coming or self._mine)
+
+    def turn(self) -> list[C]:
+        """One step, unless another call's already brought something; the collectors fed."""
+        loop = self._loop
+        if loop.closed and self._coming:
+            raise RequestError("this LLM is closed; make another")
+        while self._coming and loop.room():
+            id = self._coming.request.id
+            self._mine.add(id)
+            loop.live[id] = self._coming, self._news
+            loop.engine.add(self._coming.request)
+            self._coming = next(self._collectors, None)
+        if not self._news:
+            loop.step()
+        fed: list[C] = list(self._news)  # type: ignore[arg-type]  # none but ours
+        self._news.clear()
+        for collector in fed:
+            if collector.finished:
+                self._mine.discard(collector.request.id)
+                del loop.live[collector.request.id]
+        return fed
+
+    def abort(self) -> None:
+        for id in self._mine:
+            self._loop.live.pop(id, None)
+            self._loop.engine.abort(id)

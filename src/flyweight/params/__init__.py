@@ -1,0 +1,1 @@
+"""Parameters of a request next to sampling: constraints, repetition, tasks."""

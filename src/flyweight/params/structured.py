@@ -1,0 +1,184 @@
+"""What an answer must look like: a JSON schema, a regex, one of some choices, or a grammar.
+
+Invariant: a `StructuredOutputs` that exists has exactly one constraint, of bounded size and depth;
+whether it can be kept to is for `sampling.grammar` to say.  Standard library only.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from flyweight.errors import RequestError
+from flyweight.validation.ranges import listed, require, sized
+
+NAME = "structured_outputs"
+OUTGROWN = "the grammar grew beyond its limits as the text did"
+STUCK = "the grammar and the request's other options leave no token to draw"
+KINDS = ("json", "json_object", "regex", "choice", "grammar")
+LONGEST = 64 << 10  # bytes of a constraint
+DEEPEST = 64  # levels of a schema
+MOST_CHOICES = 4096
+# White space of a bounded length: single blanks, escapes or classes of them, each at most so often.
+_BLANK = r"(?:[ \t\n\r]|\\[ntrs]|\[(?:[ \t\n\r]|\\[ntrs])+\])"
+BOUNDED = re.compile(rf"(?:{_BLANK}(?:\?|\{{\d{{1,2}}(?:,\d{{1,2}})?\}})?){{0,8}}")
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputs:
+    """vLLM's options; exactly one of the first five.  `json` is a schema, an object or its text
+    (kept as text); `grammar` is GBNF as llama.cpp reads it (its rules are `name ::= …`), or Lark as
+    llguidance does.  JSON is written with at most one space after a comma or colon;
+    `disable_any_whitespace` leaves that out too, and `whitespace_pattern`, a regex of bounded
+    length, puts other white space there.
+    Objects that name properties have no others unless `additionalProperties` says so;
+    `disable_additional_properties`, vLLM's, asks for the same.  Raises `RequestError`.
+    """
+
+    json: str | Mapping[str, Any] | bool | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+    if TYPE_CHECKING:  # what a caller may give, where a field is narrower
+
+        def __init__(
+            self,
+            json: str | Mapping[str, Any] | bool | None = None,
+            json_object: bool | None = None,
+            regex: str | None = None,
+            choice: Sequence[str] | None = None,
+            grammar: str | None = None,
+            disable_any_whitespace: bool = False,
+            disable_additional_properties: bool = False,
+            whitespace_pattern: str | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.json_object is False:
+            object.__setattr__(self, "json_object", None)
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"{NAME} has {' and '.join(given) or 'no constraint'}; allowed: exactly one of "
+                f"{', '.join(KINDS)}",
+                NAME,
+            )
+        flag = f"{NAME}.json_object"
+        require(
+            self.json_object is None or self.json_object is True,
+            flag,
+            self.json_object,
+            "true or false",
+        )
+        for flag in ("disable_any_whitespace", "disable_additional_properties"):
+            value = getattr(self, flag)
+            require(isinstance(value, bool), f"{NAME}.{flag}", value, "true or false")
+        if self.json is not None:
+            object.__setattr__(self, "json", schema_text(self.json))
+        for name in ("regex", "grammar", "whitespace_pattern"):
+            value = getattr(self, name)
+            if value is not None:
+                _text(f"{NAME}.{name}", value)
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+        self._check_whitespace()
+
+    @property
+    def kind(self) -> str:
+        """Which of the five it is."""
+        return next(name for name in KINDS if getattr(self, name) is not None)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are set, as plain values: `StructuredOutputs(**given)` is equal."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value not in (None, False)}
+
+    @property
+    def size(self) -> int:
+        """About how many characters say it."""
+        return sum(len(str(value)) for value in self.given.values())
+
+    def _check_whitespace(self) -> None:
+        pattern = self.whitespace_pattern
+        if pattern is None:
+            return
+        name = f"{NAME}.whitespace_pattern"
+        bounded = BOUNDED.fullmatch(pattern) is not None
+        allowed = "blanks of a bounded length, such as '[ \\n]?' or '\\n {0,8}'"
+        require(bounded, name, pattern[:80], allowed, "[ ]?")
+        if self.disable_any_whitespace:
+            raise RequestError(f"{name} has no place beside disable_any_whitespace", name)
+        if self.kind not in ("json", "json_object"):
+            raise RequestError(f"{name} is for json and json_object, not for {self.kind}", name)
+
+
+def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
+    """Raises `RequestError` above bounds that are narrower than those here."""
+    for name, value in outputs.given.items():
+        parts = value if isinstance(value, tuple) else (str(value),)
+        size = sum(len(part.encode()) for part in parts)
+        sized(f"{NAME}.{name}", size, "bytes", longest)
+    found = _depth(str(outputs.json or ""))
+    sized(f"{NAME}.json", found, "levels", deepest)
+
+
+def schema_text(schema: object) -> str:
+    """A schema as one text of bounded size and depth, whose top is an object or a truth value."""
+    name = f"{NAME}.json"
+    text = schema if isinstance(schema, str) else _written(name, schema)
+    _text(name, text)
+    sized(name, _depth(text), "levels", DEEPEST)
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{name} is not valid JSON: {str(error)[:100]}", name) from None
+    require(isinstance(found, dict | bool), name, text[:80], "a schema: an object, true or false")
+    return text
+
+
+def _written(name: str, schema: object) -> str:
+    require(isinstance(schema, Mapping | bool), name, str(schema)[:80], "an object, or its text")
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"{name} is not JSON: {str(error)[:100]}", name) from None
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _depth(text: str) -> int:
+    """Levels of brackets outside strings; no recursion on what somebody sent."""
+    deepest = level = 0
+    # A string that does not end goes to the end, so that no part is looked at twice.
+    for mark in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text, re.S):
+        level += (mark in "[{") - (mark in "]}")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _text(name: str, value: object) -> None:
+    require(isinstance(value, str), name, str(value)[:80], "text")
+    try:
+        size = len(str(value).encode())
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} holds half a surrogate pair, which is no text", name) from None
+    sized(name, size, "bytes", LONGEST)
+
+
+def _choices(given: object) -> tuple[str, ...]:
+    name = f"{NAME}.choice"
+    found = listed(name, given)
+    sized(name, len(found), "choices", MOST_CHOICES, 1)
+    for one in found:
+        require(isinstance(one, str), name, str(one)[:80], "texts")
+    _text(name, "".join(str(one) for one in found))
+    return tuple(str(one) for one in found)

@@ -1,0 +1,369 @@
+"""From the engine's events to what a caller reads: text, stop strings, log-probabilities, timings
+of one request.
+
+Invariant: the text never holds half a character or part of a stop string, and does not depend on
+how tokens were grouped into events, nor on when it is asked for: it is made then, unless a stop
+string may end it.  Knows nothing of scheduling; who ends a choice early is told by `feed`'s return
+value.
+"""
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from flyweight.outputs import (
+    BeamSearchOutput,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    PositionLogprobs,
+    PromptLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
+from flyweight.params.repetition import FOUND
+from flyweight.text.detokenizer import Detokenizer
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import ALL, Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
+
+
+def drawn(asked: SamplingParams) -> SamplingParams:
+    """What the engine is to draw for `asked`: `best_of` choices, and what ranks them."""
+    if asked.best_of in (None, asked.n):
+        return asked
+    return replace(asked, n=asked.best_of, best_of=None, logprobs=asked.logprobs or 0)
+
+
+@dataclass(slots=True)
+class _Scores:
+    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's, or
+    (not `ranked`) those of as many ids that were listed.
+    """
+
+    best: int
+    ranked: bool = True
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    values: "array[float]" = field(default_factory=lambda: array("f"))
+    ranks: "array[int]" = field(default_factory=lambda: array("i"))
+
+    def add(self, token: int, scored: TokenLogprobs) -> None:
+        if self.best == ALL:
+            self.best = len(scored.top_ids)
+        missing = self.best - len(scored.top_ids)
+        self.ids.append(token)
+        self.ids.extend(scored.top_ids)
+        self.ids.extend((-1,) * missing)
+        self.values.append(scored.chosen)
+        self.values.extend(scored.top)
+        self.values.extend((0.0,) * missing)
+        self.ranks.append(scored.rank)
+
+    def listed(self, spell: Callable[[int], str]) -> PositionLogprobs:
+        return PositionLogprobs(
+            self.ids, self.values, self.ranks, 1 + max(self.best, 0), spell, self.ranked
+        )
+
+
+class Piece(NamedTuple):
+    """What is new of choice number `choice` since the last piece of it; `text` may be empty while a
+    character or a stop string is incomplete.
+    """
+
+    choice: int
+    text: str
+    tokens: list[int]
+    logprobs: Sequence[dict[int, Logprob]] | None
+    finish: str | None
+    reason: int | str | None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice as it grows; `delta` is the text no output has shown yet, `unread` the tokens
+    whose text is still to be made.
+    """
+
+    detokenizer: Detokenizer
+    scores: _Scores
+    delta: str
+    tokens: list[int] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
+    cumulative: float = 0.0
+    score: float | None = None
+    finish: str | None = None
+    reason: int | str | None = None
+    shown: int = 0  # tokens that were in a piece
+    first: float = 0.0  # when its first token came, and its newest
+    last: float = 0.0
+    ended: bool = False  # its last piece was made
+    closing: bool = False  # no more tokens come, and what the text held back is still to be shown
+
+    def read(self) -> Detokenizer:
+        """Makes the text of all tokens taken."""
+        if self.unread:
+            self.delta += self.detokenizer.push(self.unread)
+            self.unread.clear()
+        if self.closing:
+            self.closing = False
+            self.delta += self.detokenizer.finish()
+        return self.detokenizer
+
+
+class Collector:
+    """Gathers one request's events.  `prompt` is the text it came from, if it came as text; `asked`
+    are the caller's options, where the request's own draw more choices to take the best of.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        prompt: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        asked: SamplingParams | None = None,
+    ) -> None:
+        self.request, self.tokenizer, self.prompt = request, tokenizer, prompt
+        self.asked = asked or request.params
+        self.clock = clock
+        self.cached = 0
+        self.interval = 1  # tokens of a piece, from the second on
+        self.reuse: Reuse | None = None
+        self._scheduled = self._first = self._last = 0.0
+        params = request.params
+        self.echo = self._prompt_text() if params.echo else ""
+        self._prompt = _Scores(params.prompt_logprobs or 0)
+        self.choices = [
+            _Choice(self.detokenizer(), self._scores(), self.echo)
+            for _ in range(max(params.n, request.width))
+        ]
+
+    @property
+    def finished(self) -> bool:
+        return all(choice.finish for choice in self.choices)
+
+    @property
+    def produced(self) -> int:
+        """Tokens so far, over all choices."""
+        return sum(len(choice.tokens) for choice in self.choices)
+
+    def feed(self, event: Event) -> bool:
+        """Takes one event; True when a stop string ended its choice, so that the engine can be told
+        to stop it.
+        """
+        choice = self.choices[event.index]
+        self.cached = max(self.cached, event.cached)
+        self.reuse = self.reuse or event.reuse
+        if choice.finish:
+            return False
+        self._time(choice, event)
+        for known in event.prompt_logprobs:
+            self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
+        if self.request.params.max_tokens == 0 and not event.error:  # the one drawn is not wanted
+            choice.finish = Finish.LENGTH.value if event.finish else None
+            return False
+        for i, token in enumerate(event.tokens):
+            scored = event.logprobs[i] if event.logprobs else None
+            last = i == len(event.tokens) - 1
+            self._take(choice, token, scored, hidden=last and self._hides(event))
+            if self.request.params.stop and choice.read().stopped is not None:
+                choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
+                return event.finish is None
+        if event.total is not None:
+            choice.cumulative, choice.score = event.total, event.score
+        if event.finish:
+            self._end(choice, event, event.finish)
+        return False
+
+    def output(self) -> RequestOutput:
+        """The result so far; its deltas hold what was new since the output before."""
+        known: dict[str, Any] = dict(
+            request_id=self.request.id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.request.tokens),
+            outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self._best())),
+            finished=self.finished,
+            num_cached_tokens=self.cached,
+            metrics=self.metrics(),
+            prompt_logprobs=self.prompt_scores(),
+        )
+        if self.request.beam is not None:
+            return BeamSearchOutput(**known, prompt_text=self._prompt_text())
+        return RequestOutput(**known)
+
+    def pieces(self) -> list[Piece]:
+        """What is new in every choice that has news, at a cost that does not grow with the text."""
+        found = []
+        for index, choice in enumerate(self.choices):
+            fresh = len(choice.tokens) - choice.shown
+            enough = self.interval if choice.shown else 1
+            if choice.ended or (fresh < enough and not choice.finish):
+                continue
+            choice.read()
+            text, choice.delta = choice.delta, ""
+            first, choice.shown = choice.shown, len(choice.tokens)
+            scores = None
+            if self.asked.scored is not None:
+                scores = choice.scores.listed(self._spelled).since(first)
+            choice.ended = choice.finish is not None
+            new = choice.tokens[first:]
+            found.append(Piece(index, text, new, scores, choice.finish, choice.reason))
+        return found
+
+    def _best(self) -> list[_Choice]:
+        """The choices to show: the likeliest first where more were drawn."""
+        if self.asked.n == len(self.choices):
+            return self.choices
+        ranked = sorted(self.choices, key=lambda c: (c.finish == "error", -c.cumulative))
+        return ranked[: self.asked.n]
+
+    def _prompt_text(self) -> str:
+        """The prompt as it was given, or as its tokens read."""
+        if self.prompt is not None:
+            return self.prompt
+        return self.tokenizer.decode(self.request.tokens, self.request.params.skip_special_tokens)
+
+    def prompt_scores(self) -> PromptLogprobs | None:
+        """Log-probabilities of the prompt, where they were asked for; all there with the first
+        token.
+        """
+        if self.request.params.prompt_logprobs is None:
+            return None
+        return PromptLogprobs(self._prompt.listed(self._spelled))
+
+    def _scores(self) -> _Scores:
+        params = self.request.params
+        return _Scores(params.scored or 0, ranked=not params.logprob_token_ids)
+
+    def detokenizer(self) -> Detokenizer:
+        """Makes the text of one choice from its beginning."""
+        params = self.request.params
+        return Detokenizer(
+            self.tokenizer,
+            self.request.tokens,
+            stop=params.stop,
+            skip_special=params.skip_special_tokens,
+            include_stop=params.include_stop_str_in_output,
+            least=params.min_tokens,
+        )
+
+    def _hides(self, event: Event) -> bool:
+        """A stop token is returned among the ids but is no part of the text, unless asked for."""
+        return event.stop_token is not None and not self.request.params.include_stop_str_in_output
+
+    def _take(
+        self, choice: _Choice, token: int, scored: TokenLogprobs | None, *, hidden: bool
+    ) -> None:
+        choice.tokens.append(token)
+        if scored is not None:
+            choice.cumulative += scored.chosen
+            choice.scores.add(token, scored)
+        if not hidden:
+            choice.unread.append(token)
+
+    def _end(self, choice: _Choice, event: Event, finish: Finish) -> None:
+        choice.closing = True
+        choice.finish = finish.value
+        if self.request.params.stop and choice.read().stopped is not None:
+            choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
+        elif event.error:
+            choice.reason = event.error
+        elif finish is Finish.REPETITION:
+            choice.reason = FOUND
+        elif event.stop_token in self.request.params.stop_token_ids:
+            choice.reason = event.stop_token
+
+    def _time(self, choice: _Choice, event: Event) -> None:
+        """The first token of any choice, the newest of all."""
+        self._last = choice.last = self.clock()
+        if event.timings is None:
+            return
+        choice.first = choice.first or event.timings.first
+        if not self._first:
+            self._scheduled, self._first = event.timings.scheduled, event.timings.first
+
+    def metrics(self) -> RequestMetrics:
+        """Timings so far; zeros before the first token."""
+        if not self._first:
+            return RequestMetrics()
+        arrival, decoding = self.request.arrival, self._last - self._first
+        later = sum(max(0, len(choice.tokens) - 1) for choice in self.choices)
+        return RequestMetrics(
+            queued=self._scheduled - arrival,
+            ttft=self._first - arrival,
+            total=self._last - arrival,
+            decode_rate=later / decoding if decoding > 0 else 0.0,
+        )
+
+    def gaps(self) -> tuple[float, int]:
+        """Seconds between the tokens of every choice, in all, and between how many."""
+        long = [choice for choice in self.choices if len(choice.tokens) > 1]
+        seconds = sum(choice.last - choice.first for choice in long)
+        return seconds, sum(len(choice.tokens) - 1 for choice in long)
+
+    def _spelled(self, token: int) -> str:
+        return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
+
+    def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
+        shown = self.asked.scored is not None
+        scores = choice.scores.listed(self._spelled) if shown else None
+        summed = self.request.params.scored is not None or choice.score is not None
+        text = choice.read().text
+        delta, choice.delta = choice.delta, ""
+        return CompletionOutput(
+            index=index,
+            text=self.echo + text,
+            token_ids=list(choice.tokens),
+            cumulative_logprob=choice.cumulative if summed else None,
+            logprobs=scores,
+            score=choice.score,
+            finish_reason=choice.finish,
+            stop_reason=choice.reason,
+            delta=delta,
+        )
+
+
+class VectorCollector:
+    """Gathers the one event of a request that asked for a vector of the prompt `tokens`, and when
+    it came.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        prompt: str | None,
+        tokens: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request, self.prompt, self.tokens = request, prompt, tokens
+        self.clock, self.done = clock, 0.0
+        self.event: Event | None = None
+
+    @property
+    def cached(self) -> int:
+        return self.event.cached if self.event is not None else 0
+
+    @property
+    def reuse(self) -> Reuse | None:
+        return self.event.reuse if self.event is not None else None
+
+    @property
+    def finished(self) -> bool:
+        return self.event is not None
+
+    def feed(self, event: Event) -> bool:
+        self.event, self.done = event, self.clock()
+        return False
+
+    def output(self) -> EmbeddingRequestOutput:
+        """Once it is there."""
+        assert self.event is not None and self.event.vector is not None, "no vector yet"
+        return EmbeddingRequestOutput(
+            request_id=self.request.id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.tokens),
+            outputs=EmbeddingOutput(self.event.vector.tolist()),
+            num_cached_tokens=self.event.cached,
+        )

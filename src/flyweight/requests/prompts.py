@@ -1,0 +1,340 @@
+"""What callers give as prompts, checked before any work: text, token ids, or both.
+
+Invariant: an `Asked` can be served, as far as vocabulary, context and options tell.  Knows no
+engine and no chat template.
+"""
+
+import os
+import time
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from operator import index
+from typing import Any, TypeVar
+
+from flyweight.errors import RequestError
+from flyweight.inputs import LoRARequest, LoRARequests, PromptType
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import Marks
+from flyweight.text.words import Lexicon
+from flyweight.types import ALL, Request, SamplingParams, Thought, Words
+from flyweight.validation.ranges import loaded, require
+
+T = TypeVar("T")
+PIECE = 8  # characters of a token, generously: text of so many is read in one go
+LONGEST_PIECE = 512  # characters
+TAIL = 64  # ids of a prompt, in whose text a mark that ends it stands
+Prompt = PromptType
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
+    goes first), the adapter it goes through, "" for none, and whether it is told what it got from
+    the cache.
+    """
+
+    salt: str = ""
+    priority: int = 0
+    adapter: str = ""
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One prompt, checked; its tokens four bytes each until the engine gets to it."""
+
+    text: str | None
+    tokens: "array[int]"
+    params: SamplingParams
+    lane: Lane
+    words: Words
+    arrival: float = field(default_factory=time.monotonic)
+    pooling: PoolingParams | None = None
+    beam: BeamSearchParams | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
+    rows of a step may be for prompts' log-probabilities, of which `best` may be listed beside a
+    token's own; `marks` are those of reasoning.
+    """
+
+    tokenizer: Tokenizer
+    vocab: int
+    longest: int
+    scored: int = 256
+    adapters: tuple[str, ...] = ()
+    best: int = 64
+    marks: Marks | None = None
+    lexicon: Lexicon = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lexicon", Lexicon(self.tokenizer, self.vocab))
+
+    def read(self, prompt: Prompt, params: SamplingParams, lane: Lane, *, answer: int = 1) -> Asked:
+        """Raises `RequestError` where the request could not be served, with at least `answer`
+        tokens after the prompt.
+        """
+        text, tokens = self._tokens(prompt)
+        self._check(text, tokens, params, answer)
+        self._judge(lane)
+        words = self.lexicon.words(params)
+        if params.thinking_token_budget is not None:
+            continued = prompt.get("continued") if isinstance(prompt, Mapping) else None
+            shown = self.tokenizer.decode(tokens[-TAIL:], False) if text is None else text
+            words = replace(words, thought=self._thought(params, shown, continued))
+        return Asked(text, array("i", tokens), params, lane, words)
+
+    def _thought(self, params: SamplingParams, prompt: str, continued: object) -> Thought:
+        """How what the model thinks comes to its end.  Raises `RequestError`."""
+        name, budget = "thinking_token_budget", params.thinking_token_budget
+        if self.marks is None:
+            raise RequestError(
+                f"{name} = {budget}, and nothing of this model's answers is read as reasoning; "
+                "leave it out",
+                name,
+            )
+        inside = self.marks.inside(prompt, continued if isinstance(continued, str) else None)
+        form = params.structured_outputs
+        if inside is not None and form is not None and form.kind in ("json", "json_object"):
+            raise RequestError(
+                f"{name} = {budget}: the prompt ends within reasoning, and the JSON that is asked "
+                "for from there on has no place for its end; leave one of them out",
+                name,
+            )
+        spent = None if inside is None else len(self._encoded(inside.strip()))
+        return self.lexicon.marks(self.marks).thought(budget or 0, spent)
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False) if text else []
+
+    def _judge(self, lane: Lane) -> None:
+        # a request refuses a bad salt or priority
+        Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
+        loaded(lane.adapter, self.adapters)
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        """The prompt as text, where it has any, and as ids."""
+        text: object = prompt
+        if isinstance(prompt, Mapping):
+            text = prompt.get("prompt")
+            ids: object = prompt.get("prompt_token_ids")
+            if ids is not None:
+                return (text if isinstance(text, str) else None), _ids(ids)
+        if isinstance(text, str):
+            return text, tuple(encoded(self.tokenizer, text, self.longest))
+        if isinstance(prompt, Mapping):
+            raise RequestError(
+                f"prompt has the keys {sorted(map(str, prompt))}; needed: prompt (text) "
+                "or prompt_token_ids",
+                "prompt",
+            )
+        return None, _ids(prompt)
+
+    def _check(
+        self, text: str | None, tokens: Sequence[int], params: SamplingParams, answer: int
+    ) -> None:
+        most = self.longest - answer
+        if not tokens:
+            bare = " and nothing is put before it (this vocabulary adds no BOS token)"
+            why = "" if text is None else bare
+            raise RequestError(f"prompt is empty{why}; allowed: 1 token or more", "prompt")
+        if len(tokens) > most:
+            left = ", and one is left for the answer" if answer else ""
+            raise RequestError(
+                f"prompt has {len(tokens)} tokens; allowed: 1 to {most} "
+                f"(max_model_len = {self.longest}{left})",
+                "prompt",
+            )
+        if params.prompt_logprobs is not None and not self.scored:
+            raise RequestError(
+                f"prompt_logprobs = {params.prompt_logprobs}, and prompt_logprob_rows = 0 leaves "
+                "no memory for their logits; nearest valid: none",
+                "prompt_logprobs",
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name) or 0
+            if count == ALL != self.best:
+                raise self._all(name)
+            if self.best == ALL:
+                continue
+            allowed = f"0 to {self.best} (max_logprobs)"
+            require(count <= self.best, name, count, allowed, self.best)
+        listed = len(params.logprob_token_ids)
+        if listed > self.best != ALL:
+            raise RequestError(
+                f"logprob_token_ids has {listed} ids; allowed: up to {self.best} (max_logprobs)",
+                "logprob_token_ids",
+            )
+        within("prompt", tokens, self.vocab)
+        self.check_ids(params)
+
+    def _all(self, name: str) -> RequestError:
+        return RequestError(
+            f"{name} = -1 asks for all {self.vocab} tokens of the vocabulary; allowed: 0 to "
+            f"{self.best} (max_logprobs); max_logprobs = -1 allows it, where memory does",
+            name,
+        )
+
+    def check_ids(self, params: SamplingParams) -> None:
+        """Raises `RequestError` where an option names a token that the vocabulary lacks."""
+        within("stop_token_ids", params.stop_token_ids, self.vocab)
+        within("allowed_token_ids", params.allowed_token_ids or (), self.vocab)
+        within("logprob_token_ids", params.logprob_token_ids, self.vocab)
+        within("logit_bias", params.logit_bias, self.vocab)
+
+
+def within(name: str, ids: Iterable[int], vocab: int) -> None:
+    bad = next((i for i in ids if not 0 <= i < vocab), None)
+    if bad is not None:
+        raise RequestError(
+            f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
+        )
+
+
+def encoded(
+    tokenizer: Tokenizer, text: str, longest: int | None, add_special: bool = True
+) -> list[int]:
+    """Ids of a prompt.  Where its beginning alone is more than `longest` tokens, the rest is not
+    read: `RequestError`.
+    """
+    if longest is not None:
+        fitting(tokenizer, text, longest)
+    return tokenizer.encode(text, add_special=add_special)
+
+
+def fitting(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt") -> None:
+    """Raises `RequestError` where `text` is more than `longest` tokens, having read little more
+    than these.  (A cut may fall within a word, which the words after it never undo.)
+    """
+    size = PIECE * longest
+    while size < len(text):
+        begun = len(tokenizer.encode(text[:size], add_special=False)) - LONGEST_PIECE
+        if begun > longest:
+            raise too_long(begun, longest, name)
+        size *= 4
+
+
+def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
+    return RequestError(
+        f"{name} has {begun} tokens or more; allowed: 1 to {longest - 1} "
+        f"(max_model_len = {longest}, and one is left for the answer)",
+        name,
+    )
+
+
+def beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
+    """The first `most` ids of a prompt, which is read little further than that."""
+    size = PIECE * most + LONGEST_PIECE
+    while size < len(text):
+        ids = tokenizer.encode(text[:size])
+        if len(ids) - LONGEST_PIECE >= most:  # what a cut may change is behind them
+            return ids[:most]
+        size *= 4
+    return tokenizer.encode(text)[:most]
+
+
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt (text, a mapping, or a list of ids) or several."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    prompts = getattr(prompts, "tolist", lambda: prompts)()  # a NumPy array
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise RequestError(
+            f"prompts = {str(prompts)[:80]!r}; allowed: text, token ids, a mapping, "
+            "or a list of these",
+            "prompts",
+        )
+    many: list[Any] = list(prompts)
+    return [many] if many and all(isinstance(x, Integral) for x in many) else many
+
+
+def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T]:
+    """Options given as one for all prompts, as a list with one for each, or (None) as they are by
+    themselves.
+    """
+    if given is None:
+        given = kind()
+    if isinstance(given, kind):
+        return [given] * wanted
+    if not isinstance(given, Sequence) or not all(isinstance(p, kind) for p in given):
+        raise RequestError(
+            f"{name} = {str(given)[:80]!r} is not valid; allowed: one {kind.__name__}, or a list "
+            "with one for each prompt",
+            name,
+        )
+    _as_many(name, kind.__name__, len(given), wanted)
+    return given
+
+
+def _as_many(name: str, kind: str, found: int, wanted: int) -> None:
+    """Raises `RequestError` where a list has not one for each prompt."""
+    if found != wanted:
+        many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
+        raise RequestError(
+            f"{name} is a list of {found} for {many}; allowed: one {kind}, or a list with one for "
+            "each",
+            name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How the requests of one call run, as its caller said: one value for all, or a list with one
+    for each.
+    """
+
+    salt: str = ""
+    priority: int | Sequence[int] | None = 0
+    adapter: str | Sequence[str] = ""
+    lora_request: LoRARequests = None
+
+    def each(self, wanted: int, known: Mapping[str, str | os.PathLike[str]]) -> Sequence[Lane]:
+        """A lane for each prompt; `known` are the adapters that are loaded.  Raises
+        `RequestError`.
+        """
+        names = one_each("adapter", self.adapter, str, wanted)
+        if self.lora_request is not None:
+            if self.adapter:
+                raise RequestError("adapter and lora_request say the same thing; give one of them")
+            asked: Any = self.lora_request
+            absent = LoRARequest | None
+            if isinstance(asked, list | tuple) and all(isinstance(x, absent) for x in asked):
+                _as_many("lora_request", "LoRARequest", len(asked), wanted)
+            else:
+                asked = one_each("lora_request", asked, LoRARequest, wanted)
+            names = [one.adapter(known) if one is not None else "" for one in asked]
+        order: Any = 0 if self.priority is None else self.priority
+        if isinstance(order, list | tuple):
+            _as_many("priority", "number", len(order), wanted)
+        else:
+            order = [order] * wanted
+        return [Lane(self.salt, at, name) for at, name in zip(order, names, strict=True)]
+
+
+def salted(prompt: Prompt, lane: Lane) -> Lane:
+    """The lane of a prompt that may have a salt of its own."""
+    own = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+    if own is None:
+        return lane
+    require(isinstance(own, str), "cache_salt", own, "text")
+    return replace(lane, salt=str(own))
+
+
+def _ids(given: object) -> tuple[int, ...]:
+    """Token ids from whatever counts as a list of whole numbers."""
+    try:
+        if isinstance(given, str | bytes):
+            raise TypeError
+        listed: list[object] = list(given)  # type: ignore[call-overload]
+        if any(isinstance(i, bool) for i in listed):
+            raise TypeError
+        return tuple(index(i) for i in listed)  # type: ignore[arg-type]
+    except TypeError:
+        raise RequestError(
+            f"prompt = {str(given)[:80]!r} is neither text nor a list of token ids", "prompt"
+        ) from None

@@ -1,0 +1,1 @@
+"""Which requests run: the queue, and the choices of one HTTP request."""

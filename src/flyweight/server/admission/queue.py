@@ -1,0 +1,127 @@
+"""Who may come in: a queue bounded by requests and by tokens, and nobody while the server ends.
+
+Invariant: what is counted in is counted out once, whatever becomes of it.  Knows numbers only.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
+
+PREPARING = 16  # requests that may prepare even where fewer may wait
+LONGEST_WAIT = 60  # seconds a client is told to stay away at most
+PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
+
+
+@dataclass(slots=True)
+class Place:
+    """Requests of one HTTP request that wait to be computed."""
+
+    requests: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Door:
+    """`requests` and `tokens` have come in and were not scheduled yet; `preparing` requests are
+    before that.
+    """
+
+    limits: ServerSettings
+    clock: Callable[[], float] = time.monotonic
+    requests: int = 0
+    tokens: int = 0
+    preparing: int = 0
+    draining: bool = False
+    refused: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
+    _gone: deque[tuple[float, int]] = field(default_factory=deque)  # when, and of how many tokens
+    _lately: int = 0  # tokens of these
+
+    def prepare(self) -> None:
+        """Raises `HttpError` where too many requests are being read, or none is taken any more."""
+        if self.draining:
+            raise self.closed()
+        most = max(self.limits.queue_requests, PREPARING)
+        if self.preparing >= most:
+            self.refused["requests"] += 1
+            raise HttpError(
+                429,
+                f"{self.preparing} requests are being prepared; at most {most} may",
+                code="queue_full",
+                headers={"retry-after": str(self.retry_after())},
+            )
+        self.preparing += 1
+
+    def prepared(self) -> None:
+        """One of them runs, or was given up."""
+        self.preparing -= 1
+
+    def enter(self, requests: int, tokens: int) -> Place:
+        """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""
+        if self.draining:
+            raise self.closed()
+        limits = self.limits
+        many = self.requests + requests > limits.queue_requests
+        long = self.tokens + tokens > limits.queue_tokens
+        if (many or long) and self.requests:
+            self.refused["requests" if many else "tokens"] += 1
+            raise HttpError(
+                429,
+                f"{self.requests} requests of {self.tokens} tokens wait already; at most "
+                f"{limits.queue_requests} requests or {limits.queue_tokens} tokens may",
+                code="queue_full",
+                headers={"retry-after": str(self.retry_after())},
+            )
+        self.requests += requests
+        self.tokens += tokens
+        return Place(requests, tokens)
+
+    def closed(self) -> HttpError:
+        """Of a server that is being shut down: another may be there once it has drained."""
+        away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.drain_seconds)))
+        return HttpError(
+            503,
+            "the server is being shut down",
+            code="draining",
+            headers={"retry-after": str(away)},
+        )
+
+    def overdue(self) -> HttpError:
+        """Of a request that has waited too long."""
+        return HttpError(
+            429,
+            f"not begun within {self.limits.queue_seconds:g} seconds, as others came first; "
+            "--queue-timeout sets that",
+            code="queue_timeout",
+            headers={"retry-after": str(self.retry_after())},
+        )
+
+    def leave(self, place: Place, requests: int, tokens: int) -> None:
+        """Some of a place's requests wait no longer."""
+        requests, tokens = min(requests, place.requests), min(tokens, place.tokens)
+        place.requests -= requests
+        place.tokens -= tokens
+        self.requests -= requests
+        self.tokens -= tokens
+        if tokens:
+            self._gone.append((self.clock(), tokens))
+            self._lately += tokens
+            self._forget()
+
+    def retry_after(self) -> int:
+        """Seconds until about half of the queue is gone, at the pace of the last seconds."""
+        self._forget()
+        if not self._lately:
+            return 5
+        seconds = self.tokens / 2 / (self._lately / PACE_OVER)
+        return max(1, min(LONGEST_WAIT, math.ceil(seconds)))
+
+    def _forget(self) -> None:
+        """What is too long ago to count; each is looked at once, however many there are."""
+        oldest = self.clock() - PACE_OVER
+        while self._gone and self._gone[0][0] <= oldest:
+            self._lately -= self._gone.popleft()[1]

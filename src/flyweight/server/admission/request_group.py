@@ -1,0 +1,174 @@
+"""The requests of one HTTP request: under way as one, heard as one, ended as one.
+
+Invariant: whatever becomes of a client, what it began is ended, and its place at the door is given
+back once.  Knows no dialect.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from flyweight.params.structured import NAME, OUTGROWN, STUCK
+from flyweight.requests.collector import Collector, Piece, VectorCollector
+from flyweight.requests.prompts import Asked
+from flyweight.server.admission.queue import Place
+from flyweight.server.engine_client.client import Stream
+from flyweight.server.transport.errors import HttpError, late
+
+if TYPE_CHECKING:
+    from flyweight.server.front import Front
+
+
+class Bundle:
+    """The requests of one HTTP request that `came` then, and what they bring.  They are under way
+    once it exists; `close` ends what is left of them.
+    """
+
+    def __init__(self, front: "Front", asked: Sequence[Asked], place: Place, came: float) -> None:
+        self.front, self.place = front, place
+        self.collectors: list[Collector | VectorCollector] = []
+        self._news = asyncio.Event()
+        self._streams: list[Stream] = []
+        self._given_up: HttpError | None = None
+        self._closed = False
+        self._ahead = 0  # tokens that came since somebody looked
+        self._choices = sum(width(one) for one in asked)
+        seconds = front.settings.request_seconds
+        gone = time.monotonic() - came
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
+        waiting = max(0.0, front.settings.queue_seconds - gone)
+        self._waiting = loop.call_later(waiting, self._not_begun)
+        try:
+            for one in asked:
+                self._submit(one)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Bundle":
+        return self
+
+    def __exit__(self, *gone: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._late.cancel()
+        self._waiting.cancel()
+        for stream in self._streams:
+            self.front.client.leave(stream)
+            self.front.watch.ended(stream)
+        self.front.door.leave(self.place, self.place.requests, self.place.tokens)
+
+    def follow(self) -> None:
+        """Its news are read as they come; where they are not, it is ended: nobody would stop it
+        from filling the memory for a reader who takes nothing.
+        """
+        for stream in self._streams:
+            if stream.collector.request.beam is None:  # a search tells all at its end
+                stream.fed = self._fed
+
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
+        """What is new, with the number of the prompt it belongs to, until all has come.  Raises
+        what ended a request.
+        """
+        live = list(enumerate(self._streams))
+        while live:
+            await self._next()
+            self._ahead = 0
+            found: list[tuple[int, Piece]] = []
+            for i, stream in live:
+                if stream.error is not None:
+                    raise stream.error
+                collector = stream.collector
+                if isinstance(collector, Collector):
+                    found += [(i, piece) for piece in collector.pieces()]
+            # before they are written, which others' turns interrupt: more may come meanwhile
+            live = [(i, stream) for i, stream in live if not stream.over]
+            if found:
+                for _, piece in found:
+                    _judge(piece.finish, piece.reason)
+                yield found
+
+    async def done(self) -> list[Collector | VectorCollector]:
+        """Waits for everything."""
+        while not all(stream.over for stream in self._streams):
+            await self._next()
+        for stream in self._streams:
+            if stream.error is not None:
+                raise stream.error
+        for collector in self.collectors:
+            if isinstance(collector, Collector):
+                for choice in collector.choices:  # their text is made later, and aside
+                    _judge(choice.finish, choice.reason)
+        return self.collectors
+
+    async def _next(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        if self._given_up is not None:
+            raise self._given_up
+
+    def _submit(self, asked: Asked) -> None:
+        asking = self.front.asking
+        make = asking.collector if asked.pooling is None else asking.vector
+        collector = make(asked, asking.id())
+        if isinstance(collector, Collector):
+            collector.interval = self.front.settings.stream_interval
+        stream = self.front.client.submit(collector, self._news)
+        choices, tokens = width(asked), len(asked.tokens)
+        stream.begun = lambda: self.front.door.leave(self.place, choices, tokens)
+        self.collectors.append(collector)
+        self._streams.append(stream)
+
+    def _too_late(self) -> None:
+        self._given_up = late(self.front.settings.request_seconds)
+        self._news.set()
+
+    def _not_begun(self) -> None:
+        """Whose turn has not come by now is told to come back, while it has some time left."""
+        if not any(stream.running or stream.over for stream in self._streams):
+            self._given_up = self.front.door.overdue()
+            self._news.set()
+
+    def _fed(self, tokens: int) -> None:
+        """So many came for one of its prompts."""
+        self._ahead += tokens
+        most = self.front.settings.unread_tokens
+        if self._ahead <= most * self._choices or self._closed:
+            return
+        if all(stream.over for stream in self._streams):
+            return
+        self.close()
+        self._given_up = HttpError(
+            408,
+            f"the answer was not read: it was more than {most} tokens a choice ahead of its "
+            "reader, and was ended; read faster, or ask for fewer tokens (--max-unread-tokens "
+            "sets that)",
+            code="unread",
+        )
+        self._news.set()
+
+
+def _judge(finish: str | None, reason: int | str | None) -> None:
+    """Raises where the engine could not finish a choice."""
+    if finish != "error":
+        return
+    if reason == STUCK:  # what was asked for cannot be had
+        raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
+    if str(reason).startswith(OUTGROWN):
+        raise HttpError(400, f"{NAME}: {reason}", NAME, "grammar_limit")
+    raise HttpError(500, f"the engine failed on this request: {reason}", code="engine_error")
+
+
+def width(asked: Asked) -> int:
+    """How many sequences it takes to answer a prompt."""
+    if asked.pooling is not None:
+        return 1
+    if asked.beam is not None:
+        return asked.beam.beam_width
+    return max(asked.params.n, asked.params.best_of or 1)

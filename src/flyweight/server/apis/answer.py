@@ -1,0 +1,136 @@
+"""From checked prompts to a reply, whole or streamed: the one loop that all dialects share.
+
+Invariant: an error after the first byte is written as the dialect writes errors; whatever becomes
+of the client, what was begun is ended.  Knows no dialect: a `Writer` does.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.requests.collector import Collector, Piece
+from flyweight.requests.prompts import Asked
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError, note, told
+from flyweight.server.transport.replies import EventStream, reply, while_connected
+from flyweight.server.transport.request_log import visit_of
+
+LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop
+TURN = 64 << 10  # bytes of a stream that are written before others have their turn
+
+
+class Writer(Protocol):
+    """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
+    a `piece` for each piece of each prompt, and `end` or `failed`.  Anything but `whole` may be
+    empty; `id` is, where the dialect's replies have none, and `ping`, what a stream says while
+    there is nothing to say, where it has nothing that means nothing.
+    """
+
+    @property
+    def media(self) -> str: ...
+    @property
+    def ping(self) -> bytes: ...
+    @property
+    def id(self) -> str: ...
+    def whole(self) -> Any: ...
+    def begin(self) -> bytes: ...
+    def piece(self, prompt: int, piece: Piece) -> bytes: ...
+    def end(self) -> bytes: ...
+    def failed(self, error: HttpError) -> bytes: ...
+
+
+async def answer(
+    front: Front,
+    request: Request,
+    asked: Sequence[Asked],
+    make: Callable[[Bundle], Writer],
+    *,
+    stream: bool,
+) -> Response:
+    """Runs checked prompts, and writes what they bring."""
+    bundle = front.begin(asked, request)
+    writer = make(bundle)
+    visit = visit_of(request.scope)
+    visit.reply = writer.id
+    if stream:
+        bundle.follow()
+        parts = _parts(front, bundle, writer, visit.id)
+        seconds = front.settings.ping_seconds
+        return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
+    with bundle:
+        await while_connected(request, bundle.done())
+        if size(bundle) > LARGE:
+            return await front.written(lambda: reply(writer.whole()))
+        return reply(writer.whole())
+
+
+def size(bundle: Bundle) -> int:
+    """About how many tokens and log-probabilities a reply tells of."""
+    total = 0
+    for one in texts(bundle):
+        params = one.request.params
+        total += one.produced * (1 + (params.scored or 0))
+        total += len(one.request.tokens) * (1 + (params.prompt_logprobs or 0))
+    return total
+
+
+def weight(collector: Collector, piece: Piece) -> int:
+    """The same of one piece: the first of a choice may tell of its prompt."""
+    params = collector.request.params
+    found = len(piece.tokens) * (1 + (params.scored or 0))
+    begins = collector.choices[piece.choice].shown == len(piece.tokens)
+    if begins and params.prompt_logprobs is not None:
+        found += len(collector.request.tokens) * (1 + params.prompt_logprobs)
+    return found
+
+
+def texts(bundle: Bundle) -> list[Collector]:
+    """The collectors of a bundle that asked for text."""
+    found = [one for one in bundle.collectors if isinstance(one, Collector)]
+    assert len(found) == len(bundle.collectors), "a vector among texts"
+    return found
+
+
+async def _parts(front: Front, bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[bytes]:
+    try:
+        if begun := writer.begin():
+            yield begun
+        async for found in bundle.pieces():
+            async for part in _turns(front, bundle, writer, found):
+                yield part
+        if part := writer.end():
+            yield part
+    except Exception as error:
+        known = told(error)
+        if known.code == "internal_error":
+            note(f"a stream {id}", error)
+        yield writer.failed(known)
+    finally:
+        bundle.close()
+
+
+async def _turns(
+    front: Front, bundle: Bundle, writer: Writer, found: Sequence[tuple[int, Piece]]
+) -> AsyncGenerator[bytes]:
+    """What is new, written in turns so short that whoever else is served notices nothing."""
+    parts: list[bytes] = []
+    size = 0
+    for i, piece in found:
+        collector = bundle.collectors[i]
+        if isinstance(collector, Collector) and weight(collector, piece) > LARGE:
+            part = await front.written(partial(writer.piece, i, piece))
+        else:
+            part = writer.piece(i, piece)
+        parts.append(part)
+        size += len(part)
+        if size >= TURN:
+            yield b"".join(parts)
+            parts, size = [], 0
+            await asyncio.sleep(0)
+    if size:
+        yield b"".join(parts)

@@ -1,0 +1,302 @@
+"""Anthropic's /v1/messages and its count of tokens: from its bodies to a chat's.
+
+Invariant: what is said, by whom and in which order, is what the model's template is given; a last
+message of the assistant's is gone on with.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.server.apis.answer import answer
+from flyweight.server.apis.anthropic.messages_stream import MessageWriter
+from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.content_blocks import chat_body
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.openai.chat import asked_of, rendered
+from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.renaming import named
+from flyweight.server.apis.sampling_fields import (
+    HOTTEST,
+    KEYS,
+    Explain,
+    Idle,
+    Metadata,
+    Priority,
+    Salt,
+    StopText,
+)
+from flyweight.server.apis.template_fields import heard, thinking
+from flyweight.server.front import Front
+from flyweight.server.settings import MOST_TOOLS
+from flyweight.server.transport.replies import reply
+
+SCHEMA = "output_config.format.schema"  # where a body has one
+NAMES = (
+    ("stop", "stop_sequences"),
+    ("prompt", "messages"),
+    (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
+    (r"tools\.(\d+)\.function", r"tools.\1"),
+    ("reasoning_effort", "output_config.effort"),
+    ("thinking_token_budget", "thinking.budget_tokens"),
+)
+TAKEN = (  # as a chat has them
+    "temperature", "top_p", "top_k", "cache_salt", "priority", "return_cache_explanation",
+)  # fmt: skip
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class Part(Fields):
+    """What all parts of a message may have beside their own."""
+
+    cache_control: dict[str, Any] | None = Field(None, description=KEYS)
+
+
+class Text(Part):
+    type: Literal["text"]
+    text: str
+    citations: list[Any] | None = Field(None, max_length=0)
+
+
+class Thinking(Part):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class ToolUse(Part):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResult(Part):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[list[Text], FIRST] | None = None
+    is_error: bool | None = Field(None, description="Told the model before the content.")
+
+    @property
+    def text(self) -> str:
+        """What the model is told: templates know no mark of failure but its text."""
+        found = joined(self.content)
+        if not self.is_error or found.lower().startswith("error"):
+            return found
+        return f"Error: {found}" if found else "Error"
+
+
+Block = Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
+
+
+class Turn(Fields):
+    """One message."""
+
+    role: Literal["user", "assistant"]
+    content: str | Annotated[list[Block], FIRST]
+
+    def chat(self) -> list[dict[str, Any]]:
+        """As a chat has it: each result of a tool is a message of its own, before the rest."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        blocks = self.content
+        found: list[dict[str, Any]] = [
+            {"role": "tool", "tool_call_id": one.tool_use_id, "content": one.text}
+            for one in blocks
+            if isinstance(one, ToolResult)
+        ]
+        texts = [one for one in blocks if isinstance(one, Text)]
+        thoughts = [one.thinking for one in blocks if isinstance(one, Thinking)]
+        calls = [
+            {"id": one.id, "type": "function",
+             "function": {"name": one.name, "arguments": one.input}}
+            for one in blocks if isinstance(one, ToolUse)
+        ]  # fmt: skip
+        said: dict[str, Any] = {"role": self.role, "content": joined(texts)}
+        if thoughts:
+            said["reasoning"] = "".join(thoughts)
+        if calls:
+            said["tool_calls"] = calls
+        return [*found, said] if texts or thoughts or calls or not found else found
+
+
+class MessageTool(Part):
+    """A tool of the caller's own."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = Field(None, description="Its calls are held to the schema.")
+
+
+class MessageChoice(Fields):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingChoice(Fields):
+    type: Literal["adaptive", "disabled", "enabled"]
+    budget_tokens: int | None = Field(
+        None, ge=1, lt=2**31, description="Tokens of reasoning, which then is closed."
+    )
+
+
+class OutputFormat(Fields):
+    """JSON that satisfies a schema."""
+
+    type: Literal["json_schema"]
+    asked: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Fields):
+    format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class CountBody(Fields):
+    """A conversation."""
+
+    model: str
+    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
+    system: str | Annotated[list[Text], FIRST] | None = None
+    tools: list[MessageTool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
+    tool_choice: MessageChoice | None = None
+    thinking: ThinkingChoice | None = None
+    output_config: OutputConfig | None = None
+    cache_control: dict[str, Any] | None = Field(None, description=KEYS)
+
+    def chat(self) -> dict[str, Any]:
+        """As a chat has it.  Raises `RequestError`."""
+        talk = [one for turn in self.messages for one in turn.chat()]
+        if self.system:
+            talk.insert(0, {"role": "system", "content": joined(self.system)})
+        found: dict[str, Any] = {"model": self.model, "messages": talk}
+        if self.messages[-1].role == "assistant":
+            found |= {"continue_final_message": True, "add_generation_prompt": False}
+        if self.tools:
+            found["tools"] = [declared(tool) for tool in self.tools]
+        if self.tool_choice is not None:
+            found |= chosen(self.tool_choice)
+        config = self.output_config
+        if config is not None and config.format is not None:
+            schema = {"name": "answer", "schema": config.format.asked}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if config is not None and config.effort is not None:
+            found["reasoning_effort"] = config.effort
+        return found
+
+
+class MessagesBody(CountBody):
+    """A conversation to be answered."""
+
+    max_tokens: int = Field(ge=1, lt=2**31)
+    stream: bool | None = None
+    stop_sequences: list[StopText] | None = Field(None, fail_fast=True)
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, lt=2**31)
+    cache_salt: Salt = None
+    priority: Priority = None
+    return_cache_explanation: Explain = None
+    metadata: Metadata = None
+    service_tier: Idle = None
+
+    def chat(self) -> dict[str, Any]:
+        found = {**super().chat(), "max_tokens": self.max_tokens}
+        for name in TAKEN:
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        if self.thinking is not None and self.thinking.type == "enabled":
+            found["thinking_token_budget"] = self.thinking.budget_tokens
+        if self.stop_sequences:
+            found["stop"] = self.stop_sequences
+        return found
+
+
+async def messages(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), MessagesBody)
+    thinks(front, body)
+    with named(*NAMES):
+        same = as_chat(front, request, body)
+        asked, reading = await asked_of(front, request, same, front.defaults, SCHEMA, NAMES)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: MessageWriter(body.model, bundle, reading),
+        stream=bool(body.stream),
+    )
+
+
+async def count_tokens(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), CountBody)
+    front.lane(body.model, None, None)
+    with named(*NAMES):
+        same = heard(front, request, as_chat(front, request, body), NAMES)
+        prompt = await front.aside(rendered, front, same)
+    return reply({"input_tokens": len(prompt["prompt_token_ids"])})
+
+
+def as_chat(front: Front, request: Request, body: CountBody) -> ChatBody:
+    """The body in OpenAI's dialect.  Raises `RequestError`."""
+    given = body.chat()
+    if body.thinking is not None:
+        wanted = None if body.thinking.type == "adaptive" else body.thinking.type == "enabled"
+        given["chat_template_kwargs"] = thinking(front, request, "thinking.type", wanted)
+    return chat_body(given)
+
+
+def thinks(front: Front, body: MessagesBody) -> None:
+    """Raises `RequestError` where reasoning is switched on that there cannot be."""
+    wanted = body.thinking
+    if wanted is None or wanted.type != "enabled":
+        return
+    if front.speech.reasoning is None:
+        raise RequestError(
+            "thinking.type = 'enabled', and nothing of this model's answers is read as reasoning; "
+            "allowed: 'adaptive', 'disabled'",
+            "thinking.type",
+        )
+    if wanted.budget_tokens is None:
+        raise RequestError("thinking.budget_tokens is missing", "thinking.budget_tokens")
+    if wanted.budget_tokens >= body.max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens = {wanted.budget_tokens}; allowed: 1 to "
+            f"{body.max_tokens - 1}, less than max_tokens",
+            "thinking.budget_tokens",
+        )
+
+
+def joined(content: str | list[Text] | None) -> str:
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def declared(tool: MessageTool) -> dict[str, Any]:
+    """A tool as a chat declares it."""
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    for name in ("description", "strict"):
+        if getattr(tool, name) is not None:
+            function[name] = getattr(tool, name)
+    return {"type": "function", "function": function}
+
+
+def chosen(choice: MessageChoice) -> dict[str, Any]:
+    """What is asked of tools, as a chat asks it.  Raises `RequestError`."""
+    found: dict[str, Any] = {}
+    if choice.disable_parallel_tool_use is not None:
+        found["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if choice.type != "tool":
+        return {**found, "tool_choice": CHOICES[choice.type]}
+    if choice.name is None:
+        raise RequestError("tool_choice: the tool's name is missing", "tool_choice.name")
+    named = {"type": "function", "function": {"name": choice.name}}
+    return {**found, "tool_choice": named}

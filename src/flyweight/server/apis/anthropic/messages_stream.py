@@ -1,0 +1,159 @@
+"""Answers of /v1/messages, whole and as events.
+
+Invariant: blocks are numbered as they begin, one is open at a time, and each ends before the next;
+joined, they are the whole answer's content.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+from flyweight.requests.collector import Collector, Piece
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis.answer import texts
+from flyweight.server.apis.content_blocks import Step, Telling, arguments_of, told
+from flyweight.server.apis.usage import timed
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import event
+from flyweight.text.tools.deltas import Answer, Kind
+from flyweight.text.tools.parser import Reading
+
+EMPTY: dict[Kind, dict[str, Any]] = {  # blocks as they begin
+    Kind.CONTENT: {"type": "text", "text": ""},
+    Kind.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
+}
+DELTAS = {
+    Kind.CONTENT: ("text_delta", "text"),
+    Kind.REASONING: ("thinking_delta", "thinking"),
+    Kind.NAME: ("input_json_delta", "partial_json"),
+}
+KINDS = {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
+PINGED = event({"type": "ping"}, "ping")
+REASONS = {"length": "max_tokens", "stop": "end_turn"}
+
+
+class MessageWriter:
+    """Writes one answer."""
+
+    media = "text/event-stream"
+    ping = PINGED
+
+    def __init__(self, model: str, bundle: Bundle, reading: Reading) -> None:
+        self.front = bundle.front
+        (self.collector,) = texts(bundle)
+        self.reading, self.telling = reading, Telling(reading)
+        self.begun = False
+        self.blocks = 0  # that have begun
+        self.finish: str | None = None
+        self.reason: int | str | None = None
+        self.id = f"msg_{uuid4().hex[:24]}"
+        self.head: dict[str, Any] = {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self.collector.output().outputs
+        self.finish, self.reason = choice.finish_reason, choice.stop_reason
+        said = told(self.reading, choice)
+        half = any(arguments_of(call) is None for call in said.calls)
+        return {
+            **self.head,
+            "content": blocks_of(said),
+            **self._stopped(0 if half else len(said.calls)),
+            "usage": spent(self.collector),
+            **timed(self.front, self.collector),
+        }
+
+    def begin(self) -> bytes:
+        return b""  # what was cached, which is told first, is known with the first token
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        found = b""
+        if not self.begun:
+            self.begun = True
+            start = {**self.head, "usage": spent(self.collector)}
+            found = named({"type": "message_start", "message": start})
+        if piece.finish is not None:
+            self.finish, self.reason = piece.finish, piece.reason
+        return found + b"".join([self._step(step) for step in self.telling.steps(piece)])
+
+    def end(self) -> bytes:
+        last = {"type": "message_delta", "delta": self._stopped(self.telling.calls)}
+        cost = {"usage": spent(self.collector), **timed(self.front, self.collector)}
+        return named({**last, **cost}) + named({"type": "message_stop"})
+
+    def failed(self, error: HttpError) -> bytes:
+        return named(error_of(error))
+
+    def _step(self, step: Step) -> bytes:
+        if step.what == "open":
+            return self._open(EMPTY.get(step.kind) or tool_use(step.text))
+        if step.what == "delta":
+            kind, name = DELTAS[step.kind]
+            return self._delta({"type": kind, name: step.text})
+        return self._close()
+
+    def _open(self, block: dict[str, Any]) -> bytes:
+        self.blocks += 1
+        start = {"type": "content_block_start", "index": self.blocks - 1}
+        return named({**start, "content_block": block})
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        head = {"type": "content_block_delta", "index": self.blocks - 1}
+        return named({**head, "delta": delta})
+
+    def _close(self) -> bytes:
+        return named({"type": "content_block_stop", "index": self.blocks - 1})
+
+    def _stopped(self, calls: int) -> dict[str, Any]:
+        if isinstance(self.reason, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": self.reason}
+        reason = REASONS.get(self.finish or "stop", "end_turn")
+        if calls and self.finish == "stop":
+            reason = "tool_use"
+        return {"stop_reason": reason, "stop_sequence": None}
+
+
+def named(value: dict[str, Any]) -> bytes:
+    """An event under the name of its type."""
+    return event(value, value["type"])
+
+
+def blocks_of(said: Answer) -> list[dict[str, Any]]:
+    """The content of a whole answer."""
+    found: list[dict[str, Any]] = []
+    if said.reasoning:
+        found.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
+    if said.content:
+        found.append({"type": "text", "text": said.content})
+    for call in said.calls:
+        given = arguments_of(call)
+        found.append({**tool_use(call.name), "input": {} if given is None else given})
+    return found
+
+
+def tool_use(name: str) -> dict[str, Any]:
+    """A block that is a call, as it begins."""
+    return {"type": "tool_use", "id": f"toolu_{uuid4().hex[:24]}", "name": name, "input": {}}
+
+
+def spent(collector: Collector) -> dict[str, int]:
+    """Anthropic's `usage`: what was found in the cache is not among the input."""
+    return {
+        "input_tokens": len(collector.request.tokens) - collector.cached,
+        "output_tokens": collector.produced,
+        "cache_read_input_tokens": collector.cached,
+        "cache_creation_input_tokens": 0,
+    }
+
+
+def error_of(error: HttpError) -> dict[str, Any]:
+    """Anthropic's shape of an error."""
+    fallback = "api_error" if error.status >= 500 else error.kind
+    kind = KINDS.get(error.status, fallback)
+    return {"type": "error", "error": {"type": kind, "message": error.message}}

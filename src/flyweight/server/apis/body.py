@@ -1,0 +1,260 @@
+"""A request's body as what its route takes, or what is wrong with it in our words.
+
+Invariant: what is refused costs little, however it is written: its size is judged before it is
+decoded, its values before they are checked.  A field that is null is as good as absent.  Knows no
+dialect.
+"""
+
+import json
+import re
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, TypeVar, get_args
+
+import msgspec
+from pydantic import BaseModel, Field, ValidationError
+from starlette.requests import Request
+
+from flyweight.server.apis.fields import without_effect
+from flyweight.server.apis.unknown_fields import constrains, without_strays
+from flyweight.server.apis.validation import Place, refusal
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.ignored import also, ignore
+from flyweight.validation.untrusted import shown
+
+Body = TypeVar("Body", bound=BaseModel)
+LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
+BOTH = "x-either-way"  # and those whose limit counts from 0 either way
+FIRST = Field(fail_fast=True)  # of a list: its first mistake is told, no others are looked for
+TOKEN = "x-token"  # marks ids: their range is the model's
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
+Step = tuple["Step | None", int | str]  # a key, and the one before: paths share their beginnings
+MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
+
+
+def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
+    """A body as what its route takes.  Raises `HttpError`."""
+    most = settings.body_values  # each costs a comma, and much more once it is read
+    if raw.count(b",") >= most:
+        raise HttpError(400, f"the body has {most} commas or more; --max-body-values sets that")
+    try:
+        given = msgspec.json.decode(raw)
+    except RecursionError:
+        raise HttpError(400, "the body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise HttpError(400, "the body is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise _malformed(raw, error) from None
+    if not isinstance(given, dict):
+        raise HttpError(400, "the body is not a JSON object")
+    if raw.count(b",") > MOST_ITEMS // 8 and items(given, kind) > MOST_ITEMS:
+        raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        body = _lenient(request, given, kind) if settings.lenient else kind.model_validate(given)
+    except ValidationError as error:
+        raise refused(error, kind, settings) from None
+    except RecursionError:
+        raise HttpError(400, "the body is nested too deeply") from None
+    _bounded(settings, body)
+    for name in without_effect(body):
+        also(request, name)
+    return body
+
+
+def items(given: dict[str, Any], kind: type[BaseModel]) -> int:
+    """How many values are in lists and objects; a list of ids counts as one in a field that takes
+    them, as no more than one mistake is looked for in it.
+    """
+    schemas = _schemas(kind)
+    taking = {name for name in given if TOKEN in str(schemas.get(name))}
+    return len(given) + sum(_values(value, name in taking) for name, value in given.items())
+
+
+def _values(value: Any, ids: bool) -> int:
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            count += len(one)
+            left.extend(one.values())
+        elif isinstance(one, list) and not (ids and set(map(type, one)) == {int}):
+            count += len(one)
+            left.extend(one)
+    return count
+
+
+def limited(limit: str, *, both: bool = False) -> dict[str, Any]:
+    """What a field says in its schema so that it may be no larger, or longer, than a limit; of
+    numbers below 0, too, where it counts `both` ways.
+    """
+    return {LIMIT: limit, BOTH: True} if both else {LIMIT: limit}
+
+
+@cache
+def _limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
+    """Fields, the limits they name, and whether those count both ways."""
+    extra = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
+    marked = [(n, e) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
+    return [(name, str(e[LIMIT]), BOTH in e) for name, e in marked]
+
+
+def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
+    """A body, or (`before` its fields' names) a part of one.  Raises `HttpError`."""
+    for part in type(body).model_fields:
+        if isinstance(getattr(body, part), BaseModel):
+            _bounded(settings, getattr(body, part), f"{before}{part}.")
+    for own, limit, both in _limits(type(body)):
+        name = before + own
+        value, most = getattr(body, own), getattr(settings, limit)
+        listed = isinstance(value, list | dict)
+        size = len(value) if listed else value
+        if not isinstance(size, int) or (abs(size) if both else size) <= most:
+            continue
+        found = f"{name} has {size} entries" if listed else f"{name} = {size} is out of range"
+        allowed = f"{-most} to {most}" if both else f"at most {most}"
+        if both and not most:
+            allowed = "0: this server takes none (--scheduling-policy fcfs)"
+        near = max(size, -most) if size < 0 else most
+        words = f"{found}; allowed: {allowed}; nearest valid: {near}"
+        raise HttpError(400, words, name, "bad_value")
+
+
+def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
+    """A body without what its route does not know, which is noted; what would constrain the answer
+    is refused all the same.  Raises `ValidationError`.
+    """
+    taken = known(kind)
+    unknown = [n for n, v in given.items() if n not in taken and not constrains(n, v)]
+    for name in unknown:
+        del given[name]
+    for left in reversed(range(ROUNDS)):
+        ignore(request, unknown)
+        try:
+            return kind.model_validate(given)
+        except ValidationError as error:
+            strays = without_strays(given, error) if left else []
+            if not strays:
+                raise
+            unknown += strays
+    raise AssertionError("the last round returns or raises")
+
+
+def known(kind: type[BaseModel]) -> set[str]:
+    """Names a body may have."""
+    fields = kind.model_fields
+    return {*fields, *(f.alias for f in fields.values() if f.alias)}
+
+
+@cache
+def _schemas(kind: type[BaseModel]) -> dict[str, Any]:
+    """Fields, and what each may be."""
+    found: dict[str, Any] = kind.model_json_schema()["properties"]
+    return found
+
+
+def _narrowed(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]:
+    """The same, where numbers end at this server's limits."""
+    found = dict(_schemas(kind))
+    for name, limit, both in _limits(kind):
+        most = getattr(settings, limit)
+        ends = {"maximum": most, "minimum": -most} if both else {"maximum": most}
+        kinds = found[name].get("anyOf", [found[name]])
+        numbers = [{**one, **ends} for one in kinds if one.get("type") == "integer"]
+        if numbers:
+            found[name] = {"anyOf": [{k: v for k, v in numbers[0].items() if k[:2] != "x-"}]}
+    return found
+
+
+def refused(
+    error: ValidationError, kind: type[BaseModel], settings: ServerSettings | None = None
+) -> HttpError:
+    """The first mistake of a body, in our words; of a client's own, with the server's limits."""
+    fields = _schemas(kind) if settings is None else _narrowed(kind, settings)
+    return refusal(error.errors(include_url=False), fields, partial(_names, kind))
+
+
+def _names(kind: type[BaseModel], place: Place) -> list[str]:
+    """Names that an object of a body may have; none where it may be of several kinds."""
+    for part in place:
+        fields = (f for name, f in kind.model_fields.items() if part in (name, f.alias))
+        may_be = [
+            one for field in fields for one in (field.annotation, *get_args(field.annotation))
+        ]
+        kinds = [one for one in may_be if isinstance(one, type) and issubclass(one, BaseModel)]
+        if len(kinds) != 1:
+            return []
+        kind = kinds[0]
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
+    """Why a body cannot be read: a number that JSON or a float does not have is named by its
+    field.
+    """
+    place = _no_number(raw)
+    if place is not None:
+        value = place.pop()
+        name = ".".join(place)[:200] or "body"
+        words = f"{name} = {value} is not valid; allowed: finite numbers"
+        return HttpError(400, words, name, "bad_value")
+    with suppress(msgspec.DecodeError, RecursionError):
+        for name, part in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
+            try:
+                msgspec.json.decode(part)
+            except msgspec.DecodeError:
+                value = shown(bytes(part)[:100].decode("utf-8", "replace"))
+                words = f"{name[:200]} = {value} is not valid; allowed: numbers that a float holds"
+                return HttpError(400, words, name[:200], "bad_value")
+    if _halved(raw):
+        return HttpError(
+            400, "a text of the body has half a character (a surrogate without the other)"
+        )
+    return HttpError(400, f"the body is not valid JSON: {error}")
+
+
+def _halved(raw: bytes) -> bool:
+    """Whether all that is wrong are halves of characters, which clients cut emoji into."""
+    if SURROGATE.search(raw) is None:
+        return False
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+class _NoNumber(str):
+    """What Python's json writes for a float that is none: NaN, Infinity or -Infinity."""
+
+
+def _no_number(raw: bytes) -> list[str] | None:
+    """The keys that lead to the first of them, and itself; none where all else is wrong too."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    try:
+        whole = json.loads(raw, parse_constant=_NoNumber)
+    except (ValueError, RecursionError):
+        return None
+    left: list[tuple[Step | None, Any]] = [(None, whole)]
+    while left:
+        step, value = left.pop()
+        if isinstance(value, _NoNumber):
+            return [*_keys(step), str(value)]
+        inside: list[tuple[int | str, Any]] = []
+        if isinstance(value, dict | list):
+            inside += value.items() if isinstance(value, dict) else enumerate(value)
+        left.extend(((step, key), one) for key, one in reversed(inside))
+    return None
+
+
+def _keys(step: Step | None) -> list[str]:
+    found: list[str] = []
+    while step is not None:
+        step, key = step
+        found.append(str(key))
+    return found[::-1]

@@ -1,0 +1,125 @@
+"""A conversation that came in another dialect than OpenAI's chat, and its answer as it grows.
+
+Invariant: blocks of content, reasoning and calls are told as they come, one at a time; joined, they
+are what /v1/chat/completions would say.
+"""
+
+import json
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from pydantic import ValidationError
+
+from flyweight.outputs import CompletionOutput
+from flyweight.requests.collector import Piece
+from flyweight.server.apis.body import refused
+from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.text.tools.deltas import Answer, Call, Delta, Kind
+from flyweight.text.tools.parser import AnswerParser, Reading
+
+ENDS = (Kind.WHOLE, Kind.VOID)
+
+
+class Step(NamedTuple):
+    """A block begins (`open`), goes on (`delta`, with what is new) or ends (`close`, with all of
+    it).  A call is a block whose kind is `NAME`: it opens with its name, and the rest are its
+    arguments; `whole` where it ended as a call does.
+    """
+
+    what: Literal["open", "delta", "close"]
+    kind: Kind
+    text: str = ""
+    whole: bool = True
+
+
+class Telling:
+    """An answer that is read as `reading` says."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._parser = AnswerParser(reading)
+        self._plain = reading.plain
+        self._open: Kind | None = None
+        self._said: list[str] = []  # of what is open
+
+    @property
+    def calls(self) -> int:
+        """Calls that are whole; none where the answer was cut off within one."""
+        return self._parser.calls
+
+    def steps(self, piece: Piece) -> list[Step]:
+        """What is new, in blocks of which one is open at a time, and none behind the last piece."""
+        found: list[Step] = []
+        for kind, text, _ in self._deltas(piece):
+            if kind in ENDS:
+                found += self._closed(whole=kind is Kind.WHOLE)
+                continue
+            if kind is Kind.NAME:
+                found += [*self._closed(), Step("open", kind, text)]
+                self._open = kind
+                continue
+            block = Kind.NAME if kind is Kind.ARGUMENTS else kind
+            if block is not self._open:
+                found += [*self._closed(), Step("open", block)]
+                self._open = block
+            self._said.append(text)
+            found.append(Step("delta", block, text))
+        return found if piece.finish is None else found + self._closed(whole=False)
+
+    def _deltas(self, piece: Piece) -> list[Delta]:
+        if self._plain:
+            return [Delta(Kind.CONTENT, piece.text)] if piece.text else []
+        found = self._parser.push(piece.text) if piece.text else []
+        if piece.finish is not None:
+            found += self._parser.finish(cut_off(piece.finish, piece.reason))
+        return found
+
+    def _closed(self, *, whole: bool = True) -> list[Step]:
+        if self._open is None:
+            return []
+        whole = whole or self._open is not Kind.NAME
+        step = Step("close", self._open, "".join(self._said), whole)
+        self._open, self._said = None, []
+        return [step]
+
+
+def told(reading: Reading, choice: CompletionOutput) -> Answer:
+    """An answer that has come whole."""
+    if reading.plain:
+        return Answer(content=choice.text)
+    parser = AnswerParser(reading)
+    deltas = parser.push(choice.text)
+    return Answer.of(deltas + parser.finish(cut_off(choice.finish_reason, choice.stop_reason)))
+
+
+def cut_off(finish: str | None, reason: int | str | None) -> bool:
+    """Whether an answer was ended by a limit, or by a stop of the caller's (the `reason`), wherever
+    the model was; not by the model.
+    """
+    return finish != "stop" or reason is not None
+
+
+def arguments_of(call: Call) -> msgspec.Raw | None:
+    """A call's arguments as an object in the model's own words, with its numbers and its halves of
+    characters, on one line; none where the answer was cut off in them.
+    """
+    try:
+        found = json.loads(call.arguments, parse_int=str, parse_float=str, parse_constant=_none)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    line = call.arguments.replace("\n", " ").replace("\r", " ")  # which no text of JSON has in it
+    return msgspec.Raw(line.encode("utf-8", "backslashreplace"))
+
+
+def _none(word: str) -> Any:
+    """NaN and Infinity are no JSON."""
+    raise ValueError(word)
+
+
+def chat_body(given: dict[str, Any]) -> ChatBody:
+    """What another dialect's body comes to in OpenAI's.  Raises `HttpError`."""
+    try:
+        return ChatBody.model_validate(given)
+    except ValidationError as error:
+        raise refused(error, ChatBody) from None

@@ -1,0 +1,76 @@
+"""The OpenAPI document, and Swagger UI over it.
+
+Invariant: the page loads nothing but this server's own files and may ask nobody else; they hold
+nothing, so they need no key, and the document, which does, is asked for with the reader's.
+"""
+
+import asyncio
+import gzip
+from functools import cache
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.server.front import Front
+from flyweight.server.transport.replies import encode
+
+FOLDER = files("flyweight.server") / "swagger"
+KINDS = {"js": "text/javascript", "css": "text/css"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
+
+
+async def openapi(front: Front, request: Request) -> Response:
+    """Made for who asks first; others that ask meanwhile wait for the same."""
+    if front.document is None:
+        front.document = asyncio.ensure_future(front.aside(_document, front))
+    return Response(await asyncio.shield(front.document), 200, media_type="application/json")
+
+
+def _document(front: Front) -> bytes:
+    from flyweight.server.apis.openapi import document  # it is made of the routes, this one too
+
+    facts = front.client.facts
+    return encode(document(facts["vocab"], facts["width"], front.settings))
+
+
+async def page(front: Front, request: Request) -> Response:
+    return Response(plain("page.html"), 200, HEADERS, "text/html")
+
+
+async def static(front: Front, request: Request) -> Response:
+    """A file of the page; Swagger UI's are kept packed."""
+    name = request.url.path.rsplit("/", 1)[1]
+    head = {**HEADERS, "cache-control": "max-age=3600"}
+    media = KINDS[name.rsplit(".", 1)[1]]
+    kept = held(name)
+    if kept is None:
+        return Response(plain(name), 200, head, media)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(kept, 200, {**head, "content-encoding": "gzip"}, media)
+    return Response(unpacked(name), 200, head, media)
+
+
+@cache
+def plain(name: str) -> bytes:
+    """A file that is small enough to be kept as it is."""
+    return (FOLDER / name).read_bytes()
+
+
+@cache
+def held(name: str) -> bytes | None:
+    """A file that is kept packed, as it lies there."""
+    found = FOLDER / f"{name}.gz"
+    return found.read_bytes() if found.is_file() else None
+
+
+@cache
+def unpacked(name: str) -> bytes:
+    """The same for who cannot unpack: made once, in milliseconds, whoever asks and how often."""
+    packed = held(name)
+    assert packed is not None, "not one of those that are kept packed"
+    return gzip.decompress(packed)

@@ -1,0 +1,87 @@
+"""/generate: a prompt in, its continuation out, in a body of four fields.
+
+Invariant: the same tokens as /v1/completions with the same options.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.requests.collector import Piece
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis.answer import answer, texts
+from flyweight.server.apis.body import FIRST
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.sampling_fields import (
+    HOTTEST,
+    Explain,
+    Priority,
+    Salt,
+    StopText,
+    params_of,
+)
+from flyweight.server.apis.usage import spent
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import PING, event
+
+BESIDE = {  # fields that are no sampling options
+    "prompt", "stream", "cache_salt", "priority", "return_cache_explanation",
+}  # fmt: skip
+
+
+class GenerateBody(Fields):
+    """A prompt to be continued."""
+
+    prompt: str = Field(min_length=1)
+    max_tokens: int = Field(256, ge=1, lt=2**31)
+    temperature: float = Field(0.7, ge=0, le=HOTTEST)
+    top_p: float = Field(0.95, gt=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: StopText | Annotated[list[StopText], FIRST] | None = None
+    stream: bool = False
+    cache_salt: Salt = None
+    priority: Priority = None
+    return_cache_explanation: Explain = None
+
+
+async def generate(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), GenerateBody)
+    every = body.model_dump(exclude=BESIDE, exclude_none=True)
+    given = {name: value for name, value in every.items() if name in body.model_fields_set}
+    params = params_of({**every, **front.defaults, **given})
+    lane = front.lane(None, body.cache_salt, body.priority, body.return_cache_explanation)
+    asked = await front.ask([body.prompt], params, lane)
+    return await answer(front, request, asked, GenerateWriter, stream=body.stream)
+
+
+class GenerateWriter:
+    """Writes one continuation."""
+
+    media = "text/event-stream"
+    ping = PING
+    id = ""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.front = bundle.front
+        (self.collector,) = texts(bundle)
+
+    def whole(self) -> dict[str, Any]:
+        return {"text": self.collector.output().outputs[0].text, **self._spent()}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        return event({"text": piece.text})
+
+    def end(self) -> bytes:
+        return event({"text": "", **self._spent()})
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body())
+
+    def _spent(self) -> dict[str, Any]:
+        return {"tokens": self.collector.produced, **spent(self.front, [self.collector])}

@@ -1,0 +1,339 @@
+"""llama-server's /completion.
+
+Invariant: a field that cannot be honoured is refused, and taken only with the value that changes
+nothing.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import Field, WithJsonSchema
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.requests.collector import Collector, Piece
+from flyweight.requests.prompts import encoded, too_long
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis.answer import answer, texts
+from flyweight.server.apis.body import FIRST, TOKEN, limited
+from flyweight.server.apis.fields import ALWAYS
+from flyweight.server.apis.logprobs import Spelling, token_scores
+from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
+from flyweight.server.apis.renaming import named
+from flyweight.server.apis.sampling_fields import (
+    Bias,
+    Explain,
+    Id,
+    No,
+    Options,
+    Priority,
+    Salt,
+    params_of,
+)
+from flyweight.server.apis.usage import llama_timings, timed
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import PING, event
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, SamplingParams
+from flyweight.validation.untrusted import shown
+
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
+            "max_tokens": None}  # fmt: skip
+NAMES = (
+    ("n", "n_cmpl"),
+    ("max_tokens", "n_predict"),
+    ("logprobs", "n_probs"),
+    ("repetition_penalty", "repeat_penalty"),
+)
+NEVER = -100.0  # the bias of a token that is switched off
+MOST_BIASED = 1 << 14  # characters of all texts that have a bias
+Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
+SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "typical_p": "typical_p", "top_n_sigma": "top_n_sigma", "seed": "seed",
+    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold", "dry_multiplier": "dry_multiplier", "dry_base": "dry_base",
+    "dry_allowed_length": "dry_allowed_length", "dry_penalty_last_n": "dry_penalty_last_n",
+    "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
+    "stop": "stop", "ignore_eos": "ignore_eos",
+}  # fmt: skip
+
+
+TOKENS = {"type": "integer", "minimum": 0, TOKEN: True}
+BIASES = {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": False}]}
+Pair = Annotated[
+    list[Any],
+    Field(min_length=2, max_length=2),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "prefixItems": [{"anyOf": [TOKENS, {"type": "string"}]}, BIASES],
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    ),
+]
+Off = Annotated[int, Field(ge=0, le=0)]
+
+
+class LlamaOptions(Options):
+    """What /completion and /infill take."""
+
+    n_predict: int = Field(
+        -1, ge=-1, lt=2**31, description="-1: no limit, 0: the prompt is computed and kept."
+    )
+    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
+    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
+        None, json_schema_extra=limited("biases")
+    )
+    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))
+    cache_prompt: bool = True
+    return_tokens: bool = False
+    stream: bool = False
+    timings_per_token: bool = False
+    cache_salt: Salt = None
+    priority: Priority = None
+    return_cache_explanation: Explain = None
+    dynatemp_range: float | None = Field(None, ge=0, le=0)
+    dynatemp_exponent: float | None = Field(None, description="Of a range that is 0.")
+    n_keep: int | None = Field(
+        None, ge=-1, description="Has no effect: nothing is shifted.", json_schema_extra=ALWAYS
+    )
+    n_cache_reuse: Off | None = None
+    json_schema: dict[str, Any] | None = None
+    grammar: Source = Field("", description="GBNF, or Lark; empty: none.")
+    id_slot: Literal[-1] | None = None
+    post_sampling_probs: No | None = None
+    return_progress: No | None = None
+    lora: list[Any] | None = Field(None, max_length=0)
+    sse_ping_interval: Literal[30] | None = Field(
+        None, description="Has no effect: the server says how often a quiet stream is pinged."
+    )
+
+    def wanted(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        """`SamplingParams`' keywords."""
+        found = self.drawn({**DEFAULTS, **defaults})
+        found["n"] = self.n_cmpl
+        if "n_predict" in self.model_fields_set:
+            found["max_tokens"] = None if self.n_predict == -1 else max(1, self.n_predict)
+        if self.seed == -1:
+            found["seed"] = None
+        if self.repeat_penalty is not None:
+            found["repetition_penalty"] = self.repeat_penalty
+        if self.json_schema is not None:
+            found["structured_outputs"] = schema_in("json_schema", self.json_schema)
+        if self.grammar:
+            if self.json_schema is not None:
+                raise RequestError("json_schema and grammar: allowed: one of them", "grammar")
+            found["structured_outputs"] = grammar_in("grammar", self.grammar)
+        if self.n_probs:
+            found["logprobs"] = self.n_probs
+        if self.logit_bias:
+            found["logit_bias"] = biases(self.logit_bias, tokenizer)
+        return found
+
+    @property
+    def form_place(self) -> str:
+        """Where the body says what the answer must be."""
+        return "grammar" if self.grammar else "json_schema"
+
+
+class LlamaBody(LlamaOptions):
+    """A prompt to be continued, or several."""
+
+    prompt: str | Annotated[list[str | Id | Mixed], Field(min_length=1, fail_fast=True)]
+    n_indent: Off | None = None
+    min_keep: Off | None = None
+    response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
+    t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
+
+    def prompts(self, front: Front) -> list[Any]:
+        """Each prompt by itself: a list with an id at its top is one."""
+        given: Any = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if any(isinstance(one, int) for one in given):
+            given = [given]
+        return [one if isinstance(one, str) else partial(mixed, one, front) for one in given]
+
+
+async def completion(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), LlamaBody)
+    return await continued(front, request, body, body.prompts(front))
+
+
+async def continued(
+    front: Front,
+    request: Request,
+    body: LlamaOptions,
+    prompts: list[Any],
+    ends: tuple[int, ...] = (),
+) -> Response:
+    """The continuation of prompts, at whose answers `ends` are ends too."""
+    salt = body.cache_salt if body.cache_prompt else uuid4().hex
+    lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
+    with named(*NAMES):
+        wanted = await front.aside(body.wanted, front.defaults, front.tokenizer)
+        params = params_of({**wanted, "stop_token_ids": ends})
+        asked = await front.ask(prompts, params, lane, body.form_place)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: LlamaWriter(front, body, bundle),
+        stream=body.stream,
+    )
+
+
+class LlamaWriter:
+    """Writes the continuations of all prompts; of several, `whole` is a list."""
+
+    media = "text/event-stream"
+    ping = PING
+    id = ""
+
+    def __init__(self, front: Front, body: LlamaOptions, bundle: Bundle) -> None:
+        self.front, self.body, self.collectors = front, body, texts(bundle)
+        self.spelling = Spelling(front.tokenizer)
+        self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
+
+    def whole(self) -> Any:
+        found: list[dict[str, Any]] = []
+        for collector in self.collectors:
+            for choice in collector.output().outputs:
+                one = self._last(collector, len(found), choice.finish_reason, choice.stop_reason)
+                one["content"] = "" if self.prompts_only else choice.text
+                told = self.body.return_tokens and not self.prompts_only
+                one["tokens"] = choice.token_ids if told else []
+                if choice.logprobs is not None and not self.prompts_only:
+                    one["completion_probabilities"] = token_scores(choice.logprobs, self.spelling)
+                found.append(one)
+        return found[0] if len(found) == 1 else found
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        collector = self.collectors[prompt]
+        index = prompt * self.body.n_cmpl + piece.choice
+        last = {"content": "", "tokens": []}
+        if self.prompts_only:
+            ended = piece.finish is not None
+            end = self._last(collector, index, piece.finish, piece.reason)
+            return event({**end, **last}) if ended else b""
+        one: dict[str, Any] = {
+            "index": index,
+            "content": piece.text,
+            "tokens": piece.tokens,
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": len(collector.choices[piece.choice].tokens),
+            "tokens_evaluated": len(collector.request.tokens),
+        }
+        if piece.logprobs is not None:
+            one["completion_probabilities"] = token_scores(piece.logprobs, self.spelling)
+        if self.body.timings_per_token:
+            one["timings"] = llama_timings(collector)
+        if piece.finish is None:
+            return event(one)
+        return event(one) + event(
+            {**self._last(collector, index, piece.finish, piece.reason), **last}
+        )
+
+    def end(self) -> bytes:
+        return b""
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body())
+
+    def _last(
+        self, collector: Collector, index: int, finish: str | None, reason: int | str | None
+    ) -> dict[str, Any]:
+        """What is said of a choice when it has ended."""
+        params, request = collector.asked, collector.request
+        word = reason if isinstance(reason, str) else ""
+        ended = "limit" if finish == "length" else "word" if word else "eos"
+        written = len(collector.choices[index % self.body.n_cmpl].tokens)
+        settings = settings_of(params)
+        if self.prompts_only:
+            ended, word, written, settings["n_predict"] = "limit", "", 0, 0
+        settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
+        return {
+            "index": index,
+            "id_slot": -1,
+            "stop": True,
+            "model": self.front.names[0],
+            "tokens_predicted": written,
+            "tokens_evaluated": len(request.tokens),
+            "tokens_cached": collector.cached,
+            "generation_settings": settings,
+            "prompt": collector.prompt or collector.tokenizer.decode(request.tokens, False),
+            "truncated": False,
+            "stop_type": ended,
+            "stopping_word": word,
+            "timings": llama_timings(collector),
+            **timed(self.front, collector),
+        }
+
+
+def settings_of(params: SamplingParams) -> dict[str, Any]:
+    """Options under llama-server's names."""
+    found = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
+    found["n_probs"] = params.logprobs or 0
+    found["n_predict"] = -1 if params.max_tokens is None else params.max_tokens
+    return found
+
+
+def signed(seed: int) -> int:
+    """A seed of 64 bits as a body takes it."""
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def mixed(given: list[Any], front: Front) -> list[int]:
+    """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
+    longest = front.asking.facts.max_model_len
+    found: list[int] = []
+    for i, one in enumerate(given):
+        text = isinstance(one, str)
+        found += encoded(front.tokenizer, one, longest, add_special=i == 0) if text else [one]
+        if len(found) > longest:  # the rest is not read
+            raise too_long(len(found), longest)
+    return found
+
+
+def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
+    """Pairs of an id or a text (each of its tokens) and a bias.  Raises `RequestError`."""
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    size = sum(len(token) for token, _ in pairs if isinstance(token, str))
+    if size > MOST_BIASED:
+        raise RequestError(
+            f"logit_bias has texts of {size} characters; allowed: at most {MOST_BIASED}",
+            "logit_bias",
+        )
+    found: dict[int, float] = {}
+    for token, bias in pairs:
+        if bias is False:
+            bias = NEVER
+        known = isinstance(token, int | str) and not isinstance(token, bool)
+        if not known or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise unpaired([token, bias])
+        if not -100 <= bias <= 100:
+            raise unpaired([token, bias])
+        if isinstance(token, str) and token.isdecimal() and len(token) < 11:
+            token = int(token)
+        ids = [token] if isinstance(token, int) else tokenizer.encode(token, add_special=False)
+        found.update(dict.fromkeys(ids, float(bias)))
+    return found
+
+
+def unpaired(pair: list[Any]) -> RequestError:
+    return RequestError(
+        f"logit_bias: {shown(pair)} is no pair; allowed: an id or a text, and -100 to 100 or false",
+        "logit_bias",
+    )

@@ -1,0 +1,93 @@
+"""llama-server's /infill: the text at a cursor, from what stands before and behind it.
+
+Invariant: the prompt is the one `suffix` of /v1/completions makes of the same texts; other files
+come before it and give way where there is not room for all.  What else an editor sends to tune
+llama.cpp's own sampler and clock has no effect, and is listed as ignored.
+"""
+
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.requests.prompts import PIECE, fitting
+from flyweight.server.apis.fields import ALWAYS, Fields
+from flyweight.server.apis.llamacpp.completion import LlamaOptions, continued
+from flyweight.server.apis.openai.completions import infill_of
+from flyweight.server.front import Front
+from flyweight.text.infill import Infill
+from flyweight.text.tokenizer import Tokenizer
+
+TUNING = "Has no effect: llama.cpp's own sampler and clock have it."
+MOST_CHUNKS = 1024
+
+
+class Chunk(Fields):
+    """A part of another file."""
+
+    text: str
+    filename: str | None = None
+    time: Any = Field(None, description="Has no effect.")
+
+
+class InfillBody(LlamaOptions):
+    """What stands around a cursor; `prompt` is the beginning of its line."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[Chunk] | None = Field(None, max_length=MOST_CHUNKS, fail_fast=True)
+    prompt: str = ""
+    samplers: list[str] | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
+    n_indent: int | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
+    min_keep: int | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
+    t_max_prompt_ms: int | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
+    t_max_predict_ms: int | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
+    response_fields: list[str] | None = Field(
+        None, description="Has no effect: replies have all fields.", json_schema_extra=ALWAYS
+    )
+
+
+async def infill(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), InfillBody)
+    marks = await front.aside(infill_of, front, "input_suffix")
+    ends = () if body.ignore_eos else marks.ends
+    prompt = partial(filled, body, marks, front)
+    return await continued(front, request, body, [prompt], ends)
+
+
+def filled(body: InfillBody, marks: Infill, front: Front) -> dict[str, Any]:
+    """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
+    tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
+    for name in ("input_prefix", "prompt", "input_suffix"):
+        fitting(tokenizer, getattr(body, name), longest, name)
+    before = [*marks.plain(body.input_prefix, tokenizer), *marks.plain(body.prompt, tokenizer)]
+    around = marks.prompt(before, body.input_suffix, tokenizer)
+    answer = longest // 2 if body.n_predict == -1 else max(1, body.n_predict)
+    return {
+        "prompt": None,
+        "prompt_token_ids": among(body, marks, around, longest - answer, tokenizer),
+    }
+
+
+def among(
+    body: InfillBody, marks: Infill, around: list[int], most: int, tokenizer: Tokenizer
+) -> list[int]:
+    """A prompt behind those of the other files, the last ones first, with which it has at most so
+    many tokens.
+    """
+    head, tail = marks.frame(tokenizer)
+    room = most - len(around) - len(head) - len(tail)
+    others: list[int] = []
+    for one in reversed(body.input_extra or ()):
+        if len(one.text) > PIECE * max(0, room):
+            break
+        ids = marks.other(one.filename or "", one.text, tokenizer)
+        if len(ids) > room - len(others):
+            break
+        others = ids + others
+    if not others:
+        return around
+    begun = around[0] == tokenizer.bos_id and tokenizer.add_bos
+    return [*around[:begun], *head, *others, *tail, *around[begun:]]

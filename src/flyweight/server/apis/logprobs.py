@@ -1,0 +1,206 @@
+"""Log-probabilities as OpenAI's two dialects, vLLM's and llama-server's write them.
+
+Invariant: one entry a token, the chosen one first; a token's bytes are its own, though its text may
+be half a character; places in a text are those of the reply, whole or streamed.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from flyweight.outputs import Logprob
+from flyweight.requests.collector import Collector
+from flyweight.server.transport.replies import encode
+from flyweight.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0  # JSON has no minus infinity
+RUN = 128  # entries of a list that are encoded in one call, which lets nobody else run
+LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")  # of /v1/completions
+Entry = dict[int, Logprob]
+Lists = dict[str, list[Any]]
+
+
+def in_runs(items: Iterable[object]) -> msgspec.Raw:
+    """A JSON list, encoded as its items are made: they are never all there as objects."""
+    left = iter(items)
+    runs: list[bytes] = []
+    while run := list(islice(left, RUN)):
+        runs.append(encode(run)[1:-1])
+    return msgspec.Raw(b"[" + b",".join(runs) + b"]")
+
+
+class Spelling:
+    """How tokens are written: as their text, or (`ids`) as "token_id:421"."""
+
+    def __init__(self, tokenizer: Tokenizer, ids: bool | None = False) -> None:
+        self.tokenizer, self.ids = tokenizer, bool(ids)
+
+    def text(self, token: int, spelled: str) -> str:
+        return f"token_id:{token}" if self.ids else spelled
+
+    def raw(self, token: int) -> bytes:
+        return self.tokenizer.token_bytes(token, special=True)
+
+    def one(self, token: int, found: Logprob) -> dict[str, Any]:
+        return {
+            "token": self.text(token, found.decoded_token),
+            "logprob": _finite(found.logprob),
+            "bytes": list(self.raw(token)),
+        }
+
+
+class PromptScores:
+    """A prompt's log-probabilities, `most` alternatives each where it is repeated: the same for all
+    its choices, so they are written once.
+    """
+
+    def __init__(self, collector: Collector, most: int, spelling: Spelling) -> None:
+        self.collector, self.most, self.spelling = collector, most, spelling
+
+    @cached_property
+    def own(self) -> msgspec.Raw:
+        """vLLM's `prompt_logprobs`."""
+        return prompt_scores(self.collector)
+
+    @cached_property
+    def repeated(self) -> dict[str, bytes]:
+        """What the lists of a choice that repeats the prompt begin with."""
+        ids = self.collector.request.tokens
+        places = offsets(self.collector.echo, [self.spelling.raw(one) for one in ids])
+        entries = self.collector.prompt_scores() or ()
+        left = zip(ids, entries, places, strict=False)
+        runs: dict[str, list[bytes]] = {name: [] for name in LISTS}
+        while run := list(islice(left, RUN)):
+            lists: Lists = {name: [] for name in LISTS}
+            for token, entry, at in run:
+                _add(lists, self.spelling, token, entry, at, self.most)
+            for name, found in lists.items():
+                runs[name].append(encode(found)[1:-1])
+        return {name: b",".join(found) for name, found in runs.items()}
+
+
+class TextScores:
+    """A choice's log-probabilities of /v1/completions as they come, `most` alternatives each; those
+    of the prompt first, where it is repeated.
+    """
+
+    def __init__(self, collector: Collector, prompt: PromptScores) -> None:
+        self.most, self.spelling = prompt.most, prompt.spelling
+        params = collector.request.params
+        special = collector.tokenizer.special_ids
+        self.hidden = special if params.skip_special_tokens else frozenset()
+        self.at = len(collector.echo)  # where the answer's next token begins in the text
+        self.prompt = prompt if params.echo else None  # until it is told of
+        self.listed = bool(params.logprob_token_ids)
+
+    def told(self, fresh: Sequence[Entry]) -> dict[str, Any]:
+        """Of what is new."""
+        lists: Lists = {name: [] for name in LISTS}
+        for entry in fresh:
+            token = next(iter(entry))
+            most = None if self.listed else self.most
+            _add(lists, self.spelling, token, entry, self.at, most)
+            self.at += 0 if token in self.hidden else begun(self.spelling.raw(token))
+        prompt, self.prompt = self.prompt, None
+        if prompt is None:
+            return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
+        return {name: _behind(prompt.repeated[name], found) for name, found in lists.items()}
+
+
+def _behind(prompt: bytes, found: list[Any]) -> msgspec.Raw:
+    """A list that begins with the prompt's entries."""
+    runs = [prompt, bytes(in_runs(found))[1:-1]]
+    return msgspec.Raw(b"[" + b",".join([run for run in runs if run]) + b"]")
+
+
+def _add(
+    lists: Lists, spelling: Spelling, token: int, entry: Entry | None, at: int, most: int | None
+) -> None:
+    """`entry` is none of the prompt's first token, which nothing foretells."""
+    chosen = entry[token] if entry else None
+    unknown = spelling.raw(token).decode("utf-8", "replace")
+    text = spelling.text(token, chosen.decoded_token if chosen else unknown)
+    best: dict[str, float] = {}
+    for i, one in (entry or {}).items():
+        if i == token or _told(one, most):  # the chosen one always, beside the likely ones
+            best.setdefault(spelling.text(i, one.decoded_token), _finite(one.logprob))
+    lists["tokens"].append(text)
+    lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
+    lists["top_logprobs"].append(best if chosen else None)
+    lists["text_offset"].append(at)
+
+
+def chat_scores(found: Sequence[Entry], most: int | None, spelling: Spelling) -> dict[str, Any]:
+    """Of /v1/chat/completions, `most` alternatives each, or all there are."""
+    return {"content": in_runs(_position(entry, most, spelling) for entry in found)}
+
+
+def token_scores(found: Sequence[Entry], spelling: Spelling) -> msgspec.Raw:
+    """Of llama-server's /completion, with each token's id."""
+    return in_runs(_token(entry, spelling) for entry in found)
+
+
+def _token(entry: Entry, spelling: Spelling) -> dict[str, Any]:
+    every = {token: {"id": token, **spelling.one(token, one)} for token, one in entry.items()}
+    ranked = [every[token] for token, _ in sorted(entry.items(), key=_rank)]
+    return {**next(iter(every.values())), "top_logprobs": ranked}
+
+
+def prompt_scores(collector: Collector) -> msgspec.Raw:
+    """vLLM's `prompt_logprobs`: none for the first token, then candidates by their ids."""
+    return in_runs(_candidates(entry) for entry in collector.prompt_scores() or ())
+
+
+def _candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
+    if entry is None:
+        return None
+    return {
+        str(token): {
+            "logprob": _finite(one.logprob),
+            "rank": one.rank,
+            "decoded_token": one.decoded_token,
+        }
+        for token, one in entry.items()
+    }
+
+
+def offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
+    """Where each token of a prompt begins in its text; one that is not there takes no room."""
+    raw, at, characters = text.encode("utf-8", "replace"), 0, 0
+    found = []
+    for piece in pieces:
+        found.append(characters)
+        for shape in (piece, piece.removeprefix(b" ")):  # some vocabularies put a blank first
+            if shape and raw.startswith(shape, at):
+                at += len(shape)
+                characters += begun(shape)
+                break
+    return found
+
+
+def begun(raw: bytes) -> int:
+    """Characters that begin in these bytes."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)
+
+
+def _position(entry: Entry, most: int | None, spelling: Spelling) -> dict[str, Any]:
+    every = {token: spelling.one(token, one) for token, one in entry.items()}
+    ordered = entry.items() if most is None else sorted(entry.items(), key=_rank)
+    ranked = [every[token] for token, one in ordered if _told(one, most)]
+    return {**next(iter(every.values())), "top_logprobs": ranked}
+
+
+def _told(one: Logprob, most: int | None) -> bool:
+    """Whether a candidate is among the `most` likely, or all are told of."""
+    return most is None or (one.rank is not None and 0 < one.rank <= most)
+
+
+def _rank(pair: tuple[int, Logprob]) -> int:
+    return pair[1].rank or 0
+
+
+def _finite(value: float) -> float:
+    return max(value, LOWEST)

@@ -1,0 +1,274 @@
+"""The bodies of Ollama's routes, as its own client in Go writes them too.
+
+Invariant: a field is honoured, or refused by name, or taken with the one value that changes
+nothing: Go's zero value is such a value, and no body is refused for it.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
+from flyweight.server.apis.body import limited
+from flyweight.server.apis.fields import ALWAYS, Fields
+from flyweight.server.apis.openai.embeddings import Dimensions
+from flyweight.server.apis.output_formats import schema_in
+from flyweight.server.apis.sampling_fields import (
+    Explain,
+    No,
+    Options,
+    Priority,
+    Salt,
+    Yes,
+    alternatives,
+)
+from flyweight.server.apis.tools import Tool
+from flyweight.server.front import Front
+from flyweight.server.settings import MOST_TOOLS
+from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
+from flyweight.validation.untrusted import shown
+
+LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
+KEEP = "Has no effect: a model stays loaded."
+MODELFILE = "There are no Modelfiles here."
+Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
+MACHINE = "Has no effect: the server's command line says how the machine is used."
+Unset = Literal[""]
+Machine = Annotated[int | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
+MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
+Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
+
+
+def tagged(front: Front, name: str) -> str:
+    """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
+    known = (name, name.removesuffix(LATEST), name + LATEST)
+    return next((one for one in known if front.serves(one)), known[1])
+
+
+def called(field: str) -> dict[str, Any]:
+    """The schema of a body that has a name here."""
+    return {"required": [field], "properties": {field: {"type": "string", "minLength": 1}}}
+
+
+class Shared(Fields):
+    """`options` that say where a request runs, not what its answer is."""
+
+    num_ctx: int | None = Field(None, ge=1, lt=2**31)
+    num_thread: Machine = None
+    num_gpu: Machine = None
+    main_gpu: Machine = None
+    num_batch: Machine = None
+    num_keep: int | None = Field(
+        None, description="Has no effect: nothing is shifted.", json_schema_extra=ALWAYS
+    )
+    use_mmap: MachineSwitch = None
+    use_mlock: MachineSwitch = None
+    numa: MachineSwitch = None
+    low_vram: MachineSwitch = None
+    f16_kv: MachineSwitch = None
+    logits_all: MachineSwitch = None
+    vocab_only: No | None = None
+    embedding_only: No | None = None
+    cache_salt: Salt = None
+    priority: Priority = None
+
+    def check(self, front: Front) -> None:
+        """Raises `RequestError`."""
+        most = front.asking.facts.max_model_len
+        if self.num_ctx is not None and self.num_ctx > most:
+            raise RequestError(
+                f"options.num_ctx = {self.num_ctx}, and this server was started with {most} "
+                f"(--max-model-len); allowed: 1 to {most}",
+                "options.num_ctx",
+            )
+
+
+class OllamaOptions(Options, Shared):
+    """`options` of a request."""
+
+    num_predict: int | None = Field(None, ge=-2, lt=2**31)
+    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
+    penalize_newline: Yes | None = None
+
+    def wanted(self, front: Front) -> dict[str, Any]:
+        """Fields of a `ChatBody`.  Raises `RequestError`."""
+        self.check(front)
+        if self.num_predict == 0:
+            raise RequestError(
+                "options.num_predict = 0 asks for nothing; allowed: 1 or more, or -1 for as much "
+                "as fits",
+                "options.num_predict",
+            )
+        found = self.drawn({})
+        if self.num_predict is not None and self.num_predict > 0:
+            found["max_tokens"] = self.num_predict
+        if self.seed == -1:
+            found.pop("seed", None)
+        if self.repeat_penalty is not None:
+            found["repetition_penalty"] = self.repeat_penalty
+        return found
+
+
+class OllamaBody(Fields):
+    """What both routes take."""
+
+    model: str
+    stream: bool = True
+    options: OllamaOptions | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    keep_alive: Keep = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    truncate: No | None = Field(None, description="What does not fit is refused.")
+    shift: No | None = Field(None, description="An answer ends where the context does.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
+    rendered: No | None = Field(None, alias="_debug_render_only")
+    return_cache_explanation: Explain = None
+
+    def wanted(self, front: Front) -> dict[str, Any]:
+        """Fields of a `ChatBody`.  Raises `RequestError`."""
+        return {} if self.options is None else self.options.wanted(front)
+
+    @property
+    def most(self) -> int | None:
+        """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
+        return alternatives(self.logprobs, self.top_logprobs)
+
+    def lane(self, front: Front) -> dict[str, Any]:
+        """Where it runs, as fields of a `ChatBody`."""
+        options = self.options or OllamaOptions.model_validate({})
+        return {
+            "model": tagged(front, self.model),
+            "cache_salt": options.cache_salt,
+            "priority": options.priority,
+            "return_cache_explanation": self.return_cache_explanation,
+        }
+
+    @property
+    def form(self) -> StructuredOutputs | None:
+        """What the answer must satisfy.  Raises `RequestError`."""
+        if not self.format:
+            return None
+        if isinstance(self.format, str):
+            return StructuredOutputs(json_object=True)
+        return schema_in("format", self.format)
+
+
+class OllamaCall(Fields):
+    """A tool call of an earlier answer."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    id: str | None = None
+    function: dict[str, Any]
+
+    def chat(self) -> dict[str, Any]:
+        """As OpenAI's dialect has it, where a call's place in the list is no part of it."""
+        function = {name: value for name, value in self.function.items() if name != "index"}
+        own = {"id": self.id} if self.id else {}
+        return {**own, "type": "function", "function": function}
+
+
+class OllamaMessage(Fields):
+    """One message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: Media | None = None
+    tool_calls: list[OllamaCall] | None = Field(None, fail_fast=True)
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+    def chat(self) -> dict[str, Any]:
+        """As OpenAI's dialect has it."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.thinking is not None:
+            found["reasoning"] = self.thinking
+        if self.tool_name is not None:
+            found["name"] = self.tool_name
+        if self.tool_call_id is not None:
+            found["tool_call_id"] = self.tool_call_id
+        if self.tool_calls is not None:
+            found["tool_calls"] = [call.chat() for call in self.tool_calls]
+        return found
+
+
+class OllamaChatBody(OllamaBody):
+    """A conversation to be answered; without messages the model is only loaded."""
+
+    messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
+
+
+class OllamaGenerateBody(OllamaBody):
+    """A prompt to be answered through the model's template, or (`raw`) continued."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+    images: Media | None = None
+    suffix: Unset | None = None
+    template: Unset | None = Field(None, description="The server's own: --chat-template.")
+    context: list[int] | None = Field(None, max_length=0, description="Nothing is kept here.")
+
+    def check_raw(self) -> None:
+        """Raises `RequestError` where something is asked of a template that the prompt does not go
+        through.
+        """
+        why = "raw = true" if self.raw else "this model has no chat template"
+        if self.think:
+            raise RequestError(
+                f"think = {shown(self.think)}, and {why}: nothing is put before or into the "
+                "prompt; allowed: false",
+                "think",
+            )
+        if self.system and self.raw:
+            raise RequestError(
+                f"system has {len(self.system)} characters, and {why}: nothing is put before the "
+                "prompt; leave it out, or say it in the prompt",
+                "system",
+            )
+
+
+class EmbedBody(Fields):
+    """Texts whose vectors are wanted, perhaps none; `truncate` cuts those that are too long."""
+
+    model: str
+    input: str | Annotated[list[str], Field(fail_fast=True)] = ""
+    truncate: bool = True
+    dimensions: Dimensions | Literal[0] | None = None
+    keep_alive: Keep = None
+    options: Shared | None = None
+    return_cache_explanation: Explain = None
+
+
+class EmbeddingsBody(Fields):
+    """One text whose vector is wanted, as Ollama had it before /api/embed."""
+
+    model: str
+    prompt: str = ""
+    keep_alive: Keep = None
+    options: Shared | None = None
+    return_cache_explanation: Explain = None
+
+
+class ShowBody(Fields):
+    """A model to be told of; `name` is what `model` was called once."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [called(name) for name in ("model", "name")]},
+    )
+
+    model: str = ""
+    name: str = ""
+    verbose: bool = Field(False, description="Has no effect.")
+    system: Unset = Field("", description=MODELFILE)
+    template: Unset = Field("", description=MODELFILE)
+    options: dict[str, Any] | None = Field(None, max_length=0, description=MODELFILE)

@@ -1,0 +1,209 @@
+"""OpenAI's /v1/chat/completions: from a conversation to a prompt, and how its answer is read.
+
+Invariant: what is asked of tools and reasoning is checked before a template sees it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
+from flyweight.params.tasks import BeamSearchParams
+from flyweight.requests.preparing import conversation
+from flyweight.requests.prompts import Asked, Lane
+from flyweight.server.apis.answer import answer
+from flyweight.server.apis.beams import wanted_of
+from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.openai.chat_stream import ChatWriter
+from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
+from flyweight.server.apis.renaming import Names, named
+from flyweight.server.apis.template_fields import effort, heard
+from flyweight.server.apis.tools import Tools
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError
+from flyweight.text.chat import FAILS, TemplateFault
+from flyweight.text.messages import shallow, switches
+from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.xmlcall import types_of
+from flyweight.types import SamplingParams
+
+BROKEN = (
+    "this server's own chat template (--chat-template) fails on this conversation; it is noted in "
+    "its log"
+)
+
+
+async def chat(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), ChatBody)
+    with named(("prompt", "messages"), *counted(body.top_logprobs)):
+        asked, reading = await asked_of(front, request, body, front.defaults)
+    return await answer(
+        front,
+        request,
+        asked,
+        lambda bundle: ChatWriter(front, body, bundle, reading),
+        stream=bool(body.stream),
+    )
+
+
+def counted(alternatives: int | None) -> Names:
+    """The name of a number of log-probabilities, where a body has it beside `logprobs`."""
+    return (("logprobs", "top_logprobs"),) if alternatives else ()
+
+
+async def asked_of(
+    front: Front,
+    request: Request,
+    body: ChatBody,
+    defaults: dict[str, Any],
+    schema: str = "",
+    names: Names = (),
+) -> tuple[list[Asked], Reading]:
+    """A conversation as a checked prompt, and how its answer is to be read; `names` are its
+    dialect's.  Raises `RequestError`.
+    """
+    body = heard(front, request, body, names)
+    tools = offered(front, body)
+    params = wanted_of(body, body.wanted(defaults))
+    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    prompt = await front.aside(rendered, front, body)
+    reading = reading_of(front, body, tools, prompt["prompt"])
+    place = schema or body.form_place
+    if isinstance(params, BeamSearchParams):
+        if tools.all:
+            raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
+        return await front.ask([prompt], params, lane, place), reading
+    params = await demanded(front, tools, params, place)
+    if params.structured_outputs is not None:
+        reading = front.speech.held(reading, params.structured_outputs)
+    params = spoken(front, body, params, reading)
+    form = params.structured_outputs
+    if form is None:
+        asked = await called(front, tools, prompt, params, lane, reading)
+    elif tools.wanted:
+        raise RequestError(
+            "tool_choice asks for a call, and structured_outputs or grammar for a text; leave one "
+            "of them out",
+            "tool_choice",
+        )
+    else:
+        asked = await front.ask([prompt], params, lane, place)
+        if tools.beside(form, reading):
+            reading = replace(reading, either=True)
+            asked = await either(front, tools, asked, reading, form)
+    front.counts.offered += bool(tools.all)
+    front.counts.reasoned += reading.reasoning is not None
+    return asked, reading
+
+
+async def demanded(
+    front: Front, tools: Tools, params: SamplingParams, place: str
+) -> SamplingParams:
+    """The options without a form of JSON, where a call is demanded: the form is that of a text, and
+    the answer will be a call.  Raises `RequestError` where the form is wrong.
+    """
+    form = params.structured_outputs
+    if form is None or not tools.wanted or form.kind not in ("json", "json_object"):
+        return params
+    await front.constrain(form, place)
+    return replace(params, structured_outputs=None)
+
+
+async def called(
+    front: Front,
+    tools: Tools,
+    prompt: dict[str, Any],
+    params: SamplingParams,
+    lane: Lane,
+    reading: Reading,
+) -> list[Asked]:
+    """A prompt whose answer is held to what its calls must be, and to nothing else."""
+    room = params.max_tokens or front.asking.facts.max_model_len
+    form = await front.aside(tools.constraint, front.speech, reading, room)
+    try:
+        return await front.ask([prompt], replace(params, structured_outputs=form), lane, "tools")
+    except RequestError as error:
+        raise tools.blamed(error, form) from None
+
+
+async def either(
+    front: Front, tools: Tools, asked: list[Asked], reading: Reading, form: StructuredOutputs
+) -> list[Asked]:
+    """Prompts whose answers were held to a form (with which nothing is wrong), and now may be calls
+    instead.  Raises `RequestError`.
+    """
+    made = await front.aside(tools.either, front.speech, reading, form)
+    if made is None:
+        return asked
+    try:
+        await front.constrain(made, "tools")
+    except RequestError as error:
+        raise tools.blamed(error, made) from None
+    return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
+
+
+def offered(front: Front, body: ChatBody) -> Tools:
+    """Raises `RequestError`."""
+    return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
+
+
+def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
+    """The prompt the model's template makes of the messages, with room for so many tokens behind
+    it.  Raises `RequestError`.
+    """
+    given = {
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": body.goes_on,
+        "documents": body.documents,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    talk = [message.chat() for message in body.messages]
+    whole = body.truncate_prompt_tokens is not None  # read to its end, however long
+    tools = offered(front, body).declared or None
+    if whole:
+        read = {"messages": talk, "tools": tools, "documents": body.documents}
+        for name, value in read.items():
+            shallow(name, value)
+            readable(name, str(value), most_bytes(front))
+    theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
+    own = switches(options, {**front.settings.template_defaults, **theirs})
+    longest = front.asking.facts.max_model_len
+    added = body.add_special_tokens
+    try:
+        made = conversation(
+            front.tokenizer,
+            talk,
+            longest=None if whole else longest,
+            tools=tools,
+            # templates write their special tokens themselves
+            add_special=front.speech.plain if added is None else added,
+            bounds=front.settings.templates,
+            **own,
+        )
+    except TemplateFault as fault:  # whose words are Python's: a client is told the kind
+        front.log.event("chat_template", failed=fault.kind, line=fault.line)
+        if front.settings.chat_template:
+            raise HttpError(500, BROKEN, code="chat_template") from None
+        line = "" if fault.line is None else f" in its line {fault.line}"
+        raise RequestError(f"{FAILS} fails on them ({fault.kind}{line})", "messages") from None
+    return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
+
+
+def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
+    """How the answer is told apart."""
+    found = front.speech.reading(prompt, body.continued, tools.allowed, tools.most)
+    if found.calls is None or not found.calls.tagged:
+        return found
+    return replace(found, typed={name: types_of(f.parameters) for name, f in tools.allowed.items()})
+
+
+def spoken(
+    front: Front, body: ChatBody, params: SamplingParams, reading: Reading
+) -> SamplingParams:
+    """The options, where an answer has to be read with the marks that special tokens are."""
+    if body.skip_special_tokens is None and front.speech.shows(reading):
+        return replace(params, skip_special_tokens=False)
+    return params

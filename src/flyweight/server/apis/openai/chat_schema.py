@@ -1,0 +1,136 @@
+"""The body of /v1/chat/completions: a conversation, and what is asked of its answer.
+
+Invariant: a body that passes has fields of the right kinds and ranges; what they mean together is
+seen by who uses them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from flyweight.errors import RequestError
+from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.sampling_fields import IDLE, Sampling, alternatives, listing
+from flyweight.server.apis.tools import Choice, Tool
+from flyweight.server.settings import MOST_TOOLS
+from flyweight.text.messages import one_text
+from flyweight.types import MAX_LOGPROBS
+
+Switch = Annotated[str, Field(max_length=64)]
+Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
+Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Budget = Annotated[
+    int | None,
+    Field(ge=-1, lt=2**31, description="Tokens of reasoning, which then is closed; -1: any."),
+]
+UNSEEN = {  # by templates
+    "annotations", "prefix", "audio", "function_call", "provider_specific_fields",
+}  # fmt: skip
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class TextPart(Fields):
+    """A part of a message's content; `input_text` and `output_text` are the responses' names."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    annotations: list[Any] | None = Field(None, description=IDLE)
+    cache_control: dict[str, Any] | None = Field(None, description=IDLE)
+
+
+class Message(Fields):
+    """One message; all of it goes to the model's template."""
+
+    role: Role
+    content: str | Annotated[list[TextPart], FIRST] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = Field(None, fail_fast=True)
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
+    thinking: str | None = Field(None, description="The same as `reasoning`.")
+    refusal: str | None = None
+    annotations: list[Any] | None = Field(None, description=IDLE)
+    prefix: bool | None = Field(
+        None, description="Of the last message, the assistant's: the answer goes on with it."
+    )
+    audio: None = Field(None, description="Sounds are not read here.")
+    function_call: None = Field(None, description="`tool_calls` took its place.")
+    provider_specific_fields: dict[str, Any] | None = Field(
+        None, description=f"litellm adds it to the answers it returns. {IDLE}"
+    )
+
+    def chat(self) -> dict[str, Any]:
+        """As templates read it: what is said of parts beside their text means nothing to them."""
+        found = self.model_dump(exclude_unset=True, exclude=UNSEEN)
+        if isinstance(self.content, list):
+            found["content"] = [{"type": "text", "text": part.text} for part in self.content]
+        return found
+
+
+class ChatBody(Sampling):
+    """A conversation to be answered."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
+    echo: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Switches | None = None
+    documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Budget = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="Given to the model's template."
+    )
+    add_special_tokens: bool | None = None
+    return_prompt_text: bool | None = None
+    modalities: list[Literal["text"]] | None = Field(None, min_length=1, max_length=1)
+    chat_template: None = Field(None, description="The server's own: --chat-template.")
+    functions: None = Field(None, description="`tools` took their place.")
+    function_call: None = Field(None, description="`tool_choice` took its place.")
+
+    @property
+    def goes_on(self) -> bool | None:
+        """Whether the answer goes on with the last message.  Raises `RequestError`."""
+        *others, last = self.messages
+        stray = next((i for i, one in enumerate(others) if one.prefix), None)
+        if last.prefix and last.role != "assistant":
+            stray = len(others)
+        if stray is not None:
+            place = f"messages.{stray}.prefix"
+            raise RequestError(
+                f"{place} = True is not valid; allowed: of the last message, the assistant's", place
+            )
+        return True if last.prefix else self.continue_final_message
+
+    @property
+    def continued(self) -> str | None:
+        """What the answer goes on with."""
+        return one_text(self.messages[-1].chat().get("content")) if self.goes_on else None
+
+    @property
+    def most(self) -> int | None:
+        """Alternatives of a token that are told of; none where the listed ids are."""
+        return None if self.logprob_token_ids else self.top_logprobs or 0
+
+    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords.  Raises `RequestError`."""
+        most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
+        found = {**self.options(defaults), "max_tokens": most}
+        scored = alternatives(self.logprobs, self.top_logprobs)
+        listing(self.logprob_token_ids, bool(self.logprobs), "true")
+        return found if scored is None else {**found, "logprobs": scored}

@@ -1,0 +1,230 @@
+"""Answers of /v1/chat/completions, whole and in chunks.
+
+Invariant: the chunks of a stream, joined, are the message of the whole answer, but for a call that
+went wrong after it had begun: a stream cannot take it back, and its text follows as content.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from flyweight.outputs import CompletionOutput, Logprob
+from flyweight.requests.collector import Piece
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis.answer import texts
+from flyweight.server.apis.content_blocks import cut_off
+from flyweight.server.apis.logprobs import Spelling, chat_scores, prompt_scores
+from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.usage import RunningUsage, spent
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import DONE, PING, Spliced, event
+from flyweight.text.tools.deltas import Answer, Delta, Kind
+from flyweight.text.tools.parser import AnswerParser, Reading
+
+
+class ChatWriter:
+    """Writes one conversation's answers."""
+
+    media = "text/event-stream"
+    ping = PING
+
+    def __init__(self, front: Front, body: ChatBody, bundle: Bundle, reading: Reading) -> None:
+        self.front, self.body, self.reading = front, body, reading
+        self.echo = (body.continued or "") if body.echo else ""
+        self.parsers: dict[int, AnswerParser] = {}  # by choice
+        (self.collector,) = texts(bundle)
+        options = body.stream_options
+        running = options is not None and options.continuous_usage_stats
+        self.running = RunningUsage([self.collector]) if running else None
+        self.last = options is not None and (options.include_usage or running)
+        self.last = self.last or bool(body.return_cache_explanation)
+        self.last = self.last or front.settings.force_include_usage
+        self.begun: set[int] = set()
+        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        bare = not (body.logprobs or body.return_token_ids)
+        self.bare = bare and reading.plain and not running
+        self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.collector.interval = body.stream_interval or self.collector.interval
+        self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
+        self.head = {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": front.now(),
+            "model": body.model or front.names[0],
+            "system_fingerprint": None,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        found = self.collector.output().outputs[: self.body.n or 1]
+        choices = [self._whole(choice) for choice in found]
+        head = {**self.head, "object": "chat.completion", "service_tier": None}
+        return {**head, "choices": choices, **self._prompt(), **self._spent()}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        first = b""
+        if self.running is not None:
+            self.running.note(prompt, piece)
+        if piece.choice >= (self.body.n or 1):  # a beam that is not among the best
+            return first
+        if piece.choice not in self.begun:
+            prompt_facts = {} if self.begun else self._prompt()
+            self.begun.add(piece.choice)
+            delta = {"role": "assistant", "content": self.echo}
+            if self.running is not None:
+                prompt_facts["usage"] = self.running.told(less=len(piece.tokens))
+            first = event({**self.head, "choices": [_choice(piece.choice, delta)], **prompt_facts})
+        if self.bare and piece.finish is None:
+            return first + self._plain(piece.choice, piece.text)
+        one = self._piece(piece)
+        if one is None:
+            return first
+        chunk: dict[str, Any] = {**self.head, "choices": [one]}
+        if self.running is not None:
+            chunk["usage"] = self.running.told()
+        return first + event(chunk)
+
+    def end(self) -> bytes:
+        if not self.last:
+            return DONE
+        return event({**self.head, "choices": [], **self._spent()}) + DONE
+
+    def failed(self, error: HttpError) -> bytes:
+        return event(error.body()) + DONE
+
+    def _plain(self, choice: int, text: str) -> bytes:
+        """The chunk of a piece that is nothing but text."""
+        if not text:
+            return b""
+        found = self.plain.get(choice)
+        if found is None:
+            head = self.head
+            found = Spliced(lambda t: {**head, "choices": [_choice(choice, {"content": t})]})
+            self.plain[choice] = found
+        return found(text)
+
+    def _prompt_text(self) -> str:
+        """What the template wrote, or what was kept of it."""
+        given, whole = self.collector, self.body.truncate_prompt_tokens is None
+        if given.prompt is not None and whole:
+            return given.prompt
+        return given.tokenizer.decode(given.request.tokens, False)
+
+    def _prompt(self) -> dict[str, Any]:
+        """What a reply, or the first chunk of one, tells of the prompt."""
+        found: dict[str, Any] = {}
+        if self.body.prompt_logprobs is not None:
+            found["prompt_logprobs"] = prompt_scores(self.collector)
+        if self.body.return_token_ids:
+            found["prompt_token_ids"] = list(self.collector.request.tokens)
+        if self.body.return_prompt_text:
+            found["prompt_text"] = self._prompt_text()
+        return found
+
+    def _spent(self) -> dict[str, Any]:
+        return spent(self.front, [self.collector])
+
+    def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
+        parser = AnswerParser(self.reading)
+        finish = choice.finish_reason
+        deltas = parser.push(choice.text) + parser.finish(cut_off(finish, choice.stop_reason))
+        one: dict[str, Any] = {
+            "index": choice.index,
+            "message": self._message(Answer.of(deltas)),
+            "logprobs": None,
+            "finish_reason": _finish(finish, parser),
+            "stop_reason": choice.stop_reason,
+        }
+        if choice.logprobs is not None:
+            one["logprobs"] = self._scores(choice.logprobs)
+        if self.body.return_token_ids:
+            one["token_ids"] = choice.token_ids
+        return one
+
+    def _message(self, found: Answer) -> dict[str, Any]:
+        text = self.echo + found.content
+        content = None if found.calls and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if found.reasoning and self.body.include_reasoning is not False:
+            message["reasoning"] = message["reasoning_content"] = found.reasoning
+        if found.calls:
+            message["tool_calls"] = [
+                {"id": self._id(), "type": "function",
+                 "function": {"name": call.name, "arguments": call.arguments}}
+                for call in found.calls
+            ]  # fmt: skip
+        return message
+
+    def _piece(self, piece: Piece) -> dict[str, Any] | None:
+        """A chunk's choice; none where there is nothing to tell yet."""
+        finish = piece.finish
+        if self.reading.plain:
+            delta = {"content": piece.text} if piece.text else {}
+        else:
+            parser = self._parser(piece.choice)
+            deltas = parser.push(piece.text)
+            if finish is not None:
+                deltas += parser.finish(cut_off(finish, piece.reason))
+                finish = _finish(finish, parser)
+            delta = self._delta(deltas)
+        body = self.body
+        if not (delta or finish or self.running or body.return_token_ids or piece.logprobs):
+            return None
+        one = _choice(piece.choice, delta, finish)
+        if piece.logprobs is not None:
+            one["logprobs"] = self._scores(piece.logprobs)
+        if piece.finish is not None:
+            one["stop_reason"] = piece.reason
+        if body.return_token_ids:
+            one["token_ids"] = piece.tokens
+        return one
+
+    def _scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
+        return chat_scores(found, self.body.most, self.spelling)
+
+    def _parser(self, choice: int) -> AnswerParser:
+        found = self.parsers.get(choice)
+        if found is None:
+            found = self.parsers[choice] = AnswerParser(self.reading)
+        return found
+
+    def _delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
+        """What is new, in one chunk's delta."""
+        words: dict[Kind, list[str]] = {Kind.CONTENT: [], Kind.REASONING: []}
+        calls: dict[int, dict[str, Any]] = {}
+        arguments: dict[int, list[str]] = {}
+        for kind, text, number in deltas:
+            if kind in words:
+                words[kind].append(text)
+            elif kind is Kind.NAME:
+                calls[number] = {"index": number, "id": self._id(), "type": "function",
+                                 "function": {"name": text}}  # fmt: skip
+                arguments[number] = []
+            elif kind is Kind.ARGUMENTS:
+                calls.setdefault(number, {"index": number, "function": {}})
+                arguments.setdefault(number, []).append(text)
+        found: dict[str, Any] = {}
+        if words[Kind.CONTENT]:
+            found["content"] = "".join(words[Kind.CONTENT])
+        if words[Kind.REASONING] and self.body.include_reasoning is not False:
+            found["reasoning"] = found["reasoning_content"] = "".join(words[Kind.REASONING])
+        for number, call in calls.items():
+            call["function"]["arguments"] = "".join(arguments[number])
+        if calls:
+            found["tool_calls"] = list(calls.values())
+        return found
+
+    def _id(self) -> str:
+        short = self.reading.calls is not None and self.reading.calls.short_ids
+        return uuid4().hex[:9] if short else f"call_{uuid4().hex[:24]}"
+
+
+def _finish(finish: str | None, parser: AnswerParser) -> str | None:
+    return "tool_calls" if finish == "stop" and parser.calls else finish
+
+
+def _choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -1,0 +1,191 @@
+"""OpenAI's /v1/embeddings: prompts in, a vector each out.
+
+Invariant: a vector is what `LLM.embed` gives for the same prompt; one that is cut to `dimensions`
+is of length 1 again.
+"""
+
+from array import array
+from base64 import b64encode
+from collections.abc import Sequence
+from math import hypot
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.params.tasks import PoolingParams
+from flyweight.requests.collector import VectorCollector
+from flyweight.requests.prompts import Lane
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.openai.chat import rendered
+from flyweight.server.apis.openai.chat_schema import ChatBody, Message
+from flyweight.server.apis.prompt_fields import Ids, each, fitted
+from flyweight.server.apis.renaming import named
+from flyweight.server.apis.sampling_fields import (
+    WIDTH,
+    Explain,
+    Idle,
+    Priority,
+    RequestId,
+    Text,
+    Truncation,
+)
+from flyweight.server.apis.usage import explained, vector_timings
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import reply, while_connected
+from flyweight.server.transport.request_log import visit_of
+
+MANY = Field(min_length=1, fail_fast=True)
+SOURCES = ("input", "messages")  # one of them is what is read
+OF_CHAT = ("messages", "add_special_tokens", "truncate_prompt_tokens", "truncation_side")
+Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
+
+
+def only(source: str) -> dict[str, Any]:
+    """The schema of a body with this source."""
+    other = {name: {"type": "null"} for name in SOURCES if name != source}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **other}}
+
+
+class EmbeddingBody(Fields):
+    """Prompts whose vectors are wanted."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [only(name) for name in SOURCES]})
+
+    model: str | None = None
+    input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY] | None = None
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Dimensions | None = None
+    user: Idle = None
+    request_id: RequestId = None
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None
+    pooling: Literal["last", "mean", "cls"] | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = Field(None, description="vLLM's name for `normalize`.")
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
+    add_special_tokens: bool | None = None
+    priority: Priority = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    return_cache_explanation: Explain = None
+
+    def prompts(self, front: Front) -> list[Any]:
+        """Each by itself.  Raises `RequestError`."""
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                given[-1] if given else SOURCES[0],
+            )
+        if self.messages is not None:
+            own = {name: getattr(self, name) for name in OF_CHAT}
+            return [rendered(front, ChatBody(add_generation_prompt=False, **own), answer=0)]
+        return fitted(each(self.input), self, front, answer=0)
+
+    def wanted(self) -> PoolingParams:
+        given = (self.normalize, self.use_activation, True)
+        normalize = next(flag for flag in given if flag is not None)
+        return PoolingParams(self.pooling or "last", normalize)
+
+
+async def embeddings(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), EmbeddingBody)
+    explain = body.return_cache_explanation
+    lane = front.lane(body.model, body.cache_salt, body.priority, explain)
+    with named(("prompt", "input" if body.messages is None else "messages")):
+        prompts = await front.aside(body.prompts, front)
+        given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
+    visit = visit_of(request.scope)
+    visit.reply = f"embd-{body.request_id or uuid4().hex}"
+    return await front.written(lambda: reply(written(visit.reply, front, body, given)))
+
+
+def written(
+    id: str, front: Front, body: EmbeddingBody, given: Sequence[VectorCollector]
+) -> dict[str, Any]:
+    """OpenAI's reply, which many prompts make long."""
+    found = vectors(given, body.dimensions)
+    form = packed if body.encoding_format == "base64" else list
+    data = [
+        {"object": "embedding", "index": i, "embedding": form(vector)}
+        for i, vector in enumerate(found)
+    ]
+    return {
+        "id": id,
+        "object": "list",
+        "created": front.now(),
+        "model": body.model or front.names[0],
+        "data": data,
+        "usage": cost(given),
+        "metrics": vector_timings(*given),
+        **explained(front, *given),
+    }
+
+
+async def gathered(
+    front: Front,
+    request: Request,
+    prompts: Sequence[Any],
+    params: PoolingParams,
+    lane: Lane,
+    dimensions: int | None,
+) -> list[VectorCollector]:
+    """A collector with a vector for each prompt.  Raises `HttpError`."""
+    width = front.client.facts["width"]
+    if dimensions is not None and dimensions > width:
+        raise RequestError(
+            f"dimensions = {dimensions}, and vectors of this model have {width}; "
+            f"allowed: 1 to {width}",
+            "dimensions",
+        )
+    asked = await front.ask(prompts, params, lane)
+    with front.begin(asked, request) as bundle:
+        collectors = await while_connected(request, bundle.done())
+    found: list[VectorCollector] = []
+    for collector in collectors:
+        assert isinstance(collector, VectorCollector)
+        if collector.event is None or collector.event.vector is None:
+            raise HttpError(500, "the engine failed on this request", code="engine_error")
+        found.append(collector)
+    return found
+
+
+def vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
+    """What was gathered, as long as it is wanted."""
+    found: list[Sequence[float]] = []
+    for one in given:
+        assert one.event is not None and one.event.vector is not None
+        vector: Sequence[float] = one.event.vector
+        pooling = one.request.pooling
+        normalize = pooling is not None and pooling.normalize
+        found.append(vector if dimensions is None else shortened(vector, dimensions, normalize))
+    return found
+
+
+def cost(given: Sequence[VectorCollector]) -> dict[str, Any]:
+    """OpenAI's `usage` of vectors; a `cls` prompt counts whole, though its first token is read."""
+    tokens = sum(len(one.tokens) for one in given)
+    cached = sum(one.cached for one in given)
+    return {
+        "prompt_tokens": tokens,
+        "total_tokens": tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def shortened(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:
+    """The first numbers of a vector, of length 1 again where the whole was."""
+    kept = vector[:dimensions]
+    length = hypot(*kept) if normalize else 1.0
+    return [x / length for x in kept] if length else kept
+
+
+def packed(vector: Sequence[float]) -> str:
+    """As OpenAI's clients ask for by default: little-endian float32 in base64."""
+    return b64encode(array("f", vector).tobytes()).decode()

@@ -1,0 +1,224 @@
+"""Answers of /v1/responses, whole and as events.
+
+Invariant: events are numbered without a gap; an item is added before anything of it and done after
+everything; the last event's response is the whole answer.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+from msgspec import Raw
+
+from flyweight.requests.collector import Piece
+from flyweight.server.admission.request_group import Bundle
+from flyweight.server.apis.answer import texts
+from flyweight.server.apis.content_blocks import Step, Telling, arguments_of, told
+from flyweight.server.apis.logprobs import Spelling
+from flyweight.server.apis.openai.part_logprobs import PartScores
+from flyweight.server.apis.usage import timed
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import PING, event
+from flyweight.text.tools.deltas import Call, Kind
+from flyweight.text.tools.parser import Reading
+
+NAMES = {Kind.CONTENT: "output_text", Kind.REASONING: "reasoning_text"}
+CUTS = {"length": "max_output_tokens", "repetition": "repetition"}  # why a response is incomplete
+NONE = Raw(b"[]")  # log-probabilities, where none are told
+
+
+class ResponseWriter:
+    """Writes one response; `head` is what it says of itself beside its answer."""
+
+    media = "text/event-stream"
+    ping = PING
+
+    def __init__(
+        self, head: dict[str, Any], bundle: Bundle, reading: Reading, most: int | None
+    ) -> None:
+        """With log-probabilities, `most` alternatives each, or without (none)."""
+        self.front = bundle.front
+        (self.collector,) = texts(bundle)
+        spelling = Spelling(self.front.tokenizer)
+        self.scores = None if most is None else PartScores(self.collector, most, spelling)
+        self.reading, self.telling = reading, Telling(reading)
+        self.id = head.get("id") or f"resp_{uuid4().hex}"
+        self.head = {"id": self.id, "object": "response", **head}
+        self.output: list[dict[str, Any]] = []  # items that are done
+        self.item: dict[str, Any] = {}  # the one that is not
+        self.finish: str | None = None
+        self.sent = 0
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self.collector.output().outputs
+        said = told(self.reading, choice)
+        for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
+            if text:
+                known = NONE
+                if self.scores is not None and kind is Kind.CONTENT:
+                    known = self.scores.whole(choice, self.telling)
+                self.output.append(self._done(item_of(kind), kind, text, known))
+        self.finish = choice.finish_reason
+        if self.finish in CUTS and self.output and not said.calls:
+            self.output[-1]["status"] = _status(False)
+        self.output += [
+            {**call_of(call), "status": _status(arguments_of(call) is not None)}
+            for call in said.calls
+        ]
+        return self._response()
+
+    def begin(self) -> bytes:
+        response = {**self.head, **bare("in_progress")}
+        return b"".join(
+            self._event(f"response.{name}", response=response)
+            for name in ("created", "in_progress")
+        )
+
+    def piece(self, prompt: int, piece: Piece) -> bytes:
+        pieces = [piece] if self.scores is None else self.scores.singles(piece)
+        return b"".join([self._steps(one) for one in pieces])
+
+    def end(self) -> bytes:
+        response = self._response()
+        return self._event(f"response.{response['status']}", response=response)
+
+    def failed(self, error: HttpError) -> bytes:
+        said = {"code": error.code or error.kind, "message": error.message}
+        failure = {**self.head, **bare("failed"), "error": said}
+        return self._event("error", **said, param=error.param) + self._event(
+            "response.failed", response=failure
+        )
+
+    def _steps(self, piece: Piece) -> bytes:
+        """What a piece tells; of the items that end with the answer only the last was cut off."""
+        steps = self.telling.steps(piece)
+        told = [self._step(step) for step in steps[:-1]]
+        self.finish = piece.finish
+        return b"".join(told + [self._step(step) for step in steps[-1:]])
+
+    def _step(self, step: Step) -> bytes:
+        known = NONE if self.scores is None else self.scores.step(step)
+        return self._called(step) if step.kind is Kind.NAME else self._text(step, known)
+
+    def _text(self, step: Step, known: Raw) -> bytes:
+        """A step of text, of whose log-probabilities these are `known`, or of reasoning."""
+        kind, name = step.kind, NAMES[step.kind]
+        if step.what == "open":
+            self.item = item_of(kind)
+            added = {"output_index": len(self.output), "item": {**self.item, "content": []}}
+            return self._event("response.output_item.added", **added) + self._event(
+                "response.content_part.added", **self._place(), part=part_of(kind, "", NONE)
+            )
+        scores = {"logprobs": known} if kind is Kind.CONTENT else {}
+        if step.what == "delta":
+            return self._event(f"response.{name}.delta", **self._place(), delta=step.text, **scores)
+        place = self._place()
+        found = self._event(f"response.{name}.done", **place, text=step.text, **scores)
+        part = part_of(kind, step.text, known)
+        found += self._event("response.content_part.done", **place, part=part)
+        return found + self._close(self._done(self.item, kind, step.text, known))
+
+    def _called(self, step: Step) -> bytes:
+        """A step of a call."""
+        if step.what == "open":
+            self.item = call_of(Call(step.text))
+            added = {"output_index": len(self.output), "item": self.item}
+            return self._event("response.output_item.added", **added)
+        place = self._place()
+        del place["content_index"]
+        name = "response.function_call_arguments"
+        if step.what == "delta":
+            return self._event(f"{name}.delta", **place, delta=step.text)
+        said = {"name": self.item["name"], "arguments": step.text}
+        found = self._event(f"{name}.done", **place, **said)
+        item = {**self.item, "arguments": step.text, "status": _status(step.whole)}
+        return found + self._close(item)
+
+    def _close(self, item: dict[str, Any]) -> bytes:
+        self.output.append(item)
+        index = len(self.output) - 1
+        return self._event("response.output_item.done", output_index=index, item=item)
+
+    def _place(self) -> dict[str, Any]:
+        return {
+            "item_id": self.item["id"],
+            "output_index": len(self.output),
+            "content_index": 0,
+        }
+
+    def _done(self, item: dict[str, Any], kind: Kind, text: str, known: Raw) -> dict[str, Any]:
+        status = _status(self.finish not in CUTS)
+        return {**item, "status": status, "content": [part_of(kind, text, known)]}
+
+    def _event(self, name: str, /, **facts: Any) -> bytes:
+        self.sent += 1
+        return event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
+
+    def _response(self) -> dict[str, Any]:
+        cut = CUTS.get(self.finish or "")
+        prompt, made = len(self.collector.request.tokens), self.collector.produced
+        return {
+            **self.head,
+            **bare("incomplete" if cut else "completed"),
+            "incomplete_details": {"reason": cut} if cut else None,
+            "output": self.output,
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {
+                    "cached_tokens": self.collector.cached,
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": made,
+                "output_tokens_details": {"reasoning_tokens": self._thought()},
+                "total_tokens": prompt + made,
+            },
+            **timed(self.front, self.collector),
+        }
+
+    def _thought(self) -> int:
+        """Tokens of reasoning, as its text has them."""
+        thoughts = [item["content"] for item in self.output if item["type"] == "reasoning"]
+        text = "".join(part["text"] for content in thoughts for part in content)
+        tokenizer = self.collector.tokenizer
+        return len(tokenizer.encode(text, add_special=False)) if text else 0
+
+
+def _status(whole: bool) -> str:
+    return "completed" if whole else "incomplete"
+
+
+def bare(status: str) -> dict[str, Any]:
+    """A response's fields as long as there is nothing to put in them."""
+    return {
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "usage": None,
+    }
+
+
+def item_of(kind: Kind) -> dict[str, Any]:
+    """An item of text or reasoning as it begins."""
+    if kind is Kind.REASONING:
+        head = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
+    else:
+        head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
+    return {**head, "status": "in_progress"}
+
+
+def part_of(kind: Kind, text: str, known: Raw) -> dict[str, Any]:
+    if kind is Kind.REASONING:
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": known}
+
+
+def call_of(call: Call) -> dict[str, Any]:
+    """An item that is a call, as it begins."""
+    return {
+        "id": f"fc_{uuid4().hex}",
+        "type": "function_call",
+        "call_id": f"call_{uuid4().hex[:24]}",
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": "in_progress",
+    }

@@ -1,0 +1,146 @@
+"""What an answer must look like, as bodies ask for it: OpenAI's `response_format`, vLLM's
+`structured_outputs`.
+
+Invariant: what is asked is one `StructuredOutputs`, none, or a refusal in the client's own words.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
+from flyweight.server.apis.fields import Fields
+from flyweight.server.constraints.validator import worded
+
+Source = Annotated[str, Field(max_length=LONGEST)]
+KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
+FLAT = "FlatFormat"
+
+
+class TextFormat(Fields):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(Fields):
+    """A JSON object; llama-server's clients put a schema here."""
+
+    type: Literal["json_object"]
+    asked: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class Schema(Fields):
+    """A JSON schema; OpenAI's clients name it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    description: str | None = None
+    asked: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
+
+
+class SchemaFormat(Fields):
+    """JSON that satisfies a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: Schema
+
+
+class FlatFormat(Fields):
+    """The same as llama-server's clients write it: the schema without an object around it."""
+
+    type: Literal["json_schema"]
+    asked: dict[str, Any] = Field(alias="schema")
+
+
+Format = TextFormat | ObjectFormat | SchemaFormat | FlatFormat
+
+
+def _kind(given: Any) -> str | None:
+    if not isinstance(given, dict):
+        return type(given).__name__ if isinstance(given, Format) else None
+    kind = given.get("type")
+    schemas = [given.get(name) is not None for name in ("schema", "json_schema")]
+    if kind == "json_schema" and schemas == [True, False]:
+        return FLAT
+    return KINDS.get(kind) if isinstance(kind, str) else None
+
+
+ResponseFormat = Annotated[
+    Annotated[TextFormat, Tag("TextFormat")]
+    | Annotated[ObjectFormat, Tag("ObjectFormat")]
+    | Annotated[SchemaFormat, Tag("SchemaFormat")]
+    | Annotated[FlatFormat, Tag(FLAT)],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_format",
+        custom_error_message="an object whose type is 'text', 'json_object' or 'json_schema'",
+    ),
+]
+
+
+class Structured(Fields):
+    """Exactly one of json, json_object, regex, choice and grammar."""
+
+    asked: dict[str, Any] | Source | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: Source | None = None
+    choice: list[str] | None = Field(None, min_length=1, max_length=MOST_CHOICES)
+    grammar: Source | None = Field(None, description="GBNF, or Lark as llguidance reads it.")
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: Annotated[str, Field(max_length=256)] | None = None
+
+    def outputs(self) -> StructuredOutputs:
+        """Raises `RequestError`."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        return StructuredOutputs(**given)
+
+
+def constraint(
+    format: Format | None,
+    structured: Structured | None,
+    grammar: str | None = None,
+) -> StructuredOutputs | None:
+    """What an answer must satisfy.  Raises `RequestError`."""
+    if grammar:
+        other = "" if format is None or isinstance(format, TextFormat) else "response_format"
+        other = NAME if structured is not None else other
+        if other:
+            raise RequestError(f"{other} and grammar: allowed: one of them", "grammar")
+        return grammar_in("grammar", grammar)
+    if structured is not None:
+        if format is not None and not isinstance(format, TextFormat):
+            raise RequestError(f"response_format and {NAME}: allowed: one of them", NAME)
+        return structured.outputs()
+    if isinstance(format, SchemaFormat):
+        return schema_in(place_of(format), format.json_schema.asked)
+    if isinstance(format, ObjectFormat | FlatFormat):
+        if format.asked is None:
+            return StructuredOutputs(json_object=True)
+        return schema_in(place_of(format), format.asked)
+    return None
+
+
+def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
+    """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
+    try:
+        return StructuredOutputs(json=schema)
+    except RequestError as error:
+        raise worded(error, place) from None
+
+
+def grammar_in(place: str, grammar: str) -> StructuredOutputs:
+    """The same of a grammar."""
+    try:
+        return StructuredOutputs(grammar=grammar)
+    except RequestError as error:
+        raise worded(error, place) from None
+
+
+def place_of(format: Format | None) -> str:
+    """Where a body has its schema, if that is not `structured_outputs`."""
+    if isinstance(format, SchemaFormat):
+        return "response_format.json_schema.schema"
+    return "response_format.schema" if isinstance(format, ObjectFormat | FlatFormat) else ""

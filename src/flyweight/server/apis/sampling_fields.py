@@ -1,0 +1,297 @@
+"""The options of a completion that OpenAI, vLLM and llama.cpp share, as a body has them.
+
+Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from flyweight.errors import RequestError
+from flyweight.params.repetition import LARGEST, LONGEST, RepetitionDetectionParams
+from flyweight.server.apis.body import TOKEN, limited
+from flyweight.server.apis.fields import ALWAYS, UNLESS_FALSE, Fields
+from flyweight.server.apis.output_formats import (
+    ResponseFormat,
+    Source,
+    Structured,
+    constraint,
+    place_of,
+)
+from flyweight.server.settings import MOST_PRIORITY
+from flyweight.server.transport.guard import LETTERS
+from flyweight.types import (
+    CUTS,
+    LEAST_REPETITION,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOPS,
+    SamplingParams,
+)
+from flyweight.validation.untrusted import shown
+
+HOTTEST = 100.0
+MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
+WIDTH = "x-width"  # marks lengths of vectors
+Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
+Text = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+IDLE = "Has no effect."
+KEYS = "Has no effect: whatever was computed is kept."
+Priority = Annotated[
+    int | None,
+    Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("priorities", both=True)),
+]
+Idle = Annotated[str | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
+Retention = Annotated[str | None, Field(description=KEYS, json_schema_extra=ALWAYS)]
+Metadata = Annotated[dict[str, Any] | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
+Stored = Annotated[
+    bool | None, Field(description="Nothing is kept here.", json_schema_extra=UNLESS_FALSE)
+]
+RequestId = Annotated[str | None, Field(pattern=f"^{LETTERS}{{1,128}}$")]
+Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
+Explain = Annotated[
+    bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
+]
+TAKEN = (  # of a body, as `SamplingParams` has it
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "repeat_last_n", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
+    "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
+    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop", "logprob_token_ids",
+    "thinking_token_budget",
+)  # fmt: skip
+
+
+def _off(value: bool) -> bool:
+    if value:
+        raise ValueError("false")
+    return value
+
+
+def _on(value: bool) -> bool:
+    if not value:
+        raise ValueError("true")
+    return value
+
+
+def _some(value: int) -> int:
+    if value == 0:
+        raise ValueError("1 or more, or -1")
+    return value
+
+
+Truncation = Annotated[
+    Annotated[int, AfterValidator(_some)] | None,
+    Field(
+        ge=-1,
+        lt=2**31,
+        description="Tokens of a prompt that are kept; -1: what fits.",
+        json_schema_extra={"not": {"const": 0}},
+    ),
+]
+No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
+Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]
+Yes = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
+
+
+class StreamOptions(Fields):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
+
+
+class Circles(Fields):
+    """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""
+
+    max_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
+    min_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
+    min_count: int | None = Field(None, ge=0, le=LONGEST)
+
+
+class Options(Fields):
+    """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
+
+    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_last_n: int | None = Field(
+        None, ge=-1, lt=2**31, description="Tokens that penalties look at; -1: all, 0: none."
+    )
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = Field(
+        None, json_schema_extra=limited("stops")
+    )
+    ignore_eos: bool | None = None
+    typical_p: float | None = Field(None, gt=0, le=1)
+    top_n_sigma: float | None = Field(None, ge=-1, le=1000, description="0 or less: off.")
+    xtc_probability: Share | None = None
+    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
+    dry_multiplier: float | None = Field(None, ge=0, le=100)
+    dry_base: float | None = Field(None, ge=1, le=100)
+    dry_allowed_length: int | None = Field(None, ge=1, lt=2**31)
+    dry_penalty_last_n: int | None = Field(None, ge=-1, lt=2**31)
+    dry_sequence_breakers: list[StopText] | None = Field(None, max_length=64)
+    mirostat: int | None = Field(None, ge=0, le=2)
+    mirostat_tau: float | None = Field(None, ge=0, le=100)
+    mirostat_eta: Share | None = None
+
+    def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
+        given = {name: getattr(self, name, None) for name in TAKEN}
+        given = {name: value for name, value in given.items() if value is not None}
+        if (self.top_n_sigma or 0) < 0:  # llama-server's off
+            given["top_n_sigma"] = 0
+        return {**beside(self.mirostat, defaults), **given}
+
+
+class Beside(Options):
+    """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
+
+    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("biases"))
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: list[Id] | None = Field(
+        None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
+    )
+    bad_words: list[StopText] | None = Field(None, max_length=128)
+    structured_outputs: Structured | None = None
+    repetition_detection: Circles | None = Field(
+        None, description="Ends an answer whose last tokens repeat a pattern so often."
+    )
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None
+    spaces_between_special_tokens: Yes | None = None
+    priority: Priority = None
+    cache_salt: Salt = None
+    watermarking: No | None = None
+    vllm_xargs: Nothing = None
+    media_io_kwargs: Nothing = None
+    mm_processor_kwargs: Nothing = None
+    return_mm_kwargs: No | None = None
+    return_token_offsets: No | None = None
+    kv_transfer_params: Nothing = None
+    ec_transfer_params: Nothing = None
+
+
+class Sampling(Beside):
+    """What is the same in OpenAI's bodies of chat and completions."""
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+    )
+    logprob_token_ids: list[Id] | None = Field(
+        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("logprobs"),
+        description="Told of in place of the most likely ones.",
+    )  # fmt: skip
+    response_format: ResponseFormat | None = None
+    grammar: Source | None = Field(None, description="GBNF, or Lark; empty: none.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stream_interval: int | None = Field(
+        None, ge=1, lt=2**31, description="Tokens of a chunk, from the second on."
+    )
+    use_beam_search: bool | None = None
+    length_penalty: float | None = Field(None, ge=-10, le=10)
+    user: Idle = None
+    store: Stored = None
+    metadata: Metadata = None
+    prediction: Metadata = None
+    service_tier: Idle = None
+    safety_identifier: Idle = None
+    prompt_cache_key: str | None = Field(None, description=KEYS)
+    prompt_cache_retention: Retention = None
+    cache_prompt: bool | None = Field(
+        None, description=f"llama-server's. {KEYS}", json_schema_extra=ALWAYS
+    )
+    request_id: RequestId = None
+    return_cache_explanation: Explain = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    @property
+    def form_place(self) -> str:
+        """Where the body has a schema, if that is not `structured_outputs`."""
+        return "grammar" if self.grammar else place_of(self.response_format)
+
+    def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """`SamplingParams`' keywords.  Raises `RequestError`."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "stream_options says what a stream tells; allowed: only where stream is true",
+                "stream_options",
+            )
+        found = self.drawn(defaults)
+        if self.logit_bias:
+            found["logit_bias"] = biases(self.logit_bias)
+        if self.repetition_detection is not None:
+            sizes = self.repetition_detection.model_dump(exclude_none=True)
+            found["repetition_detection"] = RepetitionDetectionParams(**sizes)
+        form = constraint(self.response_format, self.structured_outputs, self.grammar)
+        if form is not None:
+            found["structured_outputs"] = form
+        return found
+
+
+def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Defaults without those that mirostat, where it is asked for, decides by itself."""
+    if not mirostat:
+        return defaults
+    return {name: value for name, value in defaults.items() if name not in CUTS}
+
+
+def params_of(options: dict[str, Any]) -> SamplingParams:
+    """Raises `RequestError`."""
+    return SamplingParams(**options)
+
+
+def alternatives(logprobs: bool | None, most: int | None) -> int | None:
+    """How many are told of beside each token; none where no log-probabilities are asked for.
+    Raises `RequestError`.
+    """
+    if most and not logprobs:
+        raise RequestError(
+            f"top_logprobs = {most}, and logprobs is not true; allowed: 0, or with logprobs = true",
+            "top_logprobs",
+        )
+    return most or 0 if logprobs else None
+
+
+def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
+    """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
+    if ids and not scored:
+        raise RequestError(
+            f"logprob_token_ids says whose log-probabilities are told; allowed: with logprobs = "
+            f"{allowed}",
+            "logprob_token_ids",
+        )
+
+
+def biases(given: dict[str, float]) -> dict[int, float]:
+    """OpenAI's keys are ids as text.  Raises `RequestError`."""
+    found: dict[int, str] = {}
+    for key in given:
+        if not key.isascii() or not key.isdecimal() or len(key) > 10:
+            raise RequestError(
+                f"logit_bias: {shown(key)} is no token id; allowed: ids as text", "logit_bias"
+            )
+        other = found.setdefault(int(key), key)
+        if other != key:
+            raise RequestError(
+                f"logit_bias: {shown(other)} and {shown(key)} are one token id; allowed: each id "
+                "once",
+                "logit_bias",
+            )
+    return {token: given[key] for token, key in found.items()}

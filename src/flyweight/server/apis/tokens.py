@@ -1,0 +1,182 @@
+"""Text to ids and back, and messages to text: vLLM's and llama-server's routes under one name.
+
+Invariant: what is answered is what a request with the same text or messages would run; a reply has
+the fields of both dialects.
+"""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flyweight.errors import RequestError
+from flyweight.requests.prompts import within
+from flyweight.server.apis.body import limited
+from flyweight.server.apis.content_blocks import chat_body
+from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.openai.chat import rendered
+from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
+from flyweight.server.apis.openai.responses import NAMES, ResponseBody
+from flyweight.server.apis.prompt_fields import most_bytes, readable
+from flyweight.server.apis.renaming import named
+from flyweight.server.apis.sampling_fields import Id, params_of
+from flyweight.server.apis.template_fields import heard
+from flyweight.server.apis.tools import Tool
+from flyweight.server.front import Front
+from flyweight.server.settings import MOST_TOOLS
+from flyweight.server.transport.replies import reply
+
+SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
+OF_TEXT = ("add_special", "parse_special")
+OF_MESSAGES = (
+    "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents",
+    "tools",
+)  # fmt: skip
+
+
+def only(source: str) -> dict[str, Any]:
+    """The schema of a body with this source, and nothing that has no meaning beside it."""
+    other = OF_TEXT if source == "messages" else OF_MESSAGES
+    kinds = {name: {"type": "null"} for name in other}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **kinds}}
+
+
+class TokenizeBody(Fields):
+    """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [only(name) for name in SOURCES]},
+    )
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Switches | None = None
+    documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
+    tools: list[Tool] | None = Field(
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+    )
+
+    def ids(self, front: Front, request: Request) -> list[int]:
+        """Raises `RequestError`."""
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                given[-1] if given else SOURCES[0],
+            )
+        other = OF_TEXT if self.messages is not None else OF_MESSAGES
+        stray = next((name for name in other if getattr(self, name) is not None), None)
+        if stray is not None:
+            raise RequestError(f"{stray} has no meaning beside {given[0]}; leave it out", stray)
+        if self.messages is not None:
+            taken = ("messages", "add_special_tokens", *OF_MESSAGES)
+            own = {name: getattr(self, name) for name in taken}
+            found: list[int] = rendered(front, heard(front, request, ChatBody(**own)))[
+                "prompt_token_ids"
+            ]
+            return found
+        text = self.prompt if self.content is None else self.content
+        readable(given[0], text or "", front.settings.tokenize_bytes)
+        special = (self.add_special_tokens, self.add_special, self.content is None)
+        return front.tokenizer.encode(
+            text or "",
+            add_special=next(flag for flag in special if flag is not None),
+            parse_special=self.parse_special is not False,
+        )
+
+
+class DetokenizeBody(Fields):
+    """Ids whose text is wanted."""
+
+    model: str | None = None
+    tokens: list[Id] = Field(fail_fast=True)
+
+
+async def tokenize(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), TokenizeBody)
+    front.lane(body.model, None, None)
+    return await front.aside(lambda: reply(tokenized(front, request, body)))
+
+
+def tokenized(front: Front, request: Request, body: TokenizeBody) -> dict[str, Any]:
+    """Raises `RequestError`."""
+    ids = body.ids(front, request)
+    found: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": front.asking.facts.max_model_len,
+        "tokens": ids,
+    }
+    if body.with_pieces:
+        found["tokens"] = [{"id": i, "piece": _piece(front, i)} for i in ids]
+    if body.return_token_strs:
+        found["token_strs"] = [front.tokenizer.piece(i) for i in ids]
+    return found
+
+
+async def detokenize(front: Front, request: Request) -> Response:
+    body = front.read(request, await request.body(), DetokenizeBody)
+    front.lane(body.model, None, None)
+    within("tokens", body.tokens, front.asking.facts.vocab)
+    return await front.aside(lambda: reply(detokenized(front, body.tokens)))
+
+
+def detokenized(front: Front, ids: list[int]) -> dict[str, Any]:
+    """Raises `RequestError` where they are more text than may be asked about: ids are short, and
+    what one stands for can be long.
+    """
+    text = front.tokenizer.decode(ids, False)
+    readable("tokens", text, most_bytes(front))
+    return {"prompt": text, "content": text}
+
+
+async def apply_template(front: Front, request: Request) -> Response:
+    """llama-server's: what the model would be given for a conversation."""
+    return reply({"prompt": (await _conversation(front, request))["prompt"]})
+
+
+async def input_tokens(front: Front, request: Request) -> Response:
+    """How many tokens a conversation has, as the model's template writes it."""
+    return _counted(await _conversation(front, request))
+
+
+async def response_tokens(front: Front, request: Request) -> Response:
+    """The same of what /v1/responses would respond to."""
+    body = front.read(request, await request.body(), ResponseBody)
+    front.lane(body.model, None, None)
+    with named(*NAMES):
+        same = chat_body(body.chat())
+        front.asking.reader.check_ids(params_of(same.wanted(front.defaults)))
+        prompt = await front.aside(rendered, front, heard(front, request, same, NAMES))
+    return _counted(prompt)
+
+
+def _counted(prompt: dict[str, Any]) -> Response:
+    return reply(
+        {"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])}
+    )
+
+
+async def _conversation(front: Front, request: Request) -> dict[str, Any]:
+    body = front.read(request, await request.body(), ChatBody)
+    front.lane(body.model, None, None)
+    front.asking.reader.check_ids(params_of(body.wanted(front.defaults)))
+    return await front.aside(rendered, front, heard(front, request, body))
+
+
+def _piece(front: Front, token: int) -> str | list[int]:
+    """A token's text, or its bytes where they are no text by themselves."""
+    raw = front.tokenizer.token_bytes(token, special=True)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

@@ -1,0 +1,276 @@
+"""Tools as OpenAI's bodies declare them, and what is asked of their use.
+
+Invariant: `Tools` that exist have names of their own, schemas of bounded size and depth, and a
+choice that is one of them.  Knows no model but the way it writes.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from flyweight.errors import RequestError, nearest
+from flyweight.params.structured import LONGEST, NAME, StructuredOutputs
+from flyweight.sampling.fields import fields
+from flyweight.sampling.grammar import embedded, placed
+from flyweight.server.apis.fields import Fields
+from flyweight.server.chat_format import Speech
+from flyweight.server.settings import MOST_TOOLS, ServerSettings
+from flyweight.text.tools.envelope import KEYS
+from flyweight.text.tools.formats import Format
+from flyweight.text.tools.grammar import Offer
+from flyweight.text.tools.parser import Reading
+from flyweight.validation.untrusted import shown
+
+LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
+# Where a schema was found wrong: a line of the grammar, whose rule has a tool's number.
+WRONG = re.compile(r"tools: at (\d+)\(\d+\): failed to compile JSON schema: ")
+RULE = re.compile(r"[A-Za-z]+_(\d+)")
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
+class Function(Fields):
+    """What a tool does, and a JSON schema of its arguments."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Fields):
+    type: Literal["function"]
+    function: Function
+
+
+class Named(Fields):
+    name: ToolName
+
+
+class NamedChoice(Fields):
+    """One tool that is to be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class Allowed(Fields):
+    """The tools that may be called (`auto`), or one of which is to be (`required`)."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1, max_length=MOST_TOOLS)
+
+
+class AllowedChoice(Fields):
+    """Some of the tools: the model is shown all of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
+
+
+def demands(choice: Choice | None) -> bool:
+    """Whether a call is to be made, whatever the model was shown."""
+    if isinstance(choice, AllowedChoice):
+        return choice.allowed_tools.mode == "required"
+    return choice == "required" or isinstance(choice, NamedChoice)
+
+
+class Tools:
+    """The tools a model is shown (`all`), those it may call (`allowed`), and those one of which is
+    to be called (`wanted`), or none.
+    """
+
+    def __init__(
+        self,
+        given: Sequence[Tool] | None,
+        choice: Choice | None,
+        parallel: bool | None,
+        settings: ServerSettings,
+    ) -> None:
+        """Raises `RequestError`."""
+        offered = [] if choice == "none" else list(given or ())
+        most = settings.tools
+        if len(offered) > most:
+            raise RequestError(f"tools: {len(offered)} tools; allowed: at most {most}", "tools")
+        self.share = settings.thinking_percent
+        self.all = {tool.function.name: tool.function for tool in offered}
+        if len(self.all) < len(offered):
+            names = [tool.function.name for tool in offered]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RequestError(f"tools: the name {shown(twice)} is there twice", "tools")
+        for i, tool in enumerate(offered):
+            _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
+        self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
+        self.allowed = self._allowed(choice)
+        self.wanted = self._wanted(choice)
+        named = isinstance(choice, NamedChoice)
+        self.most = 1 if named or parallel is False else None
+
+    def _wanted(self, choice: Choice | None) -> list[Function]:
+        if choice in (None, "none", "auto"):
+            return []
+        if not self.all:
+            raise RequestError("tool_choice asks for a call, and there are no tools", "tool_choice")
+        if isinstance(choice, NamedChoice):
+            return [self._declared(choice.function.name)]
+        may_be_none = isinstance(choice, AllowedChoice) and choice.allowed_tools.mode == "auto"
+        return [] if may_be_none else list(self.allowed.values())
+
+    def _allowed(self, choice: Choice | None) -> dict[str, Function]:
+        if not isinstance(choice, AllowedChoice):
+            return self.all
+        named = [one.function.name for one in choice.allowed_tools.tools]
+        return {name: self._declared(name) for name in named}
+
+    def _declared(self, name: str) -> Function:
+        if name not in self.all:
+            known = ", ".join(list(self.all)[:8])
+            raise RequestError(
+                f"tool_choice: there is no tool {shown(name)}{nearest(name, self.all)}; "
+                f"declared: {shown(known, 200)}",
+                "tool_choice",
+            )
+        return self.all[name]
+
+    @property
+    def _offered(self) -> list[Function]:
+        return self.wanted or list(self.allowed.values())
+
+    def blamed(self, error: RequestError, made: StructuredOutputs | None) -> RequestError:
+        """A refusal of the grammar that was `made` of these, by the tool that is to blame."""
+        found = WRONG.match(str(error))
+        lines = [""] if made is None else str(made.grammar).split("\n")
+        rule = (
+            RULE.match(lines[int(found[1]) - 1]) if found and int(found[1]) <= len(lines) else None
+        )
+        if found is None or rule is None:
+            return error
+        place = [*self.all].index(self._offered[int(rule[1])].name)
+        return RequestError(
+            f"tools.{place}.function.parameters: {str(error)[found.end() :]}", "tools"
+        )
+
+    def constraint(
+        self, speech: Speech, reading: Reading, room: int | None = None
+    ) -> StructuredOutputs | None:
+        """What the answer must be: a call where one is wanted, calls that keep to the schemas where
+        a strict tool may be called, and of no others where not all may.  Of `room` tokens a share
+        may be reasoning before a call that is wanted.  Raises `RequestError`.
+        """
+        offered = self._offered
+        strict = any(function.strict for function in offered)
+        if not self.wanted and not strict and self.allowed is self.all:
+            return None
+        if reading.calls is None:
+            raise RequestError(
+                "tool_choice: this server was told not to read calls (--tool-call-parser none)",
+                "tool_choice" if self.wanted else "tools",
+            )
+        thought = None if room is None else room * LETTERS * self.share // 100
+        offers, demanded = self._offers(reading.calls), bool(self.wanted)
+        return _kept(speech.grammar(reading, offers, demanded=demanded, thought=thought))
+
+    def beside(self, form: StructuredOutputs, reading: Reading) -> bool:
+        """Whether the answer may be calls instead of this form.  One that is no JSON says itself
+        whether there are any.
+        """
+        return bool(reading.calls and self.all) and form.kind in ("json", "json_object")
+
+    def either(
+        self, speech: Speech, reading: Reading, form: StructuredOutputs
+    ) -> StructuredOutputs | None:
+        """What the answer must be where calls have a place beside a form of JSON; none where the
+        form has them in it.  Raises `RequestError`.
+        """
+        assert reading.calls is not None
+        if reading.calls.bare and not _unlike(form):
+            if form.kind == "json_object" and not any(one.strict for one in self._offered):
+                return None
+            raise RequestError(
+                "tools: this model writes a call as bare JSON, from which the form that is asked "
+                "for cannot be told; allowed beside tools: the schema of an object that requires "
+                f"another field than {', '.join(sorted(KEYS))}; or leave one of them out",
+                "tools",
+            )
+        return _kept(speech.either(reading, self._offers(reading.calls), placed(form)))
+
+    def _offers(self, form: Format) -> list[Offer]:
+        """Those that may be called, as a grammar has them.  Raises `RequestError`."""
+        places = {name: i for i, name in enumerate(self.all)}
+        demanded = bool(self.wanted)
+        return [
+            _offer(one, form, demanded or bool(one.strict), places[one.name])
+            for one in self._offered
+        ]
+
+
+def _kept(made: str) -> StructuredOutputs:
+    """A grammar of calls.  Raises `RequestError` where it is too long."""
+    if len(made) > LONGEST:
+        raise RequestError(
+            f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
+            f"{LONGEST}; declare fewer, or name one in tool_choice",
+            "tools",
+        )
+    return StructuredOutputs(grammar=made)
+
+
+def _unlike(form: StructuredOutputs) -> bool:
+    """Whether nothing of this form reads as a call that is bare JSON: a field that must be there is
+    none of a call's.
+    """
+    schema = {} if form.json is None else json.loads(str(form.json))
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    required = schema.get("required")
+    return isinstance(required, list) and any(name not in KEYS for name in required)
+
+
+def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
+    """A tool and the schema of its arguments, ready to be enforced; any arguments where it `keeps`
+    to none.  Without a word of other arguments there are none.
+    """
+    place = f"tools.{i}.function.parameters"
+    schema = {"type": "object", "properties": {}, **(function.parameters or {})}
+    if keeps and schema["type"] != "object":
+        raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
+    try:
+        if form.tagged or form.pythonic:
+            return Offer(function.name, fields=fields(schema, plain=form.tagged, keeps=keeps))
+        return Offer(function.name, embedded(schema if keeps else {"type": "object"}))
+    except RequestError as error:
+        words = str(error).removeprefix(NAME).removeprefix(".json").removeprefix(": ")
+        raise RequestError(f"{place}: {words}", "tools") from None
+    except ValueError:
+        raise RequestError(f"{place} has a number that no float can hold", "tools") from None
+
+
+def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
+    """Raises `RequestError` where a schema is too long or too deep."""
+    deepest, most = _depth(schema), settings.schema_depth
+    if deepest > most:
+        raise RequestError(f"{place} is nested {deepest} deep; allowed: at most {most}", "tools")
+    size, most = len(json.dumps(schema, ensure_ascii=False)), settings.schema_bytes
+    if size > most:
+        raise RequestError(f"{place} has {size} characters; allowed: at most {most}", "tools")
+
+
+def _depth(value: object) -> int:
+    """Levels of objects and lists; no recursion on what somebody sent."""
+    level: list[object] = [value]
+    depth = 0
+    while level:
+        inside: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += one.values()
+            elif isinstance(one, list):
+                inside += one
+        depth += any(isinstance(one, dict | list) for one in level)
+        level = inside
+    return depth

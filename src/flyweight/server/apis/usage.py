@@ -1,0 +1,174 @@
+"""What an answer cost: tokens, where the time went, what the prefix cache gave.
+
+Invariant: numbers of the request itself; nobody else's are in them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flyweight.requests.collector import Collector, Piece, VectorCollector
+from flyweight.server.front import Front
+
+REASONS = {
+    "": "all was found that can be; the last token is always computed",
+    "caching_off": "prefix caching is switched off",
+    "short": "the prompt is not longer than one block, and only whole blocks are kept",
+    "rows_wanted": "log-probabilities of the prompt were asked for, so it is computed",
+    "evicted": "it was computed before, and its blocks were taken for others since",
+    "not_yet": "another request is still computing it",
+    "new_salt": "nothing is known under this cache_salt, or to this key",
+    "never_seen": "nothing that was computed begins like this",
+}
+
+
+def usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
+    """OpenAI's `usage`, over all prompts of an HTTP request."""
+    prompt = sum(len(c.request.tokens) for c in collectors)
+    made = sum(c.produced for c in collectors if isinstance(c, Collector))
+    return _usage(prompt, made, sum(c.cached for c in collectors))
+
+
+class RunningUsage:
+    """The same as a stream goes on, of what it has told: a piece costs the same however many
+    prompts there are.
+    """
+
+    def __init__(self, collectors: Sequence[Collector]) -> None:
+        self.collectors = collectors
+        self.prompt = sum(len(c.request.tokens) for c in collectors)
+        self.made = self.cached = 0
+        self.begun: set[int] = set()
+
+    def note(self, prompt: int, piece: Piece) -> None:
+        self.made += len(piece.tokens)
+        if prompt not in self.begun:
+            self.begun.add(prompt)
+            self.cached += self.collectors[prompt].cached
+
+    def told(self, less: int = 0) -> dict[str, Any]:
+        """`less`: tokens that were noted and are told later."""
+        return _usage(self.prompt, self.made - less, self.cached)
+
+
+def _usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def timings(*collectors: Collector) -> dict[str, float | None]:
+    """vLLM's `metrics`, in milliseconds, with prefill beside them.  Of several prompts: the time to
+    the first token of any, with the queue before it, then to the last of all.
+    """
+    arrival, queued, first, last = times(collectors)
+    seconds, gaps = _gaps(collectors)
+    decode = last - first
+    return {
+        "time_to_first_token_ms": ms(first - arrival),
+        "queue_time_ms": ms(queued),
+        "prefill_time_ms": ms(first - arrival - queued),
+        "generation_time_ms": ms(decode),
+        "mean_itl_ms": ms(seconds / gaps) if gaps else None,
+        "tokens_per_second": round(gaps / decode, 3) if decode > 0 else 0.0,
+    }
+
+
+def llama_timings(*collectors: Collector) -> dict[str, float]:
+    """llama-server's `timings`; `prompt_n` are tokens computed, `cache_n` those that were found."""
+    arrival, queued, first, last = times(collectors)
+    found = sum(c.cached for c in collectors)
+    asked = sum(len(c.request.tokens) for c in collectors) - found
+    made = sum(c.produced for c in collectors)
+    shares = {
+        "prompt": (asked, first - arrival - queued),
+        "predicted": (made, last - first),
+    }
+    told: dict[str, float] = {"cache_n": found}
+    for name, (tokens, seconds) in shares.items():
+        told[f"{name}_n"] = tokens
+        told[f"{name}_ms"] = ms(seconds)
+        told[f"{name}_per_token_ms"] = ms(seconds / tokens) if tokens else 0.0
+        told[f"{name}_per_second"] = round(tokens / seconds, 3) if seconds > 0 else 0.0
+    return told
+
+
+def spent(front: Front, collectors: Sequence[Collector]) -> dict[str, Any]:
+    """Everything of this room that a reply of OpenAI's carries."""
+    return {"usage": usage(collectors), **timed(front, *collectors)}
+
+
+def timed(front: Front, *collectors: Collector) -> dict[str, Any]:
+    """Timings, the same in every dialect, and the cache explanation where it was asked for."""
+    return {"metrics": timings(*collectors), **explained(front, *collectors)}
+
+
+def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
+    """The same of vectors, which have no tokens to come: from the first prompt to be computed to
+    the last vector.
+    """
+    timed = [(c, c.event.timings) for c in collectors if c.event and c.event.timings]
+    if not timed:
+        return {}
+    arrival = min(t.arrival for _, t in timed)
+    begun = min(t.scheduled for _, t in timed)
+    done = max(c.done for c, _ in timed)
+    return {"queue_time_ms": ms(begun - arrival), "prefill_time_ms": ms(done - begun)}
+
+
+def explained(front: Front, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+    """The cache explanation, where it was asked for."""
+    if not any(c.request.explain for c in collectors):
+        return {}
+    return {"cache_explanation": reuse(front, collectors)}
+
+
+def reuse(front: Front, collectors: Sequence[Collector | VectorCollector]) -> list[dict[str, Any]]:
+    """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
+    (several keys, and no salt) the place where prompts part is told to the block, as the number of
+    cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.
+    """
+    size = front.client.facts["block_size"]
+    told = []
+    for collector in collectors:
+        found = collector.reuse
+        if found is None:
+            continue
+        place = found.diverged
+        exact = bool(collector.request.salt) or len(front.settings.keys) < 2
+        if place is not None and not exact:
+            place -= place % size
+        told.append(
+            {
+                "prompt_tokens": len(collector.request.tokens),
+                "hit_tokens": found.hit,
+                "reason": found.reason or None,
+                "explanation": REASONS[found.reason],
+                "diverged_at": place,
+                "block_size": size,
+            }
+        )
+    return told
+
+
+def times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
+    """When the first prompt arrived, how long the first to be answered waited, when its first token
+    came, when the last token of all came; zeros before there is one.
+    """
+    begun = [(c, m) for c in collectors if (m := c.metrics()).total]
+    if not begun:
+        return 0.0, 0.0, 0.0, 0.0
+    arrival = min(c.request.arrival for c, _ in begun)
+    first, queued = min((c.request.arrival + m.ttft, m.queued) for c, m in begun)
+    return arrival, queued, first, max(c.request.arrival + m.total for c, m in begun)
+
+
+def _gaps(collectors: Sequence[Collector]) -> tuple[float, int]:
+    found = [c.gaps() for c in collectors]
+    return sum(seconds for seconds, _ in found), sum(n for _, n in found)
+
+
+def ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)

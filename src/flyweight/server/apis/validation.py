@@ -1,0 +1,177 @@
+"""What is wrong with a body, in our words: pydantic's list of mistakes as one refusal.
+
+Invariant: what is told is the first mistake, or, where a value may be of several kinds, the first
+of the kind it comes nearest to; no word of the library's is in it.  Knows no dialect.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from flyweight.errors import nearest
+from flyweight.server.transport.errors import HttpError
+from flyweight.validation.untrusted import shown
+
+Place = tuple[int | str, ...]
+Names = Collection[str]
+KINDS = ("str", "int", "float", "bool", "none")  # as pydantic names what a union has tried
+ALIKE = 0.8  # of a field's letters, for it to be a slip of the pen
+INSTEAD = {  # what took their place
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "messages.function_call": "tool_calls",
+}
+CONSTRAINTS = (  # vLLM's until it gave them up, and llama-server's
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema",
+)  # fmt: skip
+MEDIA = (
+    "image", "input_image", "image_url", "document", "file", "input_file", "input_audio", "audio",
+    "video", "video_url",
+)  # fmt: skip
+BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+WORDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "none_required": "null",
+    "literal_error": "{expected}",
+    "union_tag_invalid": "{expected_tags}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "string_too_short": "{min_length} characters or more",
+    "string_too_long": "{max_length} characters or fewer",
+    "string_pattern_mismatch": "text of the pattern {pattern}",
+    "too_short": "{min_length} entries or more",
+    "too_long": "{max_length} entries or fewer",
+    "value_error": "{error}",
+}
+
+
+def refusal(
+    errors: Sequence[ErrorDetails], fields: Mapping[str, Any], inside: Callable[[Place], Names]
+) -> HttpError:
+    """Of a body that has `fields`, each with its schema, and objects of names `inside` it."""
+    told = _nearest(errors, 1)
+    first = told[0]
+    kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
+    name = _name(loc, whole=kind == "extra_forbidden")
+    if kind == "extra_forbidden":
+        hint = nearest(str(loc[-1])[:100], inside(loc[:-1]), ALIKE)
+        if name in CONSTRAINTS and "structured_outputs" in fields:
+            hint = "; use 'structured_outputs'"
+        words = f"{shown(name)} is not a field that is taken here{hint}"
+        return HttpError(400, words, name, "unknown_field")
+    if kind == "union_tag_not_found":
+        kind, name = "missing", f"{name}.type"
+    if kind == "missing":
+        return HttpError(400, f"{name} is missing", name, "missing_field")
+    value = first["input"]
+    if kind == "union_tag_invalid":
+        name, value = f"{name}.type", given["tag"]
+    span = _span(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
+    allowed = span or ", or ".join(dict.fromkeys(_words(one) for one in told))
+    hint = "; images and files are not read here" if _media(value, loc[-1]) else ""
+    instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
+    if instead is not None:
+        hint = f"; use {instead!r}"
+    words = f"{name} = {shown(value)} is not valid; allowed: {allowed}{hint}"
+    return HttpError(400, words, name, "bad_value")
+
+
+def _nearest(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:
+    """The first mistake; several where a value is of none of the kinds it might have."""
+    loc = errors[0]["loc"]
+    fork = next((i for i in range(start, len(loc)) if _is_kind(loc[i])), None)
+    if fork is None:
+        return [errors[0]]
+    kinds: dict[int | str, list[ErrorDetails]] = {}
+    for error in errors:
+        if error["loc"][:fork] == loc[:fork] and len(error["loc"]) > fork:
+            kinds.setdefault(error["loc"][fork], []).append(error)
+    reached = {kind: _reach(found, fork + 1) for kind, found in kinds.items()}
+    best = [kinds[kind] for kind, far in reached.items() if far == max(reached.values())]
+    if len(best) == 1:
+        return _nearest(best[0], fork + 1)
+    return [found[0] for found in best]
+
+
+def _reach(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool, bool, int, int]:
+    """How far a kind agrees with the value: entries of a list, its type, its own mark, depth,
+    mistakes.
+    """
+    place = [part for part in found[0]["loc"][start:] if not _is_kind(part)]
+    entry = place[0] if place and isinstance(place[0], int) else -1
+    other = any(e["type"] == "literal_error" and e["loc"][start:] == ("type",) for e in found)
+    alien = len(place) <= (entry >= 0) and _is_alien(found[0])
+    return entry, not alien, not other, len(place), -len(found)
+
+
+def _is_alien(error: ErrorDetails) -> bool:
+    """Whether a value is of another type than is wanted."""
+    if error["type"] == "literal_error":
+        texts = str(error["ctx"]["expected"]).startswith("'")
+        return texts is not isinstance(error["input"], str)
+    return error["type"].endswith(("_type", "_required"))
+
+
+def _is_kind(part: int | str) -> bool:
+    """Whether a part of a mistake's place is a kind that a union has tried, not the client's."""
+    if isinstance(part, int):
+        return False
+    return part[:1].isupper() or "[" in part or part.rsplit("-")[-1] in KINDS
+
+
+def _name(loc: Place, *, whole: bool) -> str:
+    """A place as the client writes it; of a `whole` one the last part is a field's name."""
+    kept = {0, len(loc) - 1} if whole else {0}
+    parts = [str(part) for i, part in enumerate(loc) if i in kept or not _is_kind(part)]
+    return ".".join(parts)[:200] or "body"
+
+
+def _words(error: ErrorDetails) -> str:
+    """What is allowed."""
+    if error["type"] not in WORDS:
+        return error["msg"].removeprefix("Input should be ")
+    given = {name: _number(value) for name, value in error.get("ctx", {}).items()}
+    if given.get("max_length") == "0":
+        return "none"
+    found = WORDS[error["type"]].format(**given)
+    one = given.get("min_length", given.get("max_length")) == "1"
+    return found.replace("entries", "entry").replace("characters", "character") if one else found
+
+
+def _span(schema: Mapping[str, Any]) -> str:
+    """Both ends of a number, where it has two that no server or model narrows."""
+    for one in schema.get("anyOf", [schema]):
+        if any(name.startswith("x-") for name in (*schema, *one)):
+            continue
+        whole = one.get("type") == "integer"
+        high = one["exclusiveMaximum"] - 1 if whole and "exclusiveMaximum" in one else None
+        high = one.get("maximum", high)
+        if high is not None and "minimum" in one:
+            return f"{_number(one['minimum'])} to {_number(high)}"
+        if high is not None and "exclusiveMinimum" in one:
+            return f"more than {_number(one['exclusiveMinimum'])}, up to {_number(high)}"
+    return ""
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _media(value: Any, field: int | str) -> bool:
+    """Whether this is, or is marked as, something else than text."""
+    if field in ("images", "audio"):
+        return True
+    mark = value.get("type") if isinstance(value, dict) else value
+    return isinstance(mark, str) and mark in MEDIA

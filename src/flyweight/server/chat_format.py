@@ -1,0 +1,124 @@
+"""How the served model writes its calls and its reasoning, and how one answer is therefore read.
+
+Invariant: decided once for a server, from its settings and the model's chat template.  Knows no
+dialect.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flyweight.errors import ConfigError, nearest
+from flyweight.params.structured import StructuredOutputs
+from flyweight.server.settings import ServerSettings
+from flyweight.text.chat import PLAIN
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
+from flyweight.text.tools.grammar import CallGrammar, Offer
+from flyweight.text.tools.parser import Reading
+from flyweight.text.variables import read_by
+from flyweight.validation.untrusted import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
+    asked for.  `plain` where the model was taught no conversation; `reads` is what the template
+    does beside it (None: not known), with tools.
+    """
+
+    calls: Format | None
+    reasoning: Marks | None
+    special: Mapping[str, int]
+    plain: bool = False
+    reads: frozenset[str] | None = frozenset()
+
+    @classmethod
+    def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
+        """Raises `ConfigError`."""
+        template = tokenizer.marks.fullest_template
+        calls = format_of(settings.tool_call_parser, template)
+        marks = marks_of(settings.reasoning_parser, template)
+        named = [calls.trigger, "[ARGS]"] if calls else []
+        named += [marks.opening, marks.closing] if marks else []
+        ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
+        special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
+        plain = tokenizer.chat_template == PLAIN
+        return cls(calls, marks, special, plain, frozenset() if plain else read_by(template))
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the model is shown the tools it may call."""
+        return self.reads is None or "tools" in self.reads
+
+    def reading(
+        self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
+    ) -> Reading:
+        """How the answer to `prompt` is read; `continued` is what it goes on with."""
+        marks = self.reasoning
+        opened = marks is not None and marks.inside(prompt or "", continued) is not None
+        calls = self.calls if tools else None
+        return Reading(calls, frozenset(tools), most, marks, opened)
+
+    def held(self, reading: Reading, outputs: StructuredOutputs) -> Reading:
+        """How an answer is read that is held to a form from its first token: it has reasoning only
+        where the form names a mark of it, which JSON cannot.
+        """
+        if reading.reasoning is None or self._named(reading.reasoning, outputs):
+            return reading
+        return replace(reading, reasoning=None, opened=False)
+
+    def _named(self, marks: Marks, outputs: StructuredOutputs) -> bool:
+        if outputs.kind in ("json", "json_object"):
+            return False
+        given = "\n".join(outputs.choice or (outputs.regex or outputs.grammar or "",))
+        both = [marks.opening, marks.closing]
+        both += [f"<[{self.special[mark]}]>" for mark in both if mark in self.special]
+        return any(mark in given.replace("\\", "") for mark in both)
+
+    def shows(self, reading: Reading) -> bool:
+        """Whether the text of special tokens is needed to read an answer so."""
+        marks = reading.reasoning
+        named = {marks.opening, marks.closing} if marks else set()
+        if reading.calls is not None:
+            named |= {reading.calls.trigger, "[ARGS]"}
+        return bool(named & self.special.keys())
+
+    def grammar(
+        self,
+        reading: Reading,
+        offers: Sequence[Offer],
+        *,
+        demanded: bool,
+        thought: int | None = None,
+    ) -> str:
+        """What an answer may be that is to be read so: calls of these tools alone, after about
+        `thought` characters of reasoning at most, or anything that calls nothing else.
+        """
+        assert reading.calls is not None
+        made = CallGrammar(
+            reading.calls, self.special, reading.reasoning, reading.opened, reading.most,
+            thought if demanded else None,
+        )  # fmt: skip
+        return made.demanded(offers) if demanded else made.allowed(offers)
+
+    def either(self, reading: Reading, offers: Sequence[Offer], other: str) -> str:
+        """What an answer may be that calls these tools, or has the `other` form."""
+        assert reading.calls is not None
+        made = CallGrammar(reading.calls, self.special, most=reading.most)
+        return made.either(offers, other)
+
+
+def judge_switches(given: Mapping[str, Any], reads: Collection[frozenset[str] | None]) -> None:
+    """Raises `ConfigError` where none of the templates, which read these, reads a variable that is
+    set for them; None: it is not known what one reads.
+    """
+    seen = {name for one in reads for name in one or ()}
+    strays = [name for name in given if name not in seen]
+    if strays and None not in reads:
+        listed = ", ".join(sorted(seen - {"tools", "documents", "add_generation_prompt"}))
+        raise ConfigError(
+            f"--default-chat-template-kwargs: {shown(strays[0])} has no effect: the model's chat "
+            f"template does not read it{nearest(strays[0], seen)}"
+            f"{f'; it reads: {listed}'[:300] if listed else ''}; leave it out"
+        )

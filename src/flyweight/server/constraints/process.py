@@ -1,0 +1,73 @@
+"""A process that says whether a schema, regex or grammar can be kept to: what kills it, or takes it
+too long, ends a process that nobody else depends on.
+
+Invariant: one question, one answer, in order; its memory has a bound of its own.  Ends when whoever
+asks is gone.  Knows no model, and no requests.
+"""
+
+import os
+import resource
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import StructuredOutputs
+from flyweight.sampling.grammar import Compiler, byte_vocabulary
+
+NICE = 5  # behind the engine: about a third of its share of a busy core
+LENGTH = struct.Struct("<I")
+
+
+class Begin(msgspec.Struct, array_like=True):
+    """The special tokens a grammar may name, and the bytes one question may take."""
+
+    special: list[bytes]
+    memory: int
+
+
+def pack(value: Any) -> bytes:
+    body = msgspec.msgpack.encode(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def read(stream: BinaryIO) -> bytes:
+    """One frame; empty at the end."""
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+
+
+def main() -> int:
+    """Answers on stdout, "" for yes."""
+    with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    os.nice(NICE)
+    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
+    begin = msgspec.msgpack.decode(read(incoming), type=Begin)
+    compiler = Compiler(byte_vocabulary(begin.special))
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + begin.memory
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while question := read(incoming):
+        try:
+            compiler.compile(StructuredOutputs(**msgspec.msgpack.decode(question)))
+            answer = ""
+        except RequestError as error:
+            answer = str(error)
+        outgoing.write(pack(answer))
+        outgoing.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    import signal
+
+    # Ctrl-C, `timeout` and systemd reach the whole group; when this ends is the front end's to say.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(main())

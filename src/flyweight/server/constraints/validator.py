@@ -1,0 +1,264 @@
+"""Whether constraints can be kept to, asked of processes that can be killed (`judge`).
+
+Invariant: an answer comes within the time given, whatever is asked; a process that failed is
+replaced; the event loop never waits.  The same question is asked once, as long as somebody waits
+for it, and answers are remembered.  Questions that take long, or have long sources, hold up no
+others for more than `QUICK`, and take no more than half of the room for those who wait.
+"""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import NAME, StructuredOutputs
+from flyweight.server.constraints.process import LENGTH, Begin, pack
+from flyweight.server.constraints.turns import Turns
+from flyweight.server.transport.errors import HttpError
+
+QUICK = 0.5  # seconds for a question in the first place; one that takes longer goes to the second
+LIGHT = 4096  # characters of a source that is expected to be quick
+WAITING = 128  # requests that may wait, half of them for questions that are not quick
+RETRY = 5  # seconds a client is told to stay away
+REMEMBERED = 64  # answers; a question is up to 64 KB
+MEMORY = 512 << 20  # bytes for one question
+STARTING = 30.0  # seconds for a process to start on a busy machine
+TRIES = 2  # of a question whose process was killed
+
+
+class Killed(Exception):
+    """Somebody else ended a process: the system, where memory is used up."""
+
+
+@dataclass(slots=True)
+class Question:
+    """What is being found out, and how many wait for it; `heavy` where that may take long."""
+
+    task: asyncio.Task[str]
+    heavy: bool
+    waiting: int = 0
+
+
+class Trial:
+    """A question that a process is asked."""
+
+    def __init__(self, process: Process, outputs: StructuredOutputs) -> None:
+        self.process = process
+        self.task = asyncio.ensure_future(_answer(process, outputs))
+
+    async def ended(self, seconds: float) -> bool:
+        """Whether it has, after so long at most."""
+        try:
+            return bool((await asyncio.wait({self.task}, timeout=seconds))[0])
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await _end(self.process)
+
+
+class Judges:
+    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question,
+    `most` requests may wait.
+    """
+
+    def __init__(
+        self,
+        special: Callable[[], list[bytes]],
+        seconds: float,
+        memory: int = MEMORY,
+        most: int = WAITING,
+    ) -> None:
+        self._special, self.seconds, self._memory, self._most = special, seconds, memory, most
+        self.idle: list[Process] = []
+        self._quick, self._slow = Turns(), Turns()
+        self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
+        self._asked: dict[StructuredOutputs, Question] = {}
+
+    async def check(self, outputs: StructuredOutputs) -> None:
+        """Raises `RequestError`, and `HttpError` where too many wait."""
+        answer = self._known.get(outputs)
+        if answer is None:
+            answer = await self._wait(outputs)
+        else:
+            self._known.move_to_end(outputs)
+        if answer:
+            raise RequestError(answer, NAME)
+
+    async def _wait(self, outputs: StructuredOutputs) -> str:
+        """The answer to a question, with all who ask the same; it is dropped when none is left."""
+        question = self._asked.get(outputs)
+        heavy = _weight(outputs) > LIGHT if question is None else question.heavy
+        self._admit(heavy=heavy)
+        if question is None:
+            task = asyncio.create_task(self._settle(outputs))
+            question = self._asked[outputs] = Question(task, heavy)
+        question.waiting += 1
+        try:
+            return await asyncio.shield(question.task)
+        finally:
+            question.waiting -= 1
+            if not question.waiting and not question.task.done():
+                del self._asked[outputs]  # whoever comes now asks anew
+                question.task.cancel()
+
+    def _admit(self, *, heavy: bool, more: int = 1) -> None:
+        """Raises `HttpError` where there is no room for so many to wait."""
+        found = [one.waiting for one in self._asked.values() if one.heavy or not heavy]
+        most = max(1, self._most // 2) if heavy else self._most
+        if sum(found) + more > most:
+            which = "long or slow schemas and grammars" if heavy else "schemas and grammars"
+            raise HttpError(
+                429,
+                f"{sum(found)} requests wait for {which} to be tried; at most {most} may",
+                code="queue_full",
+                headers={"retry-after": str(RETRY)},
+            )
+
+    async def close(self) -> None:
+        """Ends the processes that wait for questions."""
+        while self.idle:
+            await _end(self.idle.pop())
+
+    async def _settle(self, outputs: StructuredOutputs) -> str:
+        try:
+            answer = self._known[outputs] = await self._ask(outputs)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+            return answer
+        finally:
+            question = self._asked.get(outputs)
+            if question is not None and question.task is asyncio.current_task():
+                del self._asked[outputs]
+
+    async def _ask(self, outputs: StructuredOutputs) -> str:
+        """Raises `HttpError` where the system ends every process that is asked."""
+        for _ in range(TRIES):
+            with suppress(Killed):
+                return await self._try(outputs)
+        raise HttpError(503, "memory does not suffice for this constraint now", code="memory")
+
+    async def _try(self, outputs: StructuredOutputs) -> str:
+        """Raises `Killed`."""
+        weight = _weight(outputs)
+        if weight > LIGHT and self._slow.take():
+            return await self._slowly(outputs)
+        await self._quick.enter(weight)
+        try:
+            trial = Trial(await self._free(), outputs)
+            if await trial.ended(min(QUICK, self.seconds)) or self.seconds <= QUICK:
+                return await self._told(trial, outputs, 0.0)
+            moved = self._slow.take()  # it goes on; else it begins anew when its turn comes
+            if not moved:
+                await trial.end()
+        finally:
+            self._quick.leave()
+        if outputs in self._asked:
+            self._asked[outputs].heavy = True
+        if moved:
+            return await self._slowly(outputs, trial)
+        self._admit(heavy=True, more=0)
+        await self._slow.enter(weight)
+        return await self._slowly(outputs)
+
+    async def _slowly(self, outputs: StructuredOutputs, trial: Trial | None = None) -> str:
+        """The answer to what has the second place, and leaves it then.  Raises `Killed`."""
+        try:
+            begun = trial or Trial(await self._free(), outputs)
+            return await self._told(begun, outputs, self.seconds)
+        finally:
+            self._slow.leave()
+
+    async def _told(self, trial: Trial, outputs: StructuredOutputs, seconds: float) -> str:
+        """The answer, if it comes within `seconds`.  Raises `Killed`."""
+        name = f"{NAME}.{outputs.kind}"
+        try:
+            answer = await asyncio.wait_for(trial.task, seconds)
+        except TimeoutError:
+            answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
+        except Killed:
+            await trial.end()
+            raise
+        except (asyncio.IncompleteReadError, OSError):
+            if await trial.process.wait() == -signal.SIGKILL:  # says nothing of the question
+                raise Killed from None
+            answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
+        except BaseException:
+            await trial.end()
+            raise
+        else:
+            self.idle.append(trial.process)
+            return answer
+        await _end(trial.process)
+        return answer
+
+    async def _free(self) -> Process:
+        while self.idle:
+            process = self.idle.pop()
+            if process.returncode is None:
+                return process
+        return await self._start()
+
+    async def _start(self) -> Process:
+        """A process, once it has answered something.  Raises `Killed`."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "flyweight.server.constraints.process"),
+            stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _send(process, Begin(self._special(), self._memory))
+            await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
+        except (asyncio.IncompleteReadError, OSError, Killed):
+            await _end(process)
+            raise Killed from None
+        except BaseException:
+            await _end(process)
+            raise
+        return process
+
+
+def _weight(outputs: StructuredOutputs) -> int:
+    """Characters of its source."""
+    return sum(len(str(value)) for value in outputs.given.values())
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def worded(error: RequestError, place: str) -> RequestError:
+    """A refusal that names the client's own field."""
+    if not place or (error.field != NAME and not error.field.startswith(f"{NAME}.")):
+        return error
+    kind = "grammar" if str(error).startswith(f"{NAME}.grammar") else "json"
+    return RequestError(str(error).replace(f"{NAME}.{kind}", place, 1), place.split(".")[0])
+
+
+def _send(process: Process, message: object) -> None:
+    """Raises `Killed` where it has ended."""
+    assert process.stdin is not None
+    if process.stdin.is_closing():  # uvloop raises RuntimeError on a write to what it has closed
+        raise Killed
+    process.stdin.write(pack(message))
+
+
+async def _answer(process: Process, outputs: StructuredOutputs) -> str:
+    """What a process says of it.  Raises `Killed`, or where it ended since, `OSError` or
+    `IncompleteReadError`.
+    """
+    assert process.stdout is not None
+    _send(process, outputs.given)
+    head = await process.stdout.readexactly(LENGTH.size)
+    body = await process.stdout.readexactly(LENGTH.unpack(head)[0])
+    return msgspec.msgpack.decode(body, type=str)

@@ -1,0 +1,333 @@
+"""The engine as the front end sees it: a process at the other end of a pipe, and a stream for each
+request under way.
+
+Invariant: every stream ends with its last news or with one error; one that is left is aborted; when
+the engine's process ends, all of them end at once, and another is started.  Runs on one event loop;
+knows no HTTP.
+"""
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from flyweight.errors import ConfigError, FlyweightError, RequestError
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.spawn import Engine, ended
+from flyweight.types import Event, Request
+
+SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
+SETTLED = 60.0  # seconds after which a process counts as having lived
+TRIES = 5  # processes in a row that did not
+
+
+class EngineError(FlyweightError):
+    """The engine failed, not the request."""
+
+
+class EngineDown(EngineError):
+    """There is no engine now."""
+
+
+class Gathers(Protocol):
+    """Takes one request's events; see `collect`."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def finished(self) -> bool: ...
+    def feed(self, event: Event) -> bool: ...
+
+
+class Stream:
+    """One request under way; `news` is set when its collector was fed, or it ended in `error`;
+    `begun` is called when it is computed for the first time, `fed` with how many tokens came.
+    """
+
+    __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen", "stopped")
+
+    def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
+        self.collector, self.news = collector, news
+        self.error: Exception | None = None
+        self.begun: Callable[[], None] = lambda: None
+        self.fed: Callable[[int], None] = lambda tokens: None
+        self.over = self.running = False
+        self.seen: dict[int, float] = {}  # when the newest token of each choice came
+        self.stopped: set[int] = set()  # choices that a stop string ended
+
+    def end(self, error: Exception | None = None) -> None:
+        self.error, self.over = error, True
+        self.news.set()
+
+
+class EngineClient:
+    """Starts the engine's process, and another where it dies; `begin` is what it is told first.
+    `heard` gets each step before its news are handed on, `noted` hears what befalls a process, by
+    name and with its facts, `loading` how the building goes; `given_up` is called where processes
+    die as fast as they are started.  One that is silent for twice `patience` seconds with something
+    to do is ended.
+    """
+
+    def __init__(
+        self,
+        begin: pipe.Begin,
+        heard: Callable[[pipe.Stepped], None],
+        given_up: Callable[[str], None],
+        patience: float = 60.0,
+    ) -> None:
+        self.begin, self.heard, self.given_up = begin, heard, given_up
+        self.patience = patience
+        self.loading: Callable[[pipe.Loading], None] = lambda message: None
+        self.facts: dict[str, Any] = {}
+        self.streams: dict[str, Stream] = {}
+        self.gauges: pipe.Gauges | None = None
+        self.spoke = time.monotonic()  # when the engine last said something
+        self.ready = False
+        self.restarts = 0
+        self.noted: Callable[..., None] = lambda name, **facts: None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: asyncio.WriteTransport | None = None
+        self._built: asyncio.Future[None] | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked = 0
+        self._pinged = False
+        self._watching: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._again: asyncio.Task[None] | None = None
+
+    def spawn(self) -> socket.socket:
+        """Starts a process; can be called before there is an event loop."""
+        return self.adopt(Engine.spawn())
+
+    def adopt(self, engine: Engine) -> socket.socket:
+        """Tells a process which engine to be; the pipe to it."""
+        self._process = engine.process
+        engine.line.sendall(pipe.frame(self.begin))
+        engine.line.setblocking(False)
+        return engine.line
+
+    async def connect(self, ours: socket.socket) -> None:
+        """Waits until the process is ready.  Raises `ConfigError` where it cannot be."""
+        loop = asyncio.get_running_loop()
+        built = self._built = loop.create_future()
+        try:
+            transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
+            self._line = cast(asyncio.WriteTransport, transport)  # uvloop's are none of asyncio's
+            await built
+        finally:
+            if not built.cancel() and not built.cancelled():
+                built.exception()  # whoever waited hears of it, or has gone
+
+    def submit(self, collector: Gathers, news: asyncio.Event) -> Stream:
+        """Begins a request.  Raises `EngineDown`."""
+        if not self.ready or self._line is None:
+            raise EngineDown("the engine is being started again; try again soon")
+        stream = Stream(collector, news)
+        self._expect()
+        self.streams[collector.request.id] = stream
+        self._line.write(pipe.frame(pipe.Submit.of(collector.request)))
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """Ends a request whose reader has gone."""
+        id = stream.collector.request.id
+        if self.streams.pop(id, None) is not None and self._line is not None:
+            self._line.write(pipe.frame(pipe.Abort(id)))
+
+    async def ask(self, what: str) -> dict[str, Any]:
+        """The engine's answer to a question about itself.  Raises `EngineDown`."""
+        if not self.ready or self._line is None:
+            raise EngineDown("the engine is being started again; try again soon")
+        self._expect()
+        self._asked += 1
+        number = self._asked
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        self._line.write(pipe.frame(pipe.Question(number, what)))
+        try:
+            return await future
+        finally:
+            self._answers.pop(number, None)
+
+    def silent(self) -> float:
+        """Seconds since the engine last said anything, while it had something to do; where there
+        are streams, since it last told of work that was done for one.
+        """
+        return time.monotonic() - self.spoke if self._busy else 0.0
+
+    def ping(self) -> None:
+        """Has the engine say something soon, so that its silence means something."""
+        if not self._busy and self._line is not None:
+            self._expect()
+            self._pinged = True
+            self._line.write(pipe.frame(pipe.Question(0, "ping")))
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.streams or self._answers or self._pinged)
+
+    def _expect(self) -> None:
+        """Something is about to be asked: from now on silence counts."""
+        if not self._busy:
+            self.spoke = time.monotonic()
+        if self._watching is None:
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(2 * self.patience, self._watch)
+
+    def _watch(self) -> None:
+        """Ends an engine that hangs; looks again as long as there is something to wait for."""
+        self._watching = None
+        left = 2 * self.patience - self.silent()
+        if left <= 0:
+            self.kill()
+        elif self._busy:
+            self._watching = asyncio.get_running_loop().call_later(left, self._watch)
+
+    async def close(self) -> None:
+        """Ends the process: it goes when its pipe is closed."""
+        self._closing = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._line is not None:
+            self._line.abort()
+        if self._process is not None:
+            await asyncio.to_thread(ended, self._process)
+
+    # --- what the line tells ---
+
+    def take(self, message: Any) -> None:
+        if not self.streams or _gets_on(message):
+            self.spoke = time.monotonic()
+        self._pinged = False
+        if isinstance(message, pipe.Stepped):
+            self._stepped(message)
+        elif isinstance(message, pipe.Refused):
+            stream = self.streams.pop(message.id, None)
+            if stream is not None:
+                text = message.message
+                stream.end(EngineError(text) if message.ours else RequestError(text, message.field))
+        elif isinstance(message, pipe.Answer):
+            future = self._answers.get(message.number)
+            if future is not None and not future.done():
+                future.set_result(message.value)
+        elif isinstance(message, pipe.Ready):
+            self.facts, self.ready = message.facts, True
+            self._settle(None)
+        elif isinstance(message, pipe.Loading):
+            self.loading(message)
+        elif isinstance(message, pipe.Failed):
+            self._settle(ConfigError(message.message))
+
+    def lost(self) -> None:
+        """The process has gone: whoever waits is told."""
+        self.ready, self._line, self._pinged = False, None, False
+        self.gauges = None  # another process computes nothing yet
+        error = EngineDown("the engine ended while it computed this request; it is started again")
+        streams, self.streams = list(self.streams.values()), {}
+        for stream in streams:
+            stream.end(error)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+        if self._settle(ConfigError("the engine ended before it was ready")):
+            return
+        if not self._closing:
+            self.noted("engine_ended", requests=len(streams))
+            self._again = asyncio.get_running_loop().create_task(self._restart())
+
+    def _settle(self, error: FlyweightError | None) -> bool:
+        """Tells who waits for the process to be ready; whether anybody did."""
+        if self._built is None or self._built.done():
+            return False
+        if error is None:
+            self._built.set_result(None)
+        else:
+            self._built.set_exception(error)
+        return True
+
+    def kill(self) -> None:
+        """Ends a process that says what cannot be understood."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _stepped(self, message: pipe.Stepped) -> None:
+        self.gauges = message.gauges
+        self.heard(message)
+        for id in message.started:
+            stream = self.streams.get(id)
+            if stream is not None:
+                stream.running = True
+                stream.begun()
+        for news in message.news:
+            stream = self.streams.get(news.id)
+            if stream is not None:
+                self._feed(stream, news)
+
+    def _feed(self, stream: Stream, news: pipe.News) -> None:
+        try:
+            stopped = stream.collector.feed(news.event())
+        except Exception as error:  # of this answer, as where its text cannot be made; of no other
+            self.leave(stream)
+            stream.end(error)
+            return
+        if stopped:
+            stream.stopped.add(news.index)
+            if self._line is not None:
+                self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
+        if stream.collector.finished:
+            del self.streams[news.id]
+            stream.over = True
+        stream.news.set()
+        stream.fed(len(news.tokens))
+
+    async def _restart(self) -> None:
+        wait, tries = SOONEST, 0
+        while tries < TRIES:
+            if self._process is not None:
+                await asyncio.to_thread(ended, self._process)
+            await asyncio.sleep(wait)
+            self.restarts += 1
+            self.begin.fault = ""  # was meant for the first process
+            born = time.monotonic()
+            try:
+                await self.connect(self.spawn())
+                self.noted("engine_ready", restarts=self.restarts)
+                return
+            except (FlyweightError, OSError) as error:
+                tries = 0 if time.monotonic() - born > SETTLED else tries + 1
+                wait = min(LATEST, 2 * wait)
+                reason = str(error)
+        self.given_up(f"the engine could not be started again: {reason}")
+
+
+def _gets_on(message: Any) -> bool:
+    """Whether it shows that something was done for a request: an engine that answers questions, or
+    steps without a token, may be stuck.
+    """
+    if isinstance(message, pipe.Stepped):
+        return bool(message.gauges.tokens or message.news or message.started)
+    return isinstance(message, pipe.Refused)
+
+
+class _Line(asyncio.Protocol):
+    """The front end's side of the pipe."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._frames = pipe.Frames(pipe.ToFront)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._frames.push(data)
+        except (msgspec.DecodeError, ValueError):
+            self._client.kill()
+            return
+        for message in messages:
+            self._client.take(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.lost()

@@ -1,0 +1,299 @@
+"""What the front end and the engine's process say to each other, and how it is framed.
+
+Invariant: numbers, text and bytes in msgpack, each frame after its length in four bytes; no object
+of either side travels, and what does not decode as one of these messages ends the pipe.
+"""
+
+import struct
+from array import array
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from math import inf
+from typing import Any
+
+import msgspec
+
+from flyweight.params.repetition import RepetitionDetectionParams
+from flyweight.params.structured import StructuredOutputs
+from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.types import (
+    Event,
+    Finish,
+    Request,
+    Reuse,
+    SamplingParams,
+    Thought,
+    Timings,
+    TokenLogprobs,
+    Words,
+)
+
+LENGTH = struct.Struct("<I")
+LONGEST = 1 << 30  # bytes of a frame
+PLAIN = SamplingParams()
+FORM, CIRCLES = "structured_outputs", "repetition_detection"
+LOCAL = ("logits_processors",)  # functions; they stay in their process
+
+
+class Begin(msgspec.Struct, array_like=True, tag=0):
+    """To the engine, once: the `Settings` it is to be built with, and how it is to be run."""
+
+    settings: dict[str, Any]
+    step_seconds: float
+    patience_seconds: float = inf
+    fault: str = ""
+
+
+class Submit(msgspec.Struct, array_like=True, tag=1):
+    """A request; `params` are the options that are not default."""
+
+    id: str
+    tokens: bytes  # int32, as they lie in memory
+    params: dict[str, Any]
+    stop_ids: list[int]
+    max_tokens: int
+    seed: int
+    priority: int
+    arrival: float
+    salt: str
+    adapter: str
+    bad: list[tuple[int, ...]]
+    breakers: list[int]
+    pooling: dict[str, Any] | None
+    beam: dict[str, Any] | None
+    explain: bool = False
+    thought: Thought | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> "Submit":
+        given = {f.name: getattr(request.params, f.name) for f in fields(SamplingParams)}
+        params = {n: v for n, v in given.items() if n not in LOCAL and v != getattr(PLAIN, n)}
+        if request.params.structured_outputs is not None:
+            params[FORM] = request.params.structured_outputs.given
+        if CIRCLES in params:
+            params[CIRCLES] = asdict(params[CIRCLES])
+        return cls(
+            id=request.id,
+            tokens=array("i", request.tokens).tobytes(),
+            params=params,
+            stop_ids=list(request.stop_ids),
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            priority=request.priority,
+            arrival=request.arrival,
+            salt=request.salt,
+            adapter=request.adapter,
+            bad=list(request.words.bad),
+            breakers=list(request.words.breakers),
+            pooling=asdict(request.pooling) if request.pooling else None,
+            beam=asdict(request.beam) if request.beam else None,
+            explain=request.explain,
+            thought=request.words.thought,
+        )
+
+    def request(self) -> Request:
+        """The request again, checked again.  Raises `RequestError`."""
+        params = dict(self.params)
+        if FORM in params:
+            params[FORM] = StructuredOutputs(**params[FORM])
+        if CIRCLES in params:
+            params[CIRCLES] = RepetitionDetectionParams(**params[CIRCLES])
+        return Request(
+            id=self.id,
+            tokens=tuple(memoryview(self.tokens).cast("i")),
+            params=SamplingParams(**params),
+            stop_ids=frozenset(self.stop_ids),
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            priority=self.priority,
+            arrival=self.arrival,
+            salt=self.salt,
+            adapter=self.adapter,
+            words=Words(tuple(self.bad), frozenset(self.breakers), self.thought),
+            pooling=PoolingParams(**self.pooling) if self.pooling else None,
+            beam=BeamSearchParams(**self.beam) if self.beam else None,
+            explain=self.explain,
+        )
+
+
+class Abort(msgspec.Struct, array_like=True, tag=2):
+    """Ends a request, or one choice of it; `stopped` where its reader has found its end."""
+
+    id: str
+    index: int | None = None
+    stopped: bool = False
+
+
+class Question(msgspec.Struct, array_like=True, tag=3):
+    """Asks the engine for something about itself: `what` is stats, steps, kv or reset."""
+
+    number: int
+    what: str
+
+
+class Ready(msgspec.Struct, array_like=True, tag=0):
+    """The engine is built; `facts` are what it was built as."""
+
+    facts: dict[str, Any]
+
+
+class Failed(msgspec.Struct, array_like=True, tag=1):
+    """The engine cannot be built: the line a user is shown."""
+
+    message: str
+
+
+class News(msgspec.Struct, array_like=True, tag=2):
+    """An `Event`, flat: `scored` are (chosen, rank, best ids, their log-probabilities)."""
+
+    id: str
+    index: int
+    tokens: tuple[int, ...]
+    finish: str | None = None
+    stop_token: int | None = None
+    cached: int = 0
+    timings: tuple[float, float, float, float] | None = None
+    scored: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
+    prompt: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
+    vector: bytes | None = None  # float32, as it lies in memory
+    error: str = ""
+    total: float | None = None
+    score: float | None = None
+    reuse: tuple[int, str, int | None] | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> "News":
+        timings = event.timings
+        return cls(
+            event.id,
+            event.index,
+            event.tokens,
+            event.finish.value if event.finish else None,
+            event.stop_token,
+            event.cached,
+            (timings.arrival, timings.scheduled, timings.first, timings.last) if timings else None,
+            [_flat(s) for s in event.logprobs] if event.logprobs else [],
+            [_flat(s) for s in event.prompt_logprobs] if event.prompt_logprobs else [],
+            event.vector.tobytes() if event.vector is not None else None,
+            event.error,
+            event.total,
+            event.score,
+            (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
+        )
+
+    def event(self) -> Event:
+        vector = None
+        if self.vector is not None:
+            vector = array("f", self.vector)
+        return Event(
+            self.id,
+            self.index,
+            self.tokens,
+            tuple([TokenLogprobs(*s) for s in self.scored]) if self.scored else (),
+            Finish(self.finish) if self.finish else None,
+            self.stop_token,
+            self.cached,
+            Timings(*self.timings) if self.timings else None,
+            vector,
+            tuple([TokenLogprobs(*s) for s in self.prompt]) if self.prompt else (),
+            self.error,
+            self.total,
+            self.score,
+            Reuse(*self.reuse) if self.reuse else None,
+        )
+
+
+class Gauges(msgspec.Struct, array_like=True):
+    """The engine after a step."""
+
+    running: int
+    waiting: int
+    blocks: int
+    free_blocks: int
+    totals: tuple[int, ...]  # `Metrics`' fields in their order
+    tokens: int  # computed in this step
+    seconds: float  # it took
+    busy: float  # seconds within steps since the start
+    places: tuple[int, ...] = ()  # how often a guess stood, by its place in the draft
+
+
+class Stepped(msgspec.Struct, array_like=True, tag=3):
+    """A step: what it produced `at` that time, the requests that were scheduled for the first
+    time.
+    """
+
+    news: list[News]
+    started: list[str]
+    gauges: Gauges
+    stays: list[tuple[float, float, tuple[float, ...]]] = []  # see `kv.residency`
+    at: float = 0.0  # of the clock that all processes share
+
+
+class Refused(msgspec.Struct, array_like=True, tag=4):
+    """A request that cannot be served after all; `ours` where the mistake is."""
+
+    id: str
+    message: str
+    field: str
+    ours: bool = False
+
+
+class Answer(msgspec.Struct, array_like=True, tag=5):
+    """To a `Question`."""
+
+    number: int
+    value: dict[str, Any]
+
+
+class Loading(msgspec.Struct, array_like=True, tag=6):
+    """How the building goes: `what` is plan, progress, warning or note; bytes done of a total."""
+
+    what: str
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+ToEngine = Begin | Submit | Abort | Question
+ToFront = Ready | Failed | Stepped | Refused | Answer | Loading
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: ToEngine | ToFront) -> bytes:
+    body = _encoder.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Messages out of a stream of bytes, however it was cut."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._held = bytearray()
+
+    def push(self, data: bytes) -> list[Any]:
+        """The messages that are whole now.  Raises `msgspec.DecodeError` or `ValueError`."""
+        self._held += data
+        found: list[Any] = []
+        at = 0
+        while len(self._held) - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._held, at)
+            if size > LONGEST:
+                raise ValueError(f"a frame of {size} bytes")
+            end = at + LENGTH.size + size
+            if len(self._held) < end:
+                break
+            found.append(self._decoder.decode(memoryview(self._held)[at + LENGTH.size : end]))
+            at = end
+        del self._held[:at]
+        return found
+
+
+def _flat(scored: TokenLogprobs) -> tuple[float, int, tuple[int, ...], tuple[float, ...]]:
+    return scored.chosen, scored.rank, tuple(scored.top_ids), tuple(scored.top)
+
+
+def named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they can travel: paths as text."""
+    return {name: str(v) if hasattr(v, "__fspath__") else v for name, v in given.items()}

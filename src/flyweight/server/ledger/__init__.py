@@ -1,1 +1,0 @@
-"""What was asked for, and what is really active."""

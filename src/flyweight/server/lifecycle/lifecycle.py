@@ -1,0 +1,293 @@
+"""A server's life: loading, serving, draining, and the end.
+
+Invariant: on the way out running requests are finished (a second signal does not wait), then the
+process of the engine is gone.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from ssl import SSLContext, SSLError
+
+import uvicorn
+from uvicorn.config import create_ssl_context
+
+from flyweight.arguments.wishes import Wishes
+from flyweight.config import Settings, fault_asked_for
+from flyweight.describe import Described, describe, find
+from flyweight.errors import ConfigError, RequestError
+from flyweight.requests.preparing import Asking, Facts, generation_options
+from flyweight.server.apis.routes import shape_of
+from flyweight.server.chat_format import judge_switches
+from flyweight.server.engine_client import pipe
+from flyweight.server.engine_client.client import EngineClient
+from flyweight.server.engine_client.loading import Shows
+from flyweight.server.engine_client.spawn import Engine
+from flyweight.server.front import Front
+from flyweight.server.lifecycle.processes import begun
+from flyweight.server.lifecycle.records import Record, own_log, remove, write
+from flyweight.server.lifecycle.served_name import names_of
+from flyweight.server.observability.effective_config import Ledger
+from flyweight.server.observability.logfile import LogFile
+from flyweight.server.observability.model_summary import portrait
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.app import make_app
+from flyweight.server.transport.loading import answering
+from flyweight.server.transport.protocol import Crowd, Server, room
+from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
+from flyweight.text.codec import DEFAULT
+from flyweight.text.tokenizer import Tokenizer
+from flyweight.text.variables import read_by
+
+STOPPED = 130  # the exit code of what a signal ended before it began
+POLL = 0.05  # seconds between looks at what is still running while the server drains
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be served, who is shown how it goes, what goes into the ledger, and where the log
+    goes if not to stderr.
+    """
+
+    settings: Settings
+    server: ServerSettings
+    show: Shows
+    wishes: Wishes
+    log: LogFile | None = None
+
+
+def live(order: Order, sock: socket.socket, engine: Engine) -> int:
+    """Serves on `sock` with a process that waits to be told which engine to be."""
+    settings, server = order.settings, order.server
+    context = tls(server)
+    names_of(settings.model, server.names, settings.adapters)
+    path = find(settings, order.show)
+    order.show.found(path)
+    given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
+    life = Life(order, path, context)
+    given["model"] = str(path)
+    pace = server.step_seconds, server.patience_seconds
+    begin = pipe.Begin(given, *pace, fault_asked_for())
+    life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
+    life.client.loading = order.show.told
+    line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
+    with asyncio.Runner(loop_factory=_loop()) as runner:
+        return runner.run(life.run(sock, line))
+
+
+def tls(server: ServerSettings) -> SSLContext | None:
+    """What uvicorn makes of a certificate, before anything is loaded.  Raises `ConfigError`."""
+    if not server.ssl_certfile:
+        return None
+    config = uvicorn.Config(
+        "", ssl_certfile=server.ssl_certfile, ssl_keyfile=server.ssl_keyfile or None
+    )
+    try:
+        return create_ssl_context(
+            server.ssl_certfile,
+            server.ssl_keyfile or None,
+            config.ssl_keyfile_password,
+            config.ssl_version,
+            config.ssl_cert_reqs,
+            config.ssl_ca_certs,
+            config.ssl_ciphers,
+        )
+    except OSError as error:  # an error of ssl is one too
+        files = " and ".join(filter(None, (server.ssl_certfile, server.ssl_keyfile)))
+        why = error.strerror
+        if isinstance(error, SSLError):  # OpenSSL says no more than where in its source
+            why = "a certificate and its key are needed, both PEM"
+            why += "" if server.ssl_keyfile else "; --ssl-keyfile names a key in another file"
+        raise ConfigError(f"ssl_certfile: {files} cannot be used: {why}") from None
+
+
+def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
+    """The same with the operator's chat template, where there is one; a model that has none of its
+    own goes on with what the messages say.
+    """
+    if not template and tokenizer.marks.templates:
+        return tokenizer
+    marks = replace(tokenizer.marks, templates={DEFAULT: template or PLAIN})
+    return replace(tokenizer, marks=marks)
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for every system
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class Life:
+    """One run of the server."""
+
+    client: EngineClient
+
+    def __init__(self, order: Order, path: Path, context: SSLContext | None = None) -> None:
+        self.context = context
+        self.settings, self.server = order.settings, order.server
+        self.show, self.wishes, self.path = order.show, order.wishes, path
+        self.log = order.log
+        self.front: Front | None = None
+        self.http: Server | None = None
+        self.crowd: Crowd | None = None
+        self.code = 0
+        self._loading: asyncio.Task[Front] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, sock: socket.socket, line: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        self._loading = loop.create_task(self._load(line))
+        try:
+            early = await answering(sock, shape_of, self.context)
+            try:
+                self.front = await self._loading
+            finally:
+                early.close()
+            await self._serve(self.front, sock)
+        except asyncio.CancelledError:  # a signal while it loads
+            self.code = STOPPED
+        finally:
+            remove(os.getpid())
+            await self.client.close()
+            if self.front is not None:
+                await self.front.judges.close()
+                self.front.log.close()
+        return self.code
+
+    async def _load(self, line: socket.socket) -> Front:
+        """The vocabulary here, the model in the engine's process, at the same time."""
+        connecting = asyncio.ensure_future(self.client.connect(line))
+        try:
+            found = await asyncio.to_thread(self._described)
+            found.checkpoint.close()
+            await connecting
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+        return self._front(found)
+
+    def _described(self) -> Described:
+        """The model but for its tensors, and a template of the operator's that is fit for it.
+        Raises `ConfigError`.
+        """
+        found = describe(self.path)
+        given = self.server.chat_template
+        try:
+            if given:
+                try_out(given, found.tokenizer, self.server.templates)
+        except RequestError as error:
+            found.checkpoint.close()
+            words = str(error).removeprefix(FAILS).removeprefix(" fails: ")
+            line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
+            raise ConfigError(f"--chat-template{line}: {words}") from None
+        # what they read is remembered, and seen while the engine loads
+        templates = with_template(found.tokenizer, given).marks.templates.values()
+        judge_switches(self.server.template_defaults, [read_by(one) for one in templates])
+        return found
+
+    def _front(self, found: Described) -> Front:
+        told = self.client.facts
+        facts = Facts(
+            told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
+            tuple(told["adapters"]), self.settings.max_logprobs,
+        )  # fmt: skip
+        tokenizer = with_template(found.tokenizer, self.server.chat_template)
+        parser = self.server.reasoning_parser
+        asking = Asking(tokenizer, facts, self.settings.seed, reasoning=parser)
+        theirs = found.checkpoint.generation if self.server.model_defaults else {}
+        defaults = {**generation_options(theirs), **self.server.sampling_defaults}
+        defaults = {name: value for name, value in defaults.items() if value is not None}
+        names, also = names_of(self.settings.model, self.server.names, self.settings.adapters)
+        ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
+        front = Front(self.server, self.client, asking, defaults, names, ledger, also)
+        front.log.to = self.log
+        if tokenizer.chat_template == PLAIN:
+            front.log.event("chat_template", model="none", used="messages as plain text")
+        ledger.speaks(front.speech)
+        self.client.noted = front.log.event
+        return front
+
+    async def _serve(self, front: Front, sock: socket.socket) -> None:
+        server = self.server
+        self.crowd = crowd = Crowd(server, room(server.connections))
+        config = uvicorn.Config(
+            make_app(front),
+            http=crowd.protocol(),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # it would show what an exception says; `guard` notes them
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=2048,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+            root_path=server.root_path,
+            ssl_certfile=server.ssl_certfile or None,
+            ssl_keyfile=server.ssl_keyfile or None,
+        )
+        port = 0 if server.uds else sock.getsockname()[1]
+        self.http = Server(config, lambda _: self._ready(front, port))
+        await self.http.serve([sock])
+
+    def _ready(self, front: Front, port: int) -> None:
+        """Requests are taken from now on."""
+        own = os.getpid()
+        host, drain = self.server.host, self.server.drain_seconds
+        log = os.path.abspath(self.log.path) if self.log else own_log()
+        began = begun(own) or 0
+        try:
+            url = self.server.url(port)
+            write(Record(own, began, host, port, front.names[0], log, drain, url))
+        except OSError as error:
+            self.show.warn(f"flyweight stop will not find this server: {error}")
+        gc.freeze()  # what lives as long as the process is not looked at again
+        gc.enable()
+        self.show.ready(front, port)
+
+    def heard(self, message: pipe.Stepped) -> None:
+        """Each step, from the first that is served."""
+        if self.front is not None:
+            self.front.watch.stepped(message)
+            for warning in self.front.ledger.note(self.front.counts):
+                self.front.log.event("no_effect", warning=warning)
+
+    def give_up(self, reason: str) -> None:
+        """The engine cannot be kept alive."""
+        print(f"error: {reason}", file=sys.stderr)
+        self.code = 1
+        if self.http is not None:
+            self.http.stop()
+
+    def _signalled(self) -> None:
+        if self.http is None or self.front is None:
+            if self._loading is not None:
+                self._loading.cancel()
+            return
+        if self._draining is not None:
+            self.http.stop()
+            return
+        self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
+
+    async def _drain(self, front: Front) -> None:
+        """Takes nothing new, and waits until all answers are sent."""
+        front.door.draining = True
+        assert self.http is not None and self.crowd is not None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.server.drain_seconds
+        while self.crowd.answering and loop.time() < until:
+            await asyncio.sleep(POLL)
+        self.http.stop()

@@ -1,0 +1,121 @@
+"""A server's beginning: the port, and the engine's process before all else.
+
+Invariant: the port is taken before the model is loaded, so that a busy one is refused at once; the
+engine's process is started before this one imports what it needs itself, so that both do so at the
+same time.
+"""
+
+import errno
+import gc
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flyweight.arguments.wishes import Wishes
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.plan.machine import machine
+from flyweight.server.engine_client.spawn import Engine
+from flyweight.server.lifecycle.processes import command, listener
+from flyweight.server.lifecycle.records import running
+from flyweight.server.observability.logfile import LogFile
+from flyweight.server.settings import ServerSettings
+
+NEEDED = 72 << 20  # bytes both processes hold before there is a model
+
+if TYPE_CHECKING:  # what is heavy is imported beside the engine
+    from flyweight.server.engine_client.loading import Shows
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on.  Raises `ConfigError`, where the port is taken too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port = {port} on {host} is in use{_by(port)}") from None
+        raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
+    return sock
+
+
+def listen_locally(path: str) -> socket.socket:
+    """The Unix socket to serve on; one that a server left behind is replaced.  Raises
+    `ConfigError`, where a server listens there too.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode) and not _answers(path):
+                os.unlink(path)
+        sock.bind(path)
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"uds = {path!r} exists already; remove it, or name another"
+            ) from None
+        raise ConfigError(f"uds = {path!r}: {error.strerror or error}") from None
+    return sock
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return line.connect_ex(path) == 0
+
+
+def _by(port: int) -> str:
+    """Who has a port, and the way out."""
+    holder = listener(port)
+    if holder is None:
+        return "; take another --port (0 is any that is free)"
+    ours = any(record.pid == holder.pid for record in running())
+    stop = f", or flyweight stop --port {port}" if ours else ""
+    return (
+        f" by process {holder.pid} ({command(holder.pid)}); take another --port (0 is any that is "
+        f"free){stop}"
+    )
+
+
+def judge_memory() -> None:
+    """Raises `ConfigError` where the system would end a process before a model's plan is made."""
+    free = machine().available
+    if free < NEEDED:
+        raise ConfigError(
+            f"{free >> 20} MiB of memory are free here; a server needs {NEEDED >> 20} MiB before "
+            "its model is read"
+        )
+
+
+def log_file(server: ServerSettings) -> LogFile | None:
+    """Raises `ConfigError` where it cannot be written."""
+    if not server.log_file:
+        return None
+    return LogFile(Path(server.log_file).expanduser(), server.log_file_bytes)
+
+
+def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wishes) -> int:
+    """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
+    judge_memory()
+    log = log_file(server)
+    sock = listen_locally(server.uds) if server.uds else listen(server.host, server.port)
+    engine = Engine.spawn()
+    gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
+    try:
+        from flyweight.server.lifecycle.lifecycle import Order, live
+
+        return live(Order(settings, server, show, wishes, log), sock, engine)
+    finally:
+        engine.end()
+        if server.uds:
+            with suppress(OSError):
+                os.unlink(server.uds)

@@ -1,0 +1,142 @@
+"""Sees every step and the end of every request, counts them, and says what an operator should know.
+
+Invariant: a step costs a look at each of its events and nothing for their text; nothing here can
+end a request.  No line of the log holds a prompt, a key or a line break of somebody else's.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from flyweight.requests.collector import Collector, VectorCollector
+from flyweight.server.engine_client.client import Stream
+from flyweight.server.engine_client.pipe import News, Stepped
+from flyweight.server.observability.counters import REASONS, Counts
+from flyweight.types import Request
+
+INTERVAL = 10.0  # seconds between two lines about the same
+
+
+class Says(Protocol):
+    """Where lines go; see `log.Log`."""
+
+    def event(self, name: str, /, **facts: object) -> None: ...
+
+
+class Watch:
+    """One server's eyes; `streams` are the requests under way, by id."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        streams: Callable[[], Mapping[str, Stream]],
+        log: Says,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts, self.streams, self.log, self.clock = counts, streams, log, clock
+        self._said = 0.0  # when preemptions were told of last
+        self._preempted = 0  # that were told of
+
+    def stepped(self, message: Stepped) -> None:
+        """A step, before its news are handed on."""
+        counts, gauges, streams = self.counts, message.gauges, self.streams()
+        counts.engine((*gauges.totals, *gauges.places), gauges.busy)
+        for stay in message.stays:
+            counts.stayed(*stay)
+        if gauges.tokens:
+            counts.step.observe(gauges.tokens)
+            counts.seats += gauges.running
+        now = self.clock()
+        at = message.at or now  # when it was heard of says how busy the front end is
+        for news in message.news:
+            made = len(news.tokens)
+            stream = streams.get(news.id) if made else None
+            if stream is None or news.index in stream.stopped:
+                continue
+            if _wanted(stream.collector.request):
+                counts.generation_tokens += made
+            seen = stream.seen
+            last = seen.get(news.index)
+            seen[news.index] = at
+            if last is not None:
+                counts.itl.observe(at - last)
+            elif len(seen) == 1:
+                self._first(stream, news)
+        self._preemptions(now)
+
+    def ended(self, stream: Stream) -> None:
+        """A request that nobody waits for any more, whatever became of it."""
+        collector = stream.collector
+        reasons = self.counts.reasons
+        if isinstance(collector, VectorCollector):
+            self._read(stream, collector)
+            return
+        if not isinstance(collector, Collector):
+            return
+        request, counts = collector.request, self.counts
+        lengths = [len(choice.tokens) for choice in collector.choices]
+        for choice, length in zip(collector.choices, lengths, strict=True):
+            reasons[_reason(stream, choice.finish)] += 1
+            counts.generation.observe(length)
+            if length > 1:
+                counts.tpot.observe((choice.last - choice.first) / (length - 1))
+        counts.longest_generation.observe(max(lengths))
+        counts.prompt.observe(len(request.tokens))
+        counts.choices.observe(len(lengths))
+        counts.most.observe(request.max_tokens if _wanted(request) else 0)
+        counts.computed.observe(len(request.tokens) - collector.cached)
+        if stream.seen or any(lengths):
+            counts.longest = max(counts.longest, len(request.tokens) + max(lengths))
+            self._times(collector)
+
+    def _read(self, stream: Stream, collector: VectorCollector) -> None:
+        """A prompt whose vector was asked for."""
+        event, counts = collector.event, self.counts
+        finish = None if event is None else "error" if event.vector is None else "stop"
+        counts.reasons[_reason(stream, finish)] += 1
+        if event is not None:
+            self._prompt(len(collector.tokens), event.cached)
+            counts.prompt.observe(len(collector.tokens))
+            counts.longest = max(counts.longest, len(collector.tokens))
+            counts.computed.observe(len(collector.tokens) - event.cached)
+
+    def _first(self, stream: Stream, news: News) -> None:
+        """The first token of a request."""
+        if news.timings is not None:
+            arrival, _, first, _ = news.timings
+            self.counts.ttft.observe(first - arrival)
+        self._prompt(len(stream.collector.request.tokens), news.cached)
+
+    def _prompt(self, tokens: int, cached: int) -> None:
+        self.counts.prompt_tokens += tokens
+        self.counts.cached_tokens += cached
+
+    def _times(self, collector: Collector) -> None:
+        m, counts = collector.metrics(), self.counts
+        counts.e2e.observe(m.total)
+        counts.queue.observe(m.queued)
+        counts.inference.observe(m.total - m.queued)
+        counts.prefill.observe(m.ttft - m.queued)
+        counts.decode.observe(m.total - m.ttft)
+
+    def _preemptions(self, now: float) -> None:
+        total = self.counts.totals["preempted"]
+        if total == self._preempted or now < self._said + INTERVAL:
+            return
+        self.log.event(
+            "preempted", sequences=total - self._preempted, in_all=total,
+            why="K/V memory is full; they are computed again later",
+            way_out="a larger --memory-limit, or a smaller --max-num-seqs",
+        )  # fmt: skip
+        self._said, self._preempted = now, total
+
+
+def _wanted(request: Request) -> bool:
+    """Whether the tokens that are drawn are: not the one of a prompt that is only scored."""
+    return request.params.max_tokens != 0
+
+
+def _reason(stream: Stream, finish: str | None) -> str:
+    if finish in REASONS:
+        return finish
+    return "error" if stream.error is not None else "abort"

@@ -1,0 +1,71 @@
+"""The routes behind the guard, and what becomes of an error in one.
+
+Invariant: whatever a route raises is answered in the shape of its dialect, and its words are ours.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from starlette._utils import get_route_path
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from flyweight.errors import nearest
+from flyweight.server.admission.preparing import prepared
+from flyweight.server.apis.routes import ROUTES, Entry, shape_of
+from flyweight.server.front import Front
+from flyweight.server.transport.errors import HttpError, note, told
+from flyweight.server.transport.guard import Guard
+from flyweight.server.transport.ignored import tell
+from flyweight.server.transport.replies import ClientGone, reply
+from flyweight.server.transport.request_log import Visits, visit_of
+from flyweight.validation.untrusted import shown
+
+
+def make_app(front: Front) -> ASGIApp:
+    routes = [
+        Route(entry.path, _endpoint(front, entry), methods=[entry.method]) for entry in ROUTES
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    app.router.redirect_slashes = False
+    log = front.log if front.settings.log_requests else None
+    open_paths = [entry.path for entry in ROUTES if entry.open]
+    guard = Guard(app, front.settings, open_paths, shape_of)
+    return Visits(guard, front.counts.http, log, {entry.path for entry in ROUTES})
+
+
+def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        visit_of(request.scope).route = entry.path
+        work = entry.handler(front, request)
+        try:
+            if entry.body is None:
+                return tell(request, await work)
+            seconds = front.settings.request_seconds
+            return tell(request, await prepared(front.door, seconds, request, work))
+        except ClientGone:
+            return Response(status_code=499)
+        except Exception as error:
+            known = told(error)
+            if known.code == "internal_error":
+                note(f"{entry.path} {visit_of(request.scope).id}", error)
+            return tell(request, reply(entry.errors(known), known.status, known.headers))
+
+    return endpoint
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = get_route_path(request.scope)
+    methods = [entry.method for entry in ROUTES if entry.path == path]
+    if methods:
+        allowed = f"allowed: {', '.join(sorted(methods))}"
+        message = f"{shown(path)} does not take {request.method}; {allowed}"
+    else:
+        near = nearest(path[:100], {entry.path for entry in ROUTES})
+        message = f"there is no route {request.method} {shown(path)}{near}; /docs lists all routes"
+    known = HttpError(error.status_code, message)
+    return reply(shape_of(path)(known), error.status_code, error.headers)

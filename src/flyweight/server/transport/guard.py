@@ -1,0 +1,185 @@
+"""What every request passes before a route sees it: Host, Origin, key, size and pace of its body.
+
+Invariant: the decision is made on the path the router will use, and a path is guarded unless it is
+listed as open.  Of several keys each is a tenant, named by its hash.  A body reaches a route whole,
+or not at all; what a route raises is told in our words, and every answer has an id.
+"""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+from starlette._utils import get_route_path
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flyweight.server.settings import LOOPBACK, ServerSettings
+from flyweight.server.transport.bodies import Bodies
+from flyweight.server.transport.errors import HttpError, Shape, note, told
+from flyweight.server.transport.origins import Given, Origins
+from flyweight.server.transport.replies import reply
+from flyweight.server.transport.request_log import visit_of
+
+OPEN = frozenset({"/health", "/v1/health", "/ping", "/ready"})
+METRICS = "/metrics"
+HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+LETTERS = "[A-Za-z0-9._:-]"  # of a client's name for a request: none forges a line of the log
+ID = re.compile(LETTERS + "{1,64}")
+WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
+
+
+class Guard:
+    """ASGI around an app; `open_paths` need no key, `shape_of` says how errors are written on a
+    path.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: Iterable[str] = (),
+        shape_of: Callable[[str], Shape] = lambda path: HttpError.body,
+    ) -> None:
+        self.app, self.settings, self.shape_of = app, settings, shape_of
+        keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
+        self.keys = [sha256(key).digest() for key in keys]
+        self.apart = len(set(self.keys)) > 1 and not settings.share_prefix_cache
+        self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
+        named = {host.lower() for host in settings.allowed_hosts}
+        own = f"[{settings.host}]" if ":" in settings.host else settings.host.lower()
+        self.hosts = {*LOOPBACK, "[::1]", own, *named} if settings.local or named else None
+        self.origins = Origins(settings)
+        self.bodies = Bodies(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        answer = Answer(send, headers.get("x-request-id", ""))
+        shape = self.shape_of(get_route_path(scope))
+        visit_of(scope).id = answer.id
+        try:
+            answer.named += self.origins.check(headers, self._host(scope, headers))
+            preflight = self.origins.preflight(scope["method"], headers)
+            if preflight is not None:
+                await _allow(preflight, answer)
+                return
+            self._check(scope, headers)
+            taken = scope["method"] in WITH_BODY
+            body = await self.bodies.read(headers, receive) if taken else b""
+        except HttpError as refused:
+            error = told(refused)
+            await _refuse(error, shape(error), headers, receive, answer)
+            return
+        try:
+            await self.app(scope, _given(body, receive), answer)
+        except Exception as error:
+            note(f"{scope['method']} {answer.id}", error)
+            if answer.begun:  # all that is left is to close the connection
+                raise RuntimeError("an answer broke off") from None
+            await reply(shape(told(error)), 500)(scope, receive, answer)
+        finally:
+            self.bodies.free(len(body))  # routes keep parts of it until they have answered
+
+    def _host(self, scope: Scope, headers: Headers) -> str:
+        """The Host, which is one that is served here."""
+        host = headers.getlist("host")
+        if not host and scope["http_version"] == "1.0":
+            host = list(LOOPBACK[:1])
+        if len(host) != 1 or not HOST.fullmatch(host[0]):
+            raise HttpError(400, "the Host header is missing or is not a host", "Host")
+        name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
+        if self.hosts is not None and name.lower() not in self.hosts:
+            raise HttpError(403, "this Host is not served here; --allowed-host names more", "Host")
+        return host[0]
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        known = self._known(headers)
+        if known is not None and self.apart:
+            scope["tenant"] = known
+        if get_route_path(scope) not in self.open and known is None:
+            raise HttpError(
+                401,
+                "an API key is needed: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if any(one.lower() != "identity" for one in headers.getlist("content-encoding")):
+            raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
+
+    def _known(self, headers: Headers) -> str | None:
+        """Whose key is right, as its hash; all are compared, so that time tells nothing."""
+        if not self.keys:
+            return ""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = headers.get("x-api-key", "")  # Anthropic's clients
+        digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
+        found = [hmac.compare_digest(digest, key) for key in self.keys]
+        return digest.hex() if any(found) else None
+
+
+class Answer:
+    """`send`, which puts the request's id into the head, and `named` headers more.  The id is the
+    client's own where it gave a plain one; it is shown, and never used as a key.
+    """
+
+    def __init__(self, send: Send, given: str) -> None:
+        self._send, self.begun = send, False
+        self.id = given if ID.fullmatch(given) else uuid4().hex
+        self.named = [(b"x-request-id", self.id.encode())]
+
+    async def __call__(self, message: Message) -> None:
+        if not self.begun:
+            self.begun = True
+            message = {**message, "headers": [*message.get("headers", ()), *self.named]}
+        await self._send(message)
+
+
+async def _allow(preflight: Given, send: Send) -> None:
+    """Tells a browser that its page may ask."""
+    await send({"type": "http.response.start", "status": 204, "headers": preflight})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refuse(
+    error: HttpError, body: dict[str, Any], headers: Headers, receive: Receive, send: Send
+) -> None:
+    """Says why, and goes on reading for a while: a connection that is closed while its client still
+    sends would take the answer with it.
+    """
+    response = reply(body, error.status, {**error.headers, "connection": "close"})
+    head = {"type": "http.response.start", "status": error.status, "headers": response.raw_headers}
+    await send(head)
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    if "expect" not in headers:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                message: Message = {"more_body": True}
+                while message.get("more_body", False):
+                    message = await receive()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that tells of a body that has come already, then of the client's leaving."""
+    told_of = False
+
+    async def once() -> Message:
+        nonlocal told_of
+        if told_of:
+            return await receive()
+        told_of = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return once

@@ -1,0 +1,102 @@
+"""Which pages may ask, and how a browser is told: CORS.
+
+Invariant: nobody else's page is answered unless it was named; a preflight is answered without a
+key, as browsers send none with it, and tells nothing but what may be asked.  Knows no route.
+"""
+
+import re
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
+
+ANY = "*"
+TOLD = "x-request-id, x-ignored-params, retry-after"  # headers a page may read
+REMEMBERED = "600"  # seconds a browser need not ask again
+NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+MOST_NAMES = 64
+Given = list[tuple[bytes, bytes]]
+
+
+class Origins:
+    """The pages of one server."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.named = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
+        self.methods = settings.allowed_methods
+        self.headers = {name.lower() for name in settings.allowed_headers}
+        self.credentials = settings.allow_credentials
+
+    def check(self, headers: Headers, host: str) -> Given:
+        """What every answer to a request says of its origin.  Raises `HttpError` for a page that
+        may not ask.
+        """
+        given = headers.getlist("origin")
+        if not given:
+            return self._told("")
+        if len(given) > 1:
+            raise HttpError(400, "there are several Origin headers", "Origin")
+        origin = given[0].lower()
+        if self._allows(origin):
+            return self._told(given[0])
+        if origin not in (f"http://{host.lower()}", f"https://{host.lower()}"):
+            raise HttpError(
+                403, "pages of this Origin may not ask; --allowed-origins names more", "Origin"
+            )
+        return self._told("")
+
+    def preflight(self, method: str, headers: Headers) -> Given | None:
+        """What is said beside that to a browser that asks whether it may ask; None where this is no
+        such question.  Raises `HttpError` where it may not.
+        """
+        wanted = headers.get("access-control-request-method")
+        origin = headers.get("origin")
+        if method != "OPTIONS" or wanted is None or origin is None:
+            return None
+        if not self._allows(origin.lower()):
+            return None
+        if wanted not in self.methods and ANY not in self.methods:
+            raise HttpError(403, "pages may not use this method; --allowed-methods names more")
+        asked = headers.get("access-control-request-headers", "")
+        names = [name.strip() for name in asked.split(",") if name.strip()]
+        _judge(names, self.headers)
+        found = [
+            ("access-control-allow-methods", wanted),
+            ("access-control-max-age", REMEMBERED),
+        ]
+        if names:
+            found.append(("access-control-allow-headers", ", ".join(names)))
+        if headers.get("access-control-request-private-network") == "true":
+            found.append(("access-control-allow-private-network", "true"))
+        return [(name.encode(), value.encode("latin-1")) for name, value in found]
+
+    def _allows(self, origin: str) -> bool:
+        return ANY in self.named or origin in self.named
+
+    def _told(self, origin: str) -> Given:
+        """For an answer to a page of `origin`; to anybody else where that is none."""
+        if not self.named:
+            return []
+        if ANY in self.named:
+            return [*_shown(ANY)] if origin else []
+        vary = (b"vary", b"Origin")
+        if not origin:
+            return [vary]
+        allowed = [(b"access-control-allow-credentials", b"true")] if self.credentials else []
+        return [vary, *_shown(origin), *allowed]
+
+
+def _shown(origin: str) -> Given:
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", TOLD.encode()),
+    ]
+
+
+def _judge(names: Sequence[str], allowed: set[str]) -> None:
+    if len(names) > MOST_NAMES or not all(NAME.fullmatch(name) for name in names):
+        raise HttpError(400, "these are not the names of headers", "Access-Control-Request-Headers")
+    if ANY not in allowed and not {name.lower() for name in names} <= allowed:
+        raise HttpError(403, "pages may not send these headers; --allowed-headers names more")

@@ -1,0 +1,296 @@
+"""uvicorn's protocol with limits on what a client may cost before and while it is answered, and a
+server that sleeps while nothing happens.
+
+Invariant: a connection that sends no whole head in time, one that is too large, or takes nothing of
+its answer, is closed, and meanwhile costs no more than its socket and what it has not read, of
+which all together hold so much and no more; where there are too many connections, the one that has
+waited longest between requests gives way.
+"""
+
+import asyncio
+import resource
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from fcntl import ioctl
+from functools import partial
+from termios import TIOCOUTQ
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from flyweight.errors import ConfigError
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError, Shape
+from flyweight.server.transport.replies import encode
+
+PIPELINED = 16  # requests that may wait behind one on its connection
+LINE = 4  # bytes of a header beside its name and value
+SPARE = 32  # open files that are no connections
+
+
+def room(wanted: int) -> int:
+    """How many of `wanted` connections the system lets us have open.  Raises `ConfigError`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < wanted + SPARE:
+        soft = wanted + SPARE if hard == unlimited else min(hard, wanted + SPARE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = wanted if soft == unlimited else min(wanted, soft - SPARE)
+    if found < 1:
+        raise ConfigError(f"at most {soft} files may be open (ulimit -n); needed: {SPARE + 1}")
+    return found
+
+
+def raw_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
+    """A refusal as bytes, for who never became a request."""
+    body = encode(shape(error))
+    named = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+    head = (
+        f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n{named}"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes that are written and not taken by the other side.  The system takes megabytes of them
+    at a time, so who reads slowly is seen by what the system still has of them, where it tells.
+    """
+    queued = 0
+    with suppress(OSError):
+        file = transport.get_extra_info("socket").fileno()
+        queued = int.from_bytes(ioctl(file, TIOCOUTQ, bytes(4)), sys.byteorder)
+    return transport.get_write_buffer_size() + queued
+
+
+class Crowd:
+    """The connections of one server: `most` at a time; `idle` ones, the longest idle first, are
+    between requests, `unread` ones, the longest first, have not taken all of their answers.
+    """
+
+    def __init__(self, limits: ServerSettings, most: int) -> None:
+        self.limits, self.most = limits, most
+        self.open: set[Connection] = set()
+        self.idle: dict[Connection, None] = {}
+        self.unread: dict[Connection, None] = {}
+
+    def hold(self, one: "Connection") -> None:
+        """It waits to be read; where all who do hold too much, those who began it first go.  One
+        alone may hold any size.
+        """
+        self.unread.pop(one, None)
+        self.unread[one] = None
+        sizes = [(other, other.transport.get_write_buffer_size()) for other in self.unread]
+        held = sum(size for _, size in sizes)
+        for other, size in sizes[:-1]:
+            if size and held > self.limits.unread_bytes:
+                held -= size
+                other.transport.abort()
+
+    @property
+    def answering(self) -> bool:
+        """Whether somebody still waits for an answer, or for the rest of one."""
+        return any(one.answering for one in self.open)
+
+    def protocol(self) -> Callable[..., asyncio.Protocol]:
+        """What uvicorn makes connections with."""
+        return partial(Connection, self)
+
+
+class Connection(HttpToolsProtocol):
+    """Counts the bytes of a head, how long it takes, and how long nobody reads."""
+
+    def __init__(self, crowd: Crowd, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.crowd, self.limits = crowd, crowd.limits
+        self.running: list[RequestResponseCycle] = []  # begun and not ended, oldest first
+        self._unread = 0  # bytes since something came of them
+        self._head = 0  # bytes of the newest head, and of what follows its body
+        self._deaf = False  # whether nothing more is read
+        self._late: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.crowd.open.add(self)
+        self.crowd.idle[self] = None
+        self._await_head()
+        if len(self.connections) > self.crowd.most:
+            next(iter(self.crowd.idle)).give_way()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_clock()
+        self._unblock()
+        self.crowd.open.discard(self)
+        self.crowd.idle.pop(self, None)
+        super().connection_lost(error)
+        for cycle in self.running:  # uvicorn tells the newest only
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request that has come whole is not answered, or its answer is not sent."""
+        come = any(not cycle.more_body for cycle in self.running)
+        return come or self.transport.get_write_buffer_size() > 0
+
+    def give_way(self) -> None:
+        """Closed, because there are too many."""
+        self.connections.discard(self)
+        self.crowd.idle.pop(self, None)
+        self._refuse(HttpError(503, "there are too many connections", code="connections"))
+
+    # --- what comes ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unread += len(data)
+        if self._late is None and not self.running:
+            self._await_head()
+        super().data_received(data)
+        if max(self._unread, self._head) > self.limits.header_bytes:
+            most = self.limits.header_bytes
+            self._refuse(HttpError(431, f"the head is larger than {most} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._head += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value) + LINE
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unread = 0
+        if self._head > self.limits.header_bytes or self._deaf:
+            self._deaf = True
+            return
+        self._stop_clock()
+        self._unblock()
+        coded = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if any(value.strip().lower() != b"chunked" for value in coded):
+            self._refuse(HttpError(400, "Transfer-Encoding: only chunked is read here"))
+            return
+        self.crowd.idle.pop(self, None)
+        super().on_headers_complete()
+        self.running.append(self.cycle)
+        if len(self.running) > PIPELINED:
+            self._deaf = True
+            self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._deaf:
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Answered as what it would be without the upgrade; what follows is no HTTP of ours."""
+        self._deaf = True
+        for cycle in self.running:
+            cycle.keep_alive = False
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(HttpError(400, "this is not HTTP that can be read here"))
+
+    # --- what goes ---
+
+    def on_response_complete(self) -> None:
+        if self.running:
+            done = self.running.pop(0)
+            if done.more_body and not self.transport.is_closing():
+                self.transport.close()  # nobody reads the rest of its body
+        if not self.running:
+            self.crowd.idle[self] = None
+        if self.transport.get_write_buffer_size():
+            self._block()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._block()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unblock()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():  # which has a clock of its own
+            again = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = again
+        else:
+            self.transport.abort()
+
+    # --- clocks ---
+
+    def _await_head(self) -> None:
+        self._late = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
+
+    def _stop_clock(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _block(self) -> None:
+        self._unblock()
+        self._watch()
+        self.crowd.hold(self)
+
+    def _watch(self) -> None:
+        """What is written and not read must be less after a while."""
+        wait = self.limits.stalled_seconds
+        self._stuck = self.loop.call_later(wait, self._drop, unsent(self.transport))
+
+    def _unblock(self) -> None:
+        self.crowd.unread.pop(self, None)
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _drop(self, before: int) -> None:
+        """Closing would wait for what is written to be read."""
+        if not self.transport.get_write_buffer_size():
+            return
+        if unsent(self.transport) >= before:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _refuse(self, error: HttpError) -> None:
+        self._deaf = True
+        if self.transport.is_closing():
+            return
+        if not self.running:
+            self.transport.write(raw_reply(error))
+        self._block()
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its clock and its handlers of signals: `stop` ends it."""
+
+    def __init__(self, config: uvicorn.Config, serving: Callable[[Any], None]) -> None:
+        super().__init__(config)
+        self._end = asyncio.Event()
+        self._serving = serving
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._end.set()
+
+    async def main_loop(self) -> None:
+        self._serving(self)
+        await self._end.wait()
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()

@@ -1,0 +1,1 @@
+"""Checks of values from callers and from untrusted files."""
