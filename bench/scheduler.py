@@ -15,7 +15,7 @@ import numpy as np
 from flyweight.config import Limits
 from flyweight.engine.batch import build
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Produced
+from flyweight.engine.step import Produced
 from flyweight.kv.blocks import BlockPool
 from flyweight.ops.cpu import CpuOps
 from flyweight.sampling.arrays import Columns

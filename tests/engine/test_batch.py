@@ -5,7 +5,8 @@ from array import array
 import numpy as np
 
 from flyweight.engine.batch import build, moves
-from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Chunk, Plan
 from flyweight.kv.blocks import Copy, Table
 from flyweight.types import Request, SamplingParams
 

@@ -16,7 +16,8 @@ from flyweight.engine.beams import Search
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, Sequence, State
+from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.step import Plan
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.params.tasks import BeamSearchParams
@@ -49,7 +50,7 @@ def test_crowds_of_searches_get_the_oracles_answers(share: float) -> None:
 
 
 def test_a_beam_computed_again_takes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gave way with its row known, sits out a step of prompts alone with all but its last token
+    """It gave way with its row known, skips a prefill-only step with all but its last token
     computed, and the other beams' rows come: a token more would have no block.
     """
     met, complete = [], Search.complete.fget

@@ -10,10 +10,13 @@ from workload import Harness, Parts, workload
 
 from flyweight.engine import beams as beams_room
 from flyweight.engine import engine as engine_room
+from flyweight.engine import prefix as prefix_room
 from flyweight.engine import scheduler as scheduler_room
 from flyweight.engine.batch import build
+from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, Produced, Sequence, State
+from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.step import Plan, Produced
 from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish
 from flyweight.wire import Batch
@@ -95,16 +98,16 @@ class KeepsComputed(Scheduler):
         return copy
 
 
-class SharesUncomputed(Scheduler):
+class SharesUncomputed(PrefixCache):
     """Lets a choice share its leader's whole prompt one token too early."""
 
-    def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
+    def find(self, seq: Sequence) -> tuple[list[int], int]:
         leader = seq.leader
         if leader is not None and leader.table.blocks:
             held = len(leader.table.blocks) * self.pool.block_size
             valid = min(seq.prompt - 1, held)
             return list(leader.table.blocks[: -(-valid // self.pool.block_size)]), valid
-        return super()._prefix(seq)
+        return super().find(seq)
 
 
 class PreemptsTheOldest(Scheduler):
@@ -177,7 +180,6 @@ POOLS = (
 )
 SCHEDULERS = (
     KeepsComputed,
-    SharesUncomputed,
     PreemptsTheOldest,
     ExceedsBudget,
     NeverReleasesAborted,
@@ -197,6 +199,11 @@ def test_a_bug_in_the_scheduler_is_caught(scheduler):
     assert caught(Parts(scheduler=scheduler))
 
 
+def test_a_prefix_that_is_shared_too_early_is_caught(monkeypatch):
+    monkeypatch.setattr(scheduler_room, "PrefixCache", SharesUncomputed)
+    assert caught()
+
+
 def test_a_search_that_decides_too_early_is_caught(monkeypatch):
     """On the rows that are there, with beams still to come."""
     right = beams_room.advance
@@ -209,8 +216,8 @@ def test_a_search_that_decides_too_early_is_caught(monkeypatch):
 
 
 def test_a_hash_without_the_salt_is_caught(monkeypatch):
-    right = scheduler_room.root_key
-    monkeypatch.setattr(scheduler_room, "root_key", lambda salt, *rest: right("", *rest))
+    right = prefix_room.root_key
+    monkeypatch.setattr(prefix_room, "root_key", lambda salt, *rest: right("", *rest))
     assert caught()
 
 

@@ -84,7 +84,7 @@ def test_caching_off() -> None:
     world = World(prefix_caching=False)
     world.ask(LONG)
     assert world.ask(LONG) == Reuse(0, "caching_off", None)
-    assert not world.scheduler.known.ended
+    assert not world.scheduler.prefix.known.ended
 
 
 def test_a_prompt_of_one_block_is_too_short() -> None:
@@ -140,10 +140,10 @@ def test_ended_prompts_are_bounded_by_number_and_by_tokens(
     monkeypatch.setattr(known, "PROMPTS", 3)
     for i in range(5):
         world.ask((10 + i,) * 6)
-    assert len(world.scheduler.known.ended) == 3
+    assert len(world.scheduler.prefix.known.ended) == 3
     monkeypatch.setattr(known, "TOKENS", 20)
     world.ask((20,) * 8)
-    assert sum(len(tokens) for _, tokens in world.scheduler.known.ended) <= 20
+    assert sum(len(tokens) for _, tokens in world.scheduler.prefix.known.ended) <= 20
 
 
 def test_not_yet_where_another_is_computing_it() -> None:

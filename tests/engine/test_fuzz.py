@@ -21,7 +21,7 @@ OFTEN = (
     "vector",
     "scored rows",
     "search",
-    "sat out",
+    "prefill-only",
     "repetition",
     "thought",
 )

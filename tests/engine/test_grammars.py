@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from flyweight.engine.grammars import LEAST_BYTES, Grammars
-from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Chunk, Plan
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
 from flyweight.params.structured import NAME, OUTGROWN, StructuredOutputs
@@ -254,7 +255,7 @@ def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
 def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
     """Each costs twice what all may: one a step, and what the others draw does not count."""
     grammars, now = Grammars(Spells), itertools.count()
-    grammars.turns.seconds, grammars.turns.clock = 0.5, lambda: float(next(now))
+    grammars.turns.clock = lambda: float(next(now))
     requests = [asked(id) for id in "abc"]
     for request in requests:
         grammars.begin(request)
@@ -265,7 +266,7 @@ def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
     )
     served = []
     for _ in range(6):
-        marks = grammars.marks(plan)
+        marks = grammars.marks(plan, seconds=0.5)
         assert len(marks.masks) == 1 and not marks.errors
         assert marks.later == {0, 1, 2} - set(marks.masks)
         served += list(marks.masks)

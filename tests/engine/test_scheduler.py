@@ -10,7 +10,7 @@ from workload import Harness, workload
 from flyweight.config import Limits
 from flyweight.engine.batch import build, moves
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, Produced
+from flyweight.engine.step import Plan, Produced, StepBudget
 from flyweight.errors import ConfigError, RequestError
 from flyweight.kv.blocks import BlockPool
 from flyweight.types import Finish, Request, SamplingParams
@@ -50,65 +50,64 @@ def test_decodes_come_before_prefill_chunks_and_older_before_younger():
     assert shape(s.schedule()) == [("a", 4, 1), ("b", 7, 2), ("c", 0, 5)]
 
 
-def test_where_a_crowd_waits_every_second_step_is_of_prompts_alone():
+def test_decodes_skip_every_second_step_where_the_budget_allows_it():
     s = scheduler(max_num_seqs=8, blocks=32)
     s.add(request("a", 3))
     commit(s, s.schedule())
-    s.crowded, s.alone = True, 7
+    budget = StepBudget(8, prefill_tokens=7)
     for id in "bc":
         s.add(request(id, 12, 2))
     expected = [
-        [("b", 0, 7)],  # as many as prompts alone may be
+        [("b", 0, 7)],  # prefill_tokens
         [("a", 3, 1), ("b", 7, 5), ("c", 0, 2)],
         [("c", 2, 7)],
         [("a", 4, 1), ("b", 12, 1), ("c", 9, 3)],
-        [("a", 5, 1), ("c", 12, 1)],  # no prompt is left: nobody sits out
+        [("a", 5, 1), ("c", 12, 1)],  # no prompt is left: no decode skips it
     ]
-    alone = []
+    prefill_only = []
     for shapes in expected:
-        plan = s.schedule()
+        plan = s.schedule(budget)
         assert shape(plan) == shapes
-        alone.append(plan.alone)
+        prefill_only.append(plan.prefill_only)
         commit(s, plan)
-    assert alone == [True, False, True, False, False]
+    assert prefill_only == [True, False, True, False, False]
 
 
-def test_nobody_sits_out_for_prompts_of_worse_priority():
+def test_no_decode_skips_a_step_for_prompts_of_worse_priority():
     s = scheduler(max_num_seqs=8, blocks=32)
     s.add(request("a", 3))
     commit(s, s.schedule())
-    s.crowded = True
     s.add(request("b", 20, priority=1))
     for expected in ([("a", 3, 1), ("b", 0, 7)], [("a", 4, 1), ("b", 7, 7)]):
-        plan = s.schedule()
-        assert shape(plan) == expected and not plan.alone
+        plan = s.schedule(StepBudget(8, prefill_tokens=8))
+        assert shape(plan) == expected and not plan.prefill_only
         commit(s, plan)
 
 
-def test_nobody_sits_out_for_prompts_that_cannot_begin():
+def test_no_decode_skips_a_step_for_prompts_that_cannot_begin():
     s = scheduler(max_num_seqs=1)
     s.add(request("a", 3))
     commit(s, s.schedule())
     s.add(request("b", 9))
-    s.crowded = True
-    assert s.startable() == 0
-    assert shape(plan := s.schedule()) == [("a", 3, 1)] and not plan.alone
+    assert s.load().startable == 0
+    plan = s.schedule(StepBudget(8, prefill_tokens=8))
+    assert shape(plan) == [("a", 3, 1)] and not plan.prefill_only
 
 
 def test_what_could_start_now_is_bound_by_seats_blocks_and_priority():
     s = scheduler(max_num_seqs=3, blocks=4)
-    assert s.startable() == 0
+    assert s.load().startable == 0
     s.add(request("a", 3, 4))
-    assert s.startable() == 3
+    assert s.load().startable == 3
     commit(s, s.schedule())
     s.add(request("b", 5))
-    assert s.startable() == 5
+    assert s.load().startable == 5
     s.add(request("c", 6, priority=1))
-    assert s.startable() == 5, "no step of a's is given for one of worse priority"
+    assert s.load().startable == 5, "no step of a's is given for one of worse priority"
     s.add(request("d", 9))
-    assert s.startable() == 12, "three blocks are free"
+    assert s.load().startable == 12, "three blocks are free"
     s.add(request("e", 9))
-    assert s.startable() == 12, "and two seats"
+    assert s.load().startable == 12, "and two seats"
 
 
 def test_lower_priority_numbers_go_first():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import pytest
 
@@ -15,13 +16,13 @@ class Played:
 
     def __init__(self, cost: Mapping[str, float], after: float = 0.0) -> None:
         self.cost, self.after = cost, after
-        self.turns = Turns(ALLOWED)
+        self.turns = Turns()
 
     def step(self, names: Sequence[str]) -> list[str]:
         """Who was served."""
         keys: list[Key] = [(name, 0) for name in names]
         found = []
-        for i in self.turns.served(keys):
+        for i in self.turns.served(keys, ALLOWED):
             found.append(names[i])
             self.turns.masked(keys[i], self.cost[names[i]])
         for name in found:
@@ -66,7 +67,7 @@ def test_without_an_allowance_all_are_served() -> None:
     turns, keys = Turns(), [("a", 0), ("a", 1), ("b", 0)]
     for _ in range(3):
         order = []
-        for i in turns.served(keys):
+        for i in turns.served(keys, inf):
             turns.masked(keys[i], 1e9)
             order.append(i)
         assert sorted(order) == [0, 1, 2]

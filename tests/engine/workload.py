@@ -18,7 +18,8 @@ from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import Metrics
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, State
+from flyweight.engine.sequence import State
+from flyweight.engine.step import Plan, StepBudget
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
@@ -188,7 +189,7 @@ class Harness:
         self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics(), ("x",))
         self.now = 0.0
         self.crowds = random.Random(self.work.seed)
-        self.alone = False  # the newest plan was of prompts alone
+        self.skipped = False  # decodes skipped the newest plan
         self.tenant: dict[int, tuple[str, str]] = {}
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
@@ -228,16 +229,18 @@ class Harness:
 
     # --- checks ---
 
-    def _schedule(self) -> Plan:
+    def _schedule(self, budget: StepBudget) -> Plan:
         """The scheduler's plan, checked against the limits."""
         s, limits = self.scheduler, self.work.limits
         before = {id(seq) for seq in s.running}
-        s.crowded = self.work.crowds and self.crowds.random() < 0.5
-        plan = self.watched()
-        require(not (plan.alone and self.alone), "decodes sat out two steps in turn")
-        require(not plan.alone or (s.crowded and not plan.preempted), "prompts had it for nothing")
-        self.alone = plan.alone
-        self.counts["sat out"] += plan.alone
+        skip = self.work.crowds and self.crowds.random() < 0.5
+        most = limits.max_num_batched_tokens
+        plan = self.watched(StepBudget(most, most if skip else 0))
+        alone = plan.prefill_only
+        require(not (alone and self.skipped), "decodes skipped two steps in succession")
+        require(not alone or (skip and not plan.preempted), "decodes skipped a step for nothing")
+        self.skipped = alone
+        self.counts["prefill-only"] += alone
         require(len(s.running) <= limits.max_num_seqs, "too many sequences")
         used = sum(c.count for c in plan.chunks)
         require(used <= limits.max_num_batched_tokens, "too many tokens")
@@ -250,7 +253,7 @@ class Harness:
         require(len(planned) == len(plan.chunks), "a sequence planned twice")
         for seq in s.running:
             decode = seq.computed + 1 == len(seq.tokens) and seq.request.pooling is None
-            require(not decode or plan.alone or id(seq) in planned, "a decode without its token")
+            require(not decode or alone or id(seq) in planned, "a decode without its token")
         for c in plan.chunks:
             require(c.seq.state is State.RUNNING and c.count > 0, "a chunk of nothing")
             prefill = c.count - len(c.seq.draft) > 1

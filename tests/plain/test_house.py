@@ -23,7 +23,7 @@ TOOLS = sorted(p for room in ("tools", "bench", "fuzz") for p in (ROOT / room).r
 MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
 STANDARD_ONLY = (
-    "engine/scheduler", "engine/sequence", "engine/metrics", "kv/blocks",
+    "engine/scheduler", "engine/sequence", "engine/step", "engine/metrics", "kv/blocks",
     "types", "sampling_params", "inputs", "outputs", "spec", "config", "errors",
 )  # fmt: skip
 HEAVY = {"torch", "triton", "transformers"}

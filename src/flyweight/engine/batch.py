@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from flyweight.engine.sequence import Chunk, Plan
+from flyweight.engine.step import Chunk, Plan
 from flyweight.sampling.arrays import Row, columns
 from flyweight.wire import I32, U32, Batch, SampleBatch
 

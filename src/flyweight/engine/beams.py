@@ -10,7 +10,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Plan, Produced, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Plan, Produced
 from flyweight.sampling.beam import Hypothesis, Row, Rules, State, advance, rules
 from flyweight.types import Event, Finish
 

@@ -20,7 +20,8 @@ from flyweight.engine.pooling import Pooling
 from flyweight.engine.processors import Edit, edits
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import UNLIMITED, Chunk, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
 from flyweight.sampling.arrays import Columns
@@ -123,24 +124,25 @@ class Engine:
         self._sound = True
         return new.index
 
-    def step(self) -> list[Event]:
-        """Computes one plan and returns what it produced.  Where that is interrupted, every
-        sequence is computed again by later steps, and `events` are those nobody was told.
+    def step(self, budget: StepBudget = UNLIMITED) -> list[Event]:
+        """Computes one plan within `budget` and returns what it produced.  Where that is
+        interrupted, every sequence is computed again by later steps, and `events` are those that
+        were not returned.
         """
         self.mend()
         self.events += self._compiled()
         self._sound = False
-        plan = self._plan = self.scheduler.schedule()
+        plan = self._plan = self.scheduler.schedule(budget)
         if plan.chunks:
-            self._compute(plan)
+            self._compute(plan, budget)
         self._sound = True
         events, self.events = self.events, []
         return events
 
-    def _compute(self, plan: Plan) -> None:
+    def _compute(self, plan: Plan, budget: StepBudget) -> None:
         """One step's work, from its plan to the guesses for the next."""
         self.planned(plan)
-        marks = self.grammars.marks(plan)
+        marks = self.grammars.marks(plan, budget.mask_seconds)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
         own = edits(plan)
@@ -184,7 +186,7 @@ class Engine:
 
     def _evicted(self, block: int, key: bytes) -> None:
         self.metrics.evicted += 1
-        self.scheduler.known.lose(key)
+        self.scheduler.prefix.known.lose(key)
 
     def _compiled(self) -> list[Event]:
         """Queues the requests whose grammar is compiled; the end of those whose cannot be."""
@@ -324,7 +326,7 @@ class Engine:
         m.preempted += len(plan.preempted)
         m.cached += plan.cached
         m.shared += len(plan.chunks) > 1
-        m.alone += plan.alone
+        m.prefill_only += plan.prefill_only
         for chunk in plan.chunks:
             begins = chunk.start == chunk.seq.cached
             m.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt

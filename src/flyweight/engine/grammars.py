@@ -12,9 +12,11 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
-from flyweight.engine.sequence import Chunk, Plan, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Chunk, Plan
 from flyweight.engine.turns import Key, Turns
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
@@ -182,12 +184,14 @@ class Grammars:
 
     # --- with each step ---
 
-    def marks(self, plan: Plan) -> Marks:
-        """What may be drawn at each row of a plan that a grammar holds."""
+    def marks(self, plan: Plan, seconds: float = inf) -> Marks:
+        """What may be drawn at each row of a plan that a grammar holds; `seconds` are the step's
+        allowance (see `Turns`).
+        """
         rows = _constrained(plan)
         found = Marks(later={first for _, first in rows})
         clock = self.turns.clock
-        for i in self.turns.served([_key(chunk.seq) for chunk, _ in rows]):
+        for i in self.turns.served([_key(chunk.seq) for chunk, _ in rows], seconds):
             chunk, first = rows[i]
             found.later.discard(first)
             began = clock()

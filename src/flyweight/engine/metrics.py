@@ -12,8 +12,8 @@ class Metrics:
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
     were found; `accepted` + `rejected` = `proposed` guesses of
     `drafts` drafts.  `chunked` prompts took several
-    steps, `shared` steps had several sequences, `alone` ones were of prompts alone while others
-    decoded, `adapted` requests were for an adapter,
+    steps, `shared` steps had several sequences, `prefill_only` ones were of prompts, and
+    skipped by sequences that decode, `adapted` requests were for an adapter,
     `constrained` ones had a grammar.
     """
 
@@ -34,7 +34,7 @@ class Metrics:
     adapted: int = 0
     constrained: int = 0
     drafts: int = 0
-    alone: int = 0
+    prefill_only: int = 0
 
     @property
     def rejected(self) -> int:

@@ -4,7 +4,8 @@ that says so.
 Invariant: changes no sequence.  Standard library only.
 """
 
-from flyweight.engine.sequence import Produced, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Produced
 from flyweight.types import Event, Finish
 
 

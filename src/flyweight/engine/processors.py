@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.engine.sequence import Plan, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Plan
 from flyweight.types import Processor
 from flyweight.validation.untrusted import one_line
 from flyweight.wire import F32

@@ -1,8 +1,7 @@
 """Answers one question per sequence: how many more of its known tokens are computed in this step?
 
-Invariant: a step exceeds no limit, and every running decode is part of every step, or where a crowd
-waits to begin, of every second one.  The oldest running sequence advances in these, so work always
-ends.  Standard library only: no arrays, no
+Invariant: a step exceeds no limit, and no decode skips two steps in succession.  In the other steps
+the oldest running sequence advances, so work always ends.  Standard library only: no arrays, no
 model, no text.
 """
 
@@ -13,17 +12,16 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import count
 from math import inf
-from secrets import token_bytes
 
 from flyweight.config import Limits
-from flyweight.engine import seats
-from flyweight.engine.capacity import check
+from flyweight.engine import capacity
 from flyweight.engine.outcome import event_of, trim
-from flyweight.engine.sequence import Chunk, Plan, Produced, Sequence, State
+from flyweight.engine.prefix import PrefixCache
+from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.step import UNLIMITED, Chunk, Load, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
-from flyweight.kv.blocks import DIGEST, BlockPool, Copy, Table, root_key
-from flyweight.kv.known import Known
-from flyweight.types import Event, Finish, Request, Reuse
+from flyweight.kv.blocks import BlockPool, Copy, Table
+from flyweight.types import Event, Finish, Request
 
 
 def _rank(seq: Sequence) -> tuple[int, int, int]:
@@ -32,8 +30,7 @@ def _rank(seq: Sequence) -> tuple[int, int, int]:
 
 class Scheduler:
     """Owns every sequence and the pool.  `running` and `waiting` are kept in rank order: priority,
-    then arrival, then choice.  `fingerprint` names the model in the prefix cache's keys, which a
-    `secret` begins: one of this process where none is given.
+    then arrival, then choice.  For `fingerprint` and `secret` see `PrefixCache`.
     """
 
     def __init__(
@@ -45,17 +42,12 @@ class Scheduler:
         secret: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits, self.pool = limits, pool
-        self.fingerprint, self.clock = fingerprint, clock
-        self.secret = token_bytes(DIGEST) if secret is None else secret
-        self.known = Known(pool)
+        self.limits, self.pool, self.clock = limits, pool, clock
+        self.prefix = PrefixCache(pool, limits.prefix_caching, fingerprint, secret)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}
-        self.budget = limits.max_num_batched_tokens  # tokens of the next step, up to that many
-        self.alone = self.budget  # of the next step, if decodes sit it out
-        self.crowded = False  # whether so many wait that they may, every second step
-        self._sat_out = False  # whether they did in the newest
+        self._skipped = False  # whether decodes skipped the newest step
         self._arrivals = count()
 
     @property
@@ -66,7 +58,7 @@ class Scheduler:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
         self.judge(request)
         order = next(self._arrivals)
-        root = root_key(request.salt, request.adapter, self.fingerprint, self.secret)
+        root = self.prefix.root(request)
         choices: list[Sequence] = []
         for i in range(request.params.n):
             rank = (request.priority, order, i)
@@ -81,7 +73,7 @@ class Scheduler:
         """Raises `RequestError` for what could never be finished."""
         if request.id in self.by_id:
             raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
-        check(request, self.limits)
+        capacity.check(request, self.limits)
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request's unfinished choices, or one of them, in whatever state; their blocks are
@@ -93,36 +85,24 @@ class Scheduler:
             self._finish(seq)
         return [event_of(seq, Produced(()), Finish.ABORT) for seq in ended]
 
-    def schedule(self) -> Plan:
+    def schedule(self, budget: StepBudget = UNLIMITED) -> Plan:
         """Running sequences oldest first, decodes before prefill chunks, then admissions; one plan
         may follow another before it is committed.
         """
-        plan = Plan()
         ready = [s for s in self.running if not s.in_flight and s.computed < len(s.tokens)]
-        decodes = [seq for seq in ready if seq.decoding]
-        budget = min(max(self.budget, len(ready)), self.limits.max_num_batched_tokens)
-        self._sat_out = bool(decodes) and self.crowded and not self._sat_out
-        if self._sat_out:
-            worst = min(seq.request.priority for seq in decodes)
-            self._prompts(ready, min(self.alone, self.limits.max_num_batched_tokens), plan, worst)
-            plan.alone = self._sat_out = bool(plan.chunks)
-        if plan.alone:
-            return plan
-        budget -= self._decodes(decodes, budget - len(ready), plan)
-        self._prompts(ready, budget, plan)
-        while not plan.chunks and self._stuck():
-            self._preempt(self.running[-1], plan)
-            self._admit(budget, plan)
-        return plan
+        plan = self._prefill_only(ready, budget.prefill_tokens)
+        return plan if plan.chunks else self._mixed(ready, budget.tokens)
 
-    def startable(self) -> int:
-        """Tokens of those who wait and could begin now, as far as seats and blocks suffice and
-        nobody of better priority is decoding.
+    def load(self) -> Load:
+        """What is known of the next step before it is planned.  Waiting prompts are startable as
+        far as seats and blocks suffice and nothing of better priority is decoding.
         """
-        if not self.waiting:
-            return 0
-        tokens = seats.startable(self.running, self.waiting, self._free_seats())
-        return min(tokens, len(self.pool.free) * self.pool.block_size)
+        decoding = any(seq.decoding for seq in self.running)
+        startable = 0
+        if self.waiting:
+            tokens = capacity.startable(self.running, self.waiting, self._free_seats())
+            startable = min(tokens, len(self.pool.free) * self.pool.block_size)
+        return Load(len(self.running), decoding, startable, capacity.started(self.running))
 
     def fork(self, seq: Sequence) -> Sequence:
         """A new choice of the same request that goes on from where `seq` is, on the same blocks:
@@ -191,8 +171,7 @@ class Scheduler:
                 finish = Finish.ERROR if out.error else None
                 if chunk.scored or finish:
                     events.append(event_of(seq, out, finish))
-            if self.limits.prefix_caching:
-                self.pool.publish(seq.table, seq.tokens, seq.computed)
+            self.prefix.publish(seq)
             if finish:
                 self._finish(seq)
         return events
@@ -213,6 +192,32 @@ class Scheduler:
             seq.computed, seq.draft, seq.in_flight = 0, [], False
             seq.state = State.WAITING
             insort(self.waiting, seq, key=_rank)
+
+    # --- kinds of steps ---
+
+    def _mixed(self, ready: list[Sequence], tokens: int) -> Plan:
+        """Decodes and prompts; where all that run are held, the youngest is preempted."""
+        plan = Plan()
+        decodes = [seq for seq in ready if seq.decoding]
+        left = min(max(tokens, len(ready)), self.limits.max_num_batched_tokens)
+        left -= self._decodes(decodes, left - len(ready), plan)
+        self._prompts(ready, left, plan)
+        while not plan.chunks and self._stuck():
+            self._preempt(self.running[-1], plan)
+            self._admit(left, plan)
+        return plan
+
+    def _prefill_only(self, ready: list[Sequence], tokens: int) -> Plan:
+        """Prompts whose priority is not worse than that of any decode; empty where no decode may
+        be skipped, or no prompt can be computed.
+        """
+        plan = Plan()
+        decoding = [s.request.priority for s in ready if s.decoding] if tokens else []
+        if decoding and not self._skipped:
+            limit = min(tokens, self.limits.max_num_batched_tokens)
+            self._prompts(ready, limit, plan, min(decoding))
+        plan.prefill_only = self._skipped = bool(plan.chunks)
+        return plan
 
     # --- one sequence's share of a step ---
 
@@ -296,7 +301,7 @@ class Scheduler:
             if not _ready(seq):
                 at += 1
                 continue
-            shared, valid = self._prefix(seq)
+            shared, valid = self.prefix.find(seq)
             if not self._fits(seq, shared, valid) or not self._most(seq, budget, plan):
                 break
             del self.waiting[at]
@@ -306,10 +311,10 @@ class Scheduler:
             budget -= self._prefill(seq, budget, plan, copy)
 
     def _seats(self, seq: Sequence) -> int:
-        return seats.needed(seq, self.by_id[seq.request.id])
+        return capacity.needed_seats(seq, self.by_id[seq.request.id])
 
     def _free_seats(self) -> int:
-        return seats.free(self.running, self.limits.max_num_seqs)
+        return capacity.free_seats(self.running, self.limits.max_num_seqs)
 
     def _stuck(self) -> bool:
         """Whether all that run are held, and what they wait for waits for their blocks or seats:
@@ -317,26 +322,6 @@ class Scheduler:
         """
         held = all(not s.in_flight and s.computed == len(s.tokens) for s in self.running)
         return bool(self.waiting and self.running) and held
-
-    def _prefix(self, seq: Sequence) -> tuple[list[int], int]:
-        """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:
-        cached ones, as far as nothing is wanted of their logits, or its leader's prompt, of which
-        the last token is left to compute.
-        """
-        leader, most = seq.leader, seq.prompt - 1
-        if leader is not None and not seq.table.hashes:
-            seq.table.hashes = leader.table.hashes[: seq.prompt // self.pool.block_size]
-        found = self.pool.match(seq.table, seq.tokens) if self.limits.prefix_caching else []
-        found = found[: seq.first_row // self.pool.block_size]
-        valid = len(found) * self.pool.block_size
-        if leader is None:
-            if not seq.scheduled:
-                seq.cached = valid
-        else:
-            seq.cached = leader.cached
-            if leader.state is State.RUNNING and leader.computed >= most > valid:
-                return list(leader.table.blocks[: -(-most // self.pool.block_size)]), most
-        return found, valid
 
     def _fits(self, seq: Sequence, shared: list[int], valid: int) -> bool:
         """Whether all known tokens find blocks, one more being left for each running sequence to
@@ -348,23 +333,13 @@ class Scheduler:
 
     def _start(self, seq: Sequence, shared: list[int], valid: int) -> Copy | None:
         if seq.request.explain and not seq.scheduled:
-            seq.reuse = self._explain(seq)
+            live = [s for group in self.by_id.values() for s in group]
+            seq.reuse = self.prefix.explain(seq, live)
         self.pool.share(seq.table, shared)
         seq.computed, seq.state = valid, State.RUNNING
         seq.scheduled = seq.scheduled or self.clock()
         insort(self.running, seq, key=_rank)
         return self.pool.grow(seq.table, valid, len(seq.tokens))
-
-    def _explain(self, seq: Sequence) -> Reuse:
-        """What becomes of its prompt in the prefix cache, before its blocks are taken."""
-        if not self.limits.prefix_caching:
-            return Reuse(0, "caching_off", None)
-        if seq.leader is not None and seq.leader.reuse is not None:
-            return seq.leader.reuse  # they share one prompt
-        groups = [group for id, group in self.by_id.items() if id != seq.request.id]
-        live = [s.tokens for group in groups for s in group if s.table.root == seq.table.root]
-        salted = bool(seq.request.salt)
-        return self.known.explain(seq.table, seq.tokens, seq.first_row, salted, live)
 
     def _preempt(self, seq: Sequence, plan: Plan) -> None:
         """Back to waiting, to be computed again; what was published may still be found."""
@@ -376,8 +351,7 @@ class Scheduler:
 
     def _finish(self, seq: Sequence) -> None:
         (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
-        if self.limits.prefix_caching and not seq.index:
-            self.known.end(seq.table.root, seq.tokens[: seq.computed])
+        self.prefix.end(seq)
         self.pool.release(seq.table)
         seq.state, seq.in_flight, seq.draft = State.FINISHED, False, []
         left = [s for s in self.by_id[seq.request.id] if s is not seq]

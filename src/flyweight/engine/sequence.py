@@ -1,4 +1,4 @@
-"""What the scheduler moves around: a sequence's life, and the plan of one step.
+"""What the scheduler moves around: one choice of one request, from its prompt to its last token.
 
 Invariant: K/V is valid exactly for tokens[:computed]; everything known beyond that, drafts
 included, is still to be computed.  There are no phases.  Standard library only; knows no arrays and
@@ -6,15 +6,14 @@ no text.
 """
 
 from array import array
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Optional
+from typing import Optional
 
-from flyweight.kv.blocks import Copy, Table
+from flyweight.kv.blocks import Table
 from flyweight.sampling.beam import rules
 from flyweight.sampling.options import Options
-from flyweight.types import Request, Reuse, SamplingParams, Timings, TokenLogprobs
+from flyweight.types import Request, Reuse, SamplingParams, Timings
 
 
 class State(Enum):
@@ -128,55 +127,3 @@ class Sequence:
 
     def timings(self) -> Timings:
         return Timings(self.request.arrival, self.scheduled, self.first, self.last)
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits,
-    the first `scored` of these because the token after them is given and its log-probability
-    wanted; or hidden states where the request pools.  `copy` is made before.  (Not frozen: that
-    would cost 128 sequences 0.1 ms a step.)
-    """
-
-    seq: Sequence
-    start: int
-    count: int
-    rows: int
-    copy: Copy | None
-    scored: int = 0
-
-    @property
-    def pooled(self) -> bool:
-        return self.seq.request.pooling is not None
-
-
-@dataclass(slots=True)
-class Plan:
-    """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
-    found in the prefix cache; `hidden` of its rows are hidden states, `scored` for
-    log-probabilities of prompts.  `alone`: somebody decodes, and sits this step out.
-    """
-
-    chunks: list[Chunk] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    cached: int = 0
-    hidden: int = 0
-    scored: int = 0
-    alone: bool = False
-
-
-class Produced(NamedTuple):
-    """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
-    else decides what follows (the sequence is then held); mirostat's state after them, where it was
-    used; the scored rows' log-probabilities; what ends it, if something of the caller's
-    went wrong; whether its grammar lets nothing follow; whether what was drawn does not count, and
-    the last row is to be computed again.
-    """
-
-    tokens: Seq[int]
-    logprobs: Seq[TokenLogprobs] = ()
-    mu: float | None = None
-    scores: Seq[TokenLogprobs] = ()
-    error: str = ""
-    over: bool = False
-    again: bool = False

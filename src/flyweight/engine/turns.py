@@ -14,34 +14,34 @@ Key = tuple[str, int]  # a choice of a request
 
 
 class Turns:
-    """`seconds` of the loop's processor time are each step's allowance.  A choice costs what its
-    mask took, and what was taken after it.
+    """A choice costs what its mask took, in the loop's processor time, and what was taken after
+    it.
     """
 
-    def __init__(self, seconds: float = inf, clock: Callable[[], float] = time.thread_time) -> None:
-        self.seconds, self.clock = seconds, clock
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self.clock = clock
         self._cost: dict[Key, float] = {}  # in the step a choice was last served in
         self._last: dict[Key, int] = {}  # dear ones, numbered as they were served
         self._count = 0
 
-    def served(self, keys: Sequence[Key]) -> Iterator[int]:
-        """The places of those whose turn it is.  Each mask is made, and its time told (`masked`),
-        before the next is asked for.
+    def served(self, keys: Sequence[Key], seconds: float) -> Iterator[int]:
+        """The places of those whose turn it is in a step that allows `seconds`.  Each mask is
+        made, and its time recorded (`masked`), before the next place is taken.
         """
-        fair = self.seconds / max(1, len(keys))
+        fair = seconds / max(1, len(keys))
         cheap = [i for i, key in enumerate(keys) if self._cost.get(key, inf) <= fair]
         yield from cheap
         dear = sorted(set(range(len(keys))).difference(cheap), key=lambda i: self._age(keys[i]))
         spent = 0.0
         for i in dear:
             expected = self._cost.get(keys[i], 0.0)
-            if spent and spent + expected > self.seconds:
+            if spent and spent + expected > seconds:
                 return
             self._count += 1
             self._last[keys[i]] = self._count
             yield i
             spent += max(expected, self._cost.get(keys[i], 0.0))
-            if spent >= self.seconds:
+            if spent >= seconds:
                 return
 
     def masked(self, key: Key, seconds: float) -> None:

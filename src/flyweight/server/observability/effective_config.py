@@ -166,7 +166,7 @@ def _computed(
     yield Feature(
         "prompts alone", wishes.of("patience-seconds"), "in crowds",
         f"every second step, while prompts would lose more than {server.patience_seconds:g} s to "
-        "those who decode", "alone", "steps that those who decode sat out",
+        "those who decode", "prefill_only", "steps that those who decode sat out",
     )  # fmt: skip
     guesses = settings.draft_tokens
     yield Feature(

@@ -1,1 +1,1 @@
-"""The process that computes: its loop, its pace, and whose fault a step was that raised."""
+"""The process that computes: its loop, the budget of its steps, and fault isolation."""

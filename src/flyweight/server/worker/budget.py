@@ -1,125 +1,131 @@
-"""How many tokens a step may have so that it takes about as long as wanted: learned from the steps
-before.
+"""The budget of each step, so that steps take about a wanted time: learned from the steps before.
 
-Invariant: never fewer than one token for each sequence that runs and `LEAST` more, never more than
+Invariant: never fewer than one token for each running sequence and `LEAST` more, never more than
 the memory plan holds.  What is learned changes when tokens are computed, never what they are.
 Standard library only.
 """
 
 from math import inf
 
-GRAIN = 4  # prompt tokens of a step are a multiple: small changes of the machine are none of it
+from flyweight.engine.step import Load, StepBudget
+
+GRAIN = 4  # prompt tokens of a step are a multiple of it, so that small changes have no effect
 LEAST = 16  # prompt tokens of a step that has any: fewer would leave tiles half empty
-FIRST = 32  # while nothing is known of the machine
-SOONER = 0.3  # weight of the newest step in what is remembered, at most
+FIRST = 32  # prompt tokens of a step while no cost is known
+RECENT = 0.3  # weight of the newest step in the moving averages, at most
 EARLY = 5  # steps, of which each weighs as much as all before: the first finds memory cold
-LATER = 0.1  # and where it tells of something only beside something else
-FEW = 32  # a step of so many prompt tokens counts half: what it costs is mostly the weights' way
-ALIKE = 10.0**2  # a variance of sizes below which little is learned of what a step costs at all
-STARVED = 4  # prompts beside decodes have less than that part of what they would have alone
+INDIRECT = 0.1  # weight of a decode cost that is derived from a step with prompts
+FEW = 32  # a step of so many prompt tokens counts half: its cost is mostly that of reading weights
+ALIKE = 10.0**2  # variance of sizes below which little is learned of the cost per step
+STARVED = 4  # prompts are starved with less than that part of the tokens of a prefill-only step
 STEEPEST = 2.0  # a budget at most doubles from one step to the next
+MASK_SHARE = 1 / 8  # of the step time, for cheap grammar masks; and again for expensive ones
 
 
-class Pace:
-    """`seconds` is what a step should take, `most` the most tokens it may have.  `patience` are the
-    seconds that prompts may lose to those who decode before they are a crowd.
+class BudgetController:
+    """`seconds` is the wanted time of a step, `most` the most tokens of one.  `max_delay` are the
+    seconds that prompts may lose to decodes before steps become prefill-only.
 
-    A step is taken to cost what decodes do, and what prompts cost besides; that is paid in the same
-    mix of depths and batch-mates, so what the first leaves out of account, the second takes in.
-    What decodes cost is known from steps without prompts, and while there are none, from what a
-    step of both took beyond its prompts alone.  Prompts alone have a price of their own.
+    The cost of a step is modelled as a cost of decodes plus a cost of prompts in addition to it.
+    The second is measured at the same depths and batch sizes, so it absorbs the first one's error.
+    The cost of decodes is known from steps without prompts, and while there are none, from what a
+    step of both took beyond the cost of its prompts.  Prefill-only steps have a cost model of their
+    own.
     """
 
-    def __init__(self, seconds: float, most: int, patience: float = inf) -> None:
-        self.seconds, self.most, self.patience = seconds, most, patience
-        self._beside, self._alone = Prompts(most), Prompts(most)
+    def __init__(self, seconds: float, most: int, max_delay: float = inf) -> None:
+        self.seconds, self.most, self.max_delay = seconds, most, max_delay
+        self._mixed, self._prefill = PromptCost(most), PromptCost(most)
         self._decode = 0.0
 
-    def note(self, prompt: int, decodes: int, seconds: float) -> None:
-        """A step with so many tokens of prompts, and of answers, took so long."""
+    def record(self, prompt: int, decodes: int, seconds: float) -> None:
+        """A step with `prompt` tokens of prompts and `decodes` others took `seconds`."""
         if not prompt:
-            self._decode = _mixed(self._decode or seconds, seconds, SOONER)
+            self._decode = _average(self._decode or seconds, seconds, RECENT)
         elif decodes:
-            if self._alone.own:
-                beyond = max(0.0, seconds - self._alone.cost(prompt))
-                self._decode = _mixed(self._decode, beyond, LATER)
-            self._beside.note(prompt, seconds - min(self._decode, seconds / 2))
-            self._alone.learn(self._beside)
+            if self._prefill.measured:
+                beyond = max(0.0, seconds - self._prefill.cost(prompt))
+                self._decode = _average(self._decode, beyond, INDIRECT)
+            self._mixed.record(prompt, seconds - min(self._decode, seconds / 2))
+            self._prefill.learn(self._mixed)
         else:
-            self._alone.note(prompt, seconds)
-            self._beside.learn(self._alone)
-        self._beside.fit(self.seconds - self._decode)
-        self._alone.fit(self.seconds)
+            self._prefill.record(prompt, seconds)
+            self._mixed.learn(self._prefill)
+        self._mixed.fit(self.seconds - self._decode)
+        self._prefill.fit(self.seconds)
 
     @property
-    def alone(self) -> int:
-        """Tokens of prompts the next step may have, if there is nothing else in it."""
-        return self._alone.tokens
+    def prefill_tokens(self) -> int:
+        """Tokens of a prefill-only step."""
+        return self._prefill.tokens
 
-    def budget(self, running: int, *, decoding: bool = True) -> int:
-        """Tokens the next step may have with `running` sequences, some of them `decoding`."""
-        prompts = self._beside if decoding else self._alone
-        return min(self.most, running + prompts.tokens)
+    def budget(self, load: Load) -> StepBudget:
+        """The budget of the next step."""
+        cost = self._mixed if load.decoding else self._prefill
+        return StepBudget(
+            min(self.most, load.running + cost.tokens),
+            self.prefill_tokens if self._delayed(load) else 0,
+            self.seconds * MASK_SHARE,
+        )
 
-    def crowded(self, waiting: int, begun: int) -> bool:
-        """Whether so many tokens that wait to begin would, beside decodes, be under way for longer
-        than alone by more than there is patience; where decodes leave hardly anything of a step,
-        with those of prompts that have begun.
+    def _delayed(self, load: Load) -> bool:
+        """Whether waiting prompts would lose more than `max_delay` to decodes.  Prompts that have
+        started count only if decodes leave hardly any of a step.
         """
-        starved = self._beside.own and self._beside.tokens * STARVED < self._alone.tokens
-        lost = self._beside.price() + self._decode / self._beside.tokens - self._alone.price()
-        return (waiting + begun * starved) * lost > self.patience
+        starved = self._mixed.measured and self._mixed.tokens * STARVED < self._prefill.tokens
+        each = self._mixed.price() + self._decode / self._mixed.tokens - self._prefill.price()
+        return (load.startable + load.started * starved) * each > self.max_delay
 
 
-class Prompts:
-    """The tokens of prompts that steps of one kind may have, and what they cost: something at all,
-    as the weights' way through memory does, and something each, a line through the newest steps.
+class PromptCost:
+    """The prompt tokens that steps of one kind may have, and their cost: one per step, such as
+    reading the weights, and one per token; a line through the newest steps.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
-        self._steps = 0  # of this kind, that told something
+        self._steps = 0  # of this kind, recorded
         self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
 
-    def note(self, tokens: int, seconds: float) -> None:
+    def record(self, tokens: int, seconds: float) -> None:
         if self._seen is None and tokens < LEAST:
-            return  # that was the weights' way
+            return  # mostly the cost of reading weights
         new, weight = (tokens, seconds, tokens**2, tokens * seconds), tokens / (tokens + FEW)
         self._steps += 1
-        weight = max(SOONER * weight, 0.5 if self._steps < EARLY else 0.0)
+        weight = max(RECENT * weight, 0.5 if self._steps < EARLY else 0.0)
         old = self._seen or new
-        t, s, tt, ts = (_mixed(a, b, weight) for a, b in zip(old, new, strict=True))
+        t, s, tt, ts = (_average(a, b, weight) for a, b in zip(old, new, strict=True))
         self._seen = (t, s, tt, ts)
 
     @property
-    def own(self) -> bool:
-        """Whether a step of this kind was seen."""
+    def measured(self) -> bool:
+        """Whether a step of this kind was recorded."""
         return self._steps > 0
 
-    def learn(self, other: "Prompts") -> None:
-        """Takes over what the other kind knows, as long as none of this one was seen."""
-        if not self.own:
+    def learn(self, other: "PromptCost") -> None:
+        """Copies the other kind's model until a step of this one is recorded."""
+        if not self.measured:
             self._seen, self.tokens = other._seen, other.tokens
 
     def cost(self, tokens: int) -> float:
         """Seconds for so many in a step; 0 while nothing is known."""
-        at_all, each = self._line()
-        return at_all + each * tokens
+        step, each = self._line()
+        return step + each * tokens
 
     def price(self) -> float:
-        """Seconds for one, in a step of as many as there may be; 0 while nothing is known."""
+        """Seconds for one, in a step of `tokens`; 0 while nothing is known."""
         return self.cost(self.tokens) / self.tokens
 
     def fit(self, seconds: float) -> None:
-        """As many as so much time has room for."""
+        """Sets `tokens` to what can be computed in so much time."""
         if self._seen is None:
             return
-        at_all, each = self._line()
-        wanted = min(max(0.0, seconds - at_all) / each, self.tokens * STEEPEST, self.most)
+        step, each = self._line()
+        wanted = min(max(0.0, seconds - step) / each, self.tokens * STEEPEST, self.most)
         self.tokens = max(LEAST, int(wanted) // GRAIN * GRAIN)
 
     def _line(self) -> tuple[float, float]:
-        """Seconds at all, and for each token: by least squares, as far as sizes differ."""
+        """Seconds per step and per token, by least squares as far as sizes differ."""
         if self._seen is None:
             return 0.0, 0.0
         t, s, tt, ts = self._seen
@@ -129,5 +135,5 @@ class Prompts:
         return s - each * t, each
 
 
-def _mixed(old: float, new: float, weight: float) -> float:
+def _average(old: float, new: float, weight: float) -> float:
     return old + weight * (new - old)

@@ -10,7 +10,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from flyweight.engine.sequence import Plan
+from flyweight.engine.step import Plan
 from flyweight.errors import ConfigError
 
 FORMS = "raise:step=K,request=R, poison:request=R, die:step=K or slow:ms=N"

@@ -6,7 +6,8 @@ itself, found by letting those of the step run one after the other.  Knows no pi
 """
 
 from flyweight.engine.engine import Engine
-from flyweight.engine.sequence import Plan, Sequence
+from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import UNLIMITED, Plan, StepBudget
 from flyweight.types import Event, Finish, Request
 
 BROKE = "the engine failed while it computed this request"
@@ -52,16 +53,16 @@ class Blame:
 
     # --- steps ---
 
-    def step(self) -> list[Event]:
+    def step(self, budget: StepBudget = UNLIMITED) -> list[Event]:
         """A step of the engine: of everybody, or of one suspect and those that are cleared."""
         self._last = {}
         if not self._suspects:
-            return self.engine.step()
+            return self.engine.step(budget)
         self.engine.mend()
         scheduler, suspect = self.engine.scheduler, next(iter(self._suspects))
         parked = [seq for seq in scheduler.waiting if seq.request.id != suspect]
         scheduler.waiting = [seq for seq in scheduler.waiting if seq.request.id == suspect]
-        events = self.engine.step()  # where it raises, all are put back by `mend`
+        events = self.engine.step(budget)  # where it raises, all are put back by `mend`
         scheduler.waiting = sorted([*scheduler.waiting, *parked], key=_rank)
         if self._passed(suspect):
             del self._suspects[suspect]

@@ -17,18 +17,16 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from flyweight.build import Loaded
-from flyweight.engine.seats import begun
-from flyweight.engine.sequence import Plan
+from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
 from flyweight.server.engine_client import pipe
 from flyweight.server.engine_client.loading import Gone
-from flyweight.server.worker.budget import Pace
+from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
 from flyweight.server.worker.isolation import BROKE, Blame
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
-GRAMMARS = 8  # the share of a step that cheap masks may take, and dear ones: the eighth part each
 QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
 
 
@@ -40,7 +38,8 @@ class Worker:
         self.chores = loaded.moving, loaded.ahead
         self.frames = pipe.Frames(pipe.ToEngine)
         most = loaded.limits.max_num_batched_tokens
-        self.pace = Pace(begin.step_seconds, most, begin.patience_seconds)
+        self.controller = BudgetController(begin.step_seconds, most, begin.patience_seconds)
+        self.budget = UNLIMITED  # of the step under way
         self.fault = Fault.of(begin.fault)
         self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
         self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
@@ -50,7 +49,6 @@ class Worker:
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
         self.blame = Blame(self.engine)
         self.engine.planned = self.planned
-        self.engine.grammars.turns.seconds = begin.step_seconds / GRAMMARS
 
     def run(self) -> None:
         """Until the front end is gone."""
@@ -135,8 +133,9 @@ class Worker:
     def planned(self, plan: Plan) -> None:
         """Called by the engine with each step's plan, before it is computed."""
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
-        prompts = sum(c.count for c in plan.chunks if plan.alone or not c.seq.decoding)
+        prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
         self.shape = prompts, sum(c[3] for c in now) - prompts
+        budget = self.budget
         self.steps.append(
             {
                 "step": self.step,
@@ -147,7 +146,7 @@ class Worker:
                 "waiting": len(self.engine.scheduler.waiting),
                 "chunks": now,
                 "preempted": [(s.request.id, s.index) for s in plan.preempted],
-                "budget": self.engine.scheduler.budget,
+                "budget": budget.prefill_tokens if plan.prefill_only else budget.tokens,
             }
         )
         for id, *_ in now:
@@ -160,14 +159,11 @@ class Worker:
 
     def _step(self) -> None:
         scheduler = self.engine.scheduler
-        decoding = any(seq.decoding for seq in scheduler.running)
-        scheduler.budget = self.pace.budget(len(scheduler.running), decoding=decoding)
-        scheduler.alone = self.pace.alone
-        scheduler.crowded = self.pace.crowded(scheduler.startable(), begun(scheduler.running))
+        self.budget = self.controller.budget(scheduler.load())
         self.shape = 0, 0
         began = time.monotonic()
         try:
-            events = self.blame.step()
+            events = self.blame.step(self.budget)
             self.blame.told(events)
         except Exception as error:
             report(error)
@@ -190,7 +186,7 @@ class Worker:
         for chore in self.chores:
             chore.step()
         if sum(self.shape):  # streams wait for telling and chores as they do for the step
-            self.pace.note(*self.shape, time.monotonic() - began)
+            self.controller.record(*self.shape, time.monotonic() - began)
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests that have no choice left."""
@@ -222,7 +218,7 @@ class Worker:
         if what == "steps":
             return {
                 "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
-                "step_seconds": self.pace.seconds,
+                "step_seconds": self.controller.seconds,
                 "steps": list(self.steps),
             }
         if what == "reset":

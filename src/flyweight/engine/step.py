@@ -1,0 +1,94 @@
+"""One step as data: what it may cost, what it computes, and what came of it.
+
+Invariant: a plan's chunks name each sequence at most once.  Standard library only; knows no arrays
+and no text.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from math import inf
+from sys import maxsize
+from typing import NamedTuple
+
+from flyweight.engine.sequence import Sequence
+from flyweight.kv.blocks import Copy
+from flyweight.types import TokenLogprobs
+
+
+class Load(NamedTuple):
+    """What a step's budget depends on: sequences that are `running`, and whether some of them are
+    `decoding`; tokens of waiting prompts that are `startable`, and tokens left of prompts that have
+    `started`.
+    """
+
+    running: int
+    decoding: bool
+    startable: int = 0
+    started: int = 0
+
+
+class StepBudget(NamedTuple):
+    """What one step may cost: `tokens` to compute, or one for each sequence that is ready if that
+    is more; `mask_seconds` of processor time for cheap grammar masks, and the same for expensive
+    ones.  Where `prefill_tokens` is not 0, the step may be prefill-only: up to that many tokens of
+    prompts, while sequences that decode skip it, but never two steps in succession.
+    """
+
+    tokens: int
+    prefill_tokens: int = 0
+    mask_seconds: float = inf
+
+
+UNLIMITED = StepBudget(maxsize)  # as many tokens as a step may have
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits,
+    the first `scored` of these because the token after them is given and its log-probability
+    wanted; or hidden states where the request pools.  `copy` is made before.  (Not frozen: that
+    would cost 128 sequences 0.1 ms a step.)
+    """
+
+    seq: Sequence
+    start: int
+    count: int
+    rows: int
+    copy: Copy | None
+    scored: int = 0
+
+    @property
+    def pooled(self) -> bool:
+        return self.seq.request.pooling is not None
+
+
+@dataclass(slots=True)
+class Plan:
+    """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
+    found in the prefix cache; `hidden` of its rows are hidden states, `scored` for
+    log-probabilities of prompts.  `prefill_only`: sequences that decode skip this step.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    cached: int = 0
+    hidden: int = 0
+    scored: int = 0
+    prefill_only: bool = False
+
+
+class Produced(NamedTuple):
+    """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
+    else decides what follows (the sequence is then held); mirostat's state after them, where it was
+    used; the scored rows' log-probabilities; what ends it, if something of the caller's
+    went wrong; whether its grammar lets nothing follow; whether what was drawn does not count, and
+    the last row is to be computed again.
+    """
+
+    tokens: Seq[int]
+    logprobs: Seq[TokenLogprobs] = ()
+    mu: float | None = None
+    scores: Seq[TokenLogprobs] = ()
+    error: str = ""
+    over: bool = False
+    again: bool = False
