@@ -55,9 +55,15 @@ def walk(beginning: Matcher, draw: random.Random) -> str | None:
     return None
 
 
+def validator(schema: Any) -> jsonschema.protocols.Validator:
+    """Of the draft that a schema names, else of the newest."""
+    named = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    return named(schema, format_checker=formats())
+
+
 def judged(schemas: Iterator[Any], walks: int, seed: int) -> tuple[int, int]:
     """Walks under each schema that is accepted; how many schemas and texts there were."""
-    compiler, draw, known = Compiler(byte_vocabulary()), random.Random(seed), formats()
+    compiler, draw = Compiler(byte_vocabulary()), random.Random(seed)
     accepted = texts = 0
     for schema in schemas:
         try:
@@ -65,7 +71,7 @@ def judged(schemas: Iterator[Any], walks: int, seed: int) -> tuple[int, int]:
         except RequestError:
             continue
         accepted += 1
-        judge = jsonschema.Draft202012Validator(schema, format_checker=known)
+        judge = validator(schema)
         for _ in range(walks):
             text = walk(matcher, draw)
             if text is not None:
