@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from flyweight import LLM, SamplingParams
 from flyweight.ops.cpu.gemm import PackedWeight
-from flyweight.ops.stack import Finer
+from flyweight.ops.stack import SteppedStack
 
 OPS = (
     "embed", "rotation", "norm", "add_norm", "layer_norm", "linear", "rope_store", "attend", "act",
@@ -142,7 +142,7 @@ def main() -> None:
     stack = profile.model.stack
     for finer in (False, True):
         profile.steps.clear()
-        profile.model.stack = Finer(stack.layers) if finer else stack
+        profile.model.stack = SteppedStack(stack.layers) if finer else stack
         for _ in range(3):
             run(llm, [ids[: args.prompt]], 1)
         start = ids[: args.depth or 4]

@@ -12,8 +12,8 @@ from statistics import median
 import numpy as np
 
 from flyweight.ops.cpu import CpuOps
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
 from flyweight.types import SamplingParams
 
 KINDS = {
@@ -41,7 +41,9 @@ def main() -> None:
     batches = {}
     for name, options in KINDS.items():
         params = SamplingParams(**options)  # type: ignore[arg-type]
-        batches[name] = columns([Row(Options(params, 7, r, 0), r, []) for r in range(args.rows)])
+        batches[name] = columns(
+            [LogitsRow(SequenceOptions(params, 7, r, 0), r, []) for r in range(args.rows)]
+        )
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for _ in range(args.rounds):
         for name, batch in batches.items():

@@ -18,7 +18,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.step import Produced
 from flyweight.kv.blocks import BlockPool
 from flyweight.ops.cpu import CpuOps
-from flyweight.sampling.arrays import Columns
+from flyweight.sampling.arrays import OptionColumns
 from flyweight.types import Request, SamplingParams
 
 VOCAB = 2048
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--sampled", action="store_true", help="temperature and top-p")
     parser.add_argument("--penalised", action="store_true", help="a repetition penalty")
     args = parser.parse_args()
-    made, ops, lay = scheduler(args), CpuOps(threads=1), Columns()
+    made, ops, lay = scheduler(args), CpuOps(threads=1), OptionColumns()
     logits = np.zeros((args.sequences, VOCAB), np.float32)
     times: dict[str, list[int]] = {name: [] for name in ("schedule", "build", "sample", "commit")}
     while len(times["commit"]) < args.steps:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight.bench.report import machine_line, ratio, share
-from flyweight.bench.rows import OURS, Row, load
-from flyweight.bench.surroundings import Around
+from flyweight.bench.rows import OURS, BenchRow, load
+from flyweight.bench.surroundings import Surroundings
 
 BEGIN, END = "<!-- tables: python bench/tables.py -->", "<!-- end of tables -->"
 FAST_MEMORY = 50.0  # GB/s; above, more is asked of decoding
@@ -41,16 +41,16 @@ class Floor:
 class Group:
     """Rows of one test: ours, and peers'."""
 
-    ours: Row
-    peers: tuple[Row, ...]
+    ours: BenchRow
+    peers: tuple[BenchRow, ...]
 
-    def best(self, name: str = "") -> Row | None:
+    def best(self, name: str = "") -> BenchRow | None:
         """The fastest peer of that name, beside ours."""
         mine = [p for p in self.peers if p.ratio and p.engine.startswith(name)]
         return min(mine, key=lambda p: p.ratio.median if p.ratio else 0.0) if mine else None
 
 
-def floor(row: Row) -> Floor:
+def floor(row: BenchRow) -> Floor:
     """What is asked of a row."""
     kind = Path(row.model_filename).stem
     four = kind in ("q4_0", "q4_k_m")
@@ -73,14 +73,14 @@ def floor(row: Row) -> Floor:
     return Floor(1.1 if kind == "q8_0" else 1.0, 0.88)
 
 
-def prefill(row: Row, kind: str) -> Floor:
+def prefill(row: BenchRow, kind: str) -> Floor:
     if row.n_depth:
         return Floor()
     long, wide = row.n_prompt >= 2048, kind == "bf16"
     return Floor((1.4 if wide else 1.2) if long else (1.5 if wide else 1.4), 0.6 if wide else 0.55)
 
 
-def batch(row: Row, kind: str) -> Floor:
+def batch(row: BenchRow, kind: str) -> Floor:
     if row.n_seqs >= 16:
         return Floor(2.3 if row.n_seqs >= 64 else 2.0, 0.45)
     return Floor(ratio=2.5, peer="llama.cpp") if kind == "q4_0" else Floor()
@@ -106,7 +106,7 @@ def verdict(group: Group, asked: Floor) -> str:
     return f"not met: {', '.join(missed)}" if missed else "met"
 
 
-def groups(rows: Sequence[Row]) -> list[Group]:
+def groups(rows: Sequence[BenchRow]) -> list[Group]:
     """Newest rows, by what was asked, ours first."""
     newest = {row.key: row for row in rows}
     found = []
@@ -119,7 +119,7 @@ def groups(rows: Sequence[Row]) -> list[Group]:
     return found
 
 
-def line(group: Group, quiet: Row | None) -> str:
+def line(group: Group, quiet: BenchRow | None) -> str:
     """A row of the table; `quiet` is the same without busy neighbours."""
     ours, asked = group.ours, floor(group.ours)
     best = group.best(asked.peer)
@@ -144,7 +144,7 @@ def line(group: Group, quiet: Row | None) -> str:
     return "| " + " | ".join(re.sub(r"(?<=\d)%", " %", cell) for cell in cells) + " |"
 
 
-def tables(rows: Sequence[Row]) -> Iterator[str]:
+def tables(rows: Sequence[BenchRow]) -> Iterator[str]:
     """A table for every instruction set ours ran with, and the machine line."""
     made = groups(rows)
     quiet = {g.ours.key[:-1]: g.ours for g in made if not g.ours.n_busy}
@@ -157,9 +157,9 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         yield from (line(g, quiet.get(g.ours.key[:-1])) for g in mine)
         yield ""
         all_rows = [row for g in mine for row in (g.ours, *g.peers)]
-        newest, here = max(all_rows, key=lambda row: row.test_time), Around.here()
+        newest, here = max(all_rows, key=lambda row: row.test_time), Surroundings.here()
         version, commit = mine[0].ours.version, newest.build_commit
-        around = Around(newest.cpu_info, here.cores, here.memory, version, commit)
+        around = Surroundings(newest.cpu_info, here.cores, here.memory, version, commit)
         yield machine_line(around, all_rows)
         yield ""
 

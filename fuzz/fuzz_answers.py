@@ -7,13 +7,13 @@ come to the same, and where there is no call every letter of it is content.
 from collections.abc import Iterator
 from pathlib import Path
 
-from flyweight.text.tools.deltas import Answer
+from flyweight.text.tools.deltas import ParsedAnswer
 from flyweight.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, THINK
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
 NAMES = frozenset({"now", "get"})
 HOWS = [
-    Reading(form, NAMES, reasoning=marks, opened=opened)
+    AnswerFormat(form, NAMES, reasoning=marks, opened=opened)
     for form in (HERMES, LLAMA, MISTRAL, JSON)
     for marks, opened in ((None, False), (THINK, False), (THINK, True))
 ]
@@ -54,7 +54,7 @@ class Target:
         return bool(found.calls)
 
 
-def read(how: Reading, pieces: list[str], cut: bool) -> Answer:
+def read(how: AnswerFormat, pieces: list[str], cut: bool) -> ParsedAnswer:
     parser = AnswerParser(how)
     deltas = [delta for piece in pieces for delta in parser.push(piece)]
-    return Answer.of(deltas + parser.finish(cut))
+    return ParsedAnswer.of(deltas + parser.finish(cut))

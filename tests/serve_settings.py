@@ -6,16 +6,16 @@ from pathlib import Path
 
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.lifecycle.start import serve
-from flyweight.server.observability.effective_config import Wishes
+from flyweight.server.observability.effective_config import SettingRequests
 from flyweight.server.settings import ServerSettings
 
 
 class Quiet:
     """A `Shows` that tells the address alone."""
 
-    def ready(self, front: Front, port: int) -> None:
+    def ready(self, front: ServedModel, port: int) -> None:
         print(f"http://127.0.0.1:{port}", file=sys.stderr, flush=True)
 
     def found(self, path: Path) -> None: ...
@@ -28,6 +28,6 @@ if __name__ == "__main__":
     server = {k: tuple(v) if isinstance(v, list) else v for k, v in given["server"].items()}
     try:
         settings = Settings.of(**given["settings"])
-        sys.exit(serve(settings, ServerSettings.of(server), Quiet(), Wishes()))
+        sys.exit(serve(settings, ServerSettings.of(server), Quiet(), SettingRequests()))
     except ConfigError as error:
         sys.exit(f"error: {error}")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Self, Unpack
 
 from flyweight.arguments.keywords import EngineArgs, EngineOptions
-from flyweight.describe import Notify
+from flyweight.describe import LoadListener
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM
@@ -22,12 +22,12 @@ from flyweight.outputs import EmbeddingRequestOutput, RequestOutput
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.requests.pretrained import PreTrainedTokenizer
-from flyweight.requests.prompts import Lanes, Prompt
+from flyweight.requests.prompts import ContextFactory, Prompt
 from flyweight.types import Event, SamplingParams
 from flyweight.validation.ranges import whole
 
 
-class Stream:
+class RequestStream:
     """One request between the two threads: the engine's feeds, asyncio's reads."""
 
     def __init__(self, collector: Collector | VectorCollector) -> None:
@@ -76,14 +76,14 @@ class AsyncLLM:
         model: str | os.PathLike[str] | None = None,
         *,
         max_requests: int = 256,
-        notify: Notify | None = None,
+        notify: LoadListener | None = None,
         **options: Unpack[EngineOptions],
     ) -> None:
         max_requests = whole("max_requests", max_requests, 1, None)
         self.llm = LLM(model, notify=notify, **options)
         self._free = asyncio.Semaphore(max_requests)
-        self._streams: dict[str, Stream] = {}  # the engine thread's own
-        self._inbox: deque[Stream | str] = deque()  # streams to begin, ids to abort
+        self._streams: dict[str, RequestStream] = {}  # the engine thread's own
+        self._inbox: deque[RequestStream | str] = deque()  # streams to begin, ids to abort
         self._ring = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -113,7 +113,7 @@ class AsyncLLM:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Leaving the loop, or
         cancelling the task, ends the request; so does `abort` with its `request_id`.
         """
-        lanes = Lanes(salt, priority, adapter, lora_request)
+        lanes = ContextFactory(salt, priority, adapter, lora_request)
         collector = self.llm.collector(prompt, sampling_params, lanes, request_id)
         async with self._free:
             stream = self._begin(collector)
@@ -137,7 +137,7 @@ class AsyncLLM:
         adapter: str = "",
     ) -> EmbeddingRequestOutput:
         """The prompt's vector."""
-        lanes = Lanes(salt, priority, adapter)
+        lanes = ContextFactory(salt, priority, adapter)
         collector = self.llm.collector(prompt, params or PoolingParams(), lanes)
         async with self._free:
             stream = self._begin(collector)
@@ -177,8 +177,8 @@ class AsyncLLM:
             self._closed = True
             self._ring.notify()
 
-    def _begin(self, collector: Collector | VectorCollector) -> Stream:
-        stream = Stream(collector)
+    def _begin(self, collector: Collector | VectorCollector) -> RequestStream:
+        stream = RequestStream(collector)
         with self._ring:
             if self._closed:
                 raise closed()
@@ -189,7 +189,7 @@ class AsyncLLM:
             self._ring.notify()
         return stream
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: RequestStream) -> None:
         """Tells the engine of a reader that went before the end."""
         if not stream.over:
             with self._ring:
@@ -219,7 +219,7 @@ class AsyncLLM:
                 self._end_all(error)
         self._end_all(closed())
 
-    def _take(self, item: Stream | str) -> None:
+    def _take(self, item: RequestStream | str) -> None:
         engine = self.llm.loaded.engine
         if isinstance(item, str):
             ended = engine.abort(item)
@@ -259,7 +259,7 @@ class AsyncLLM:
             stream.fail(error)
         self._streams.clear()
         for item in waiting:
-            if isinstance(item, Stream):
+            if isinstance(item, RequestStream):
                 item.fail(error)
 
 

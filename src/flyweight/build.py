@@ -9,49 +9,56 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from flyweight.config import LEAST_MODEL_LEN, KeptWeights, Limits, Settings
-from flyweight.describe import Described, Notify, Silent, allowed_bytes, describe, find
+from flyweight.config import LEAST_MODEL_LEN, Limits, PackedCacheSettings, Settings
+from flyweight.describe import (
+    LoadListener,
+    ModelDescription,
+    SilentListener,
+    allowed_bytes,
+    describe,
+    find,
+)
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import ConfigError
-from flyweight.kv.ahead import Ahead
+from flyweight.kv.ahead import Prefault
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
 from flyweight.kv.residency import Residency
 from flyweight.models.adapters import kinds as adapter_kinds
 from flyweight.models.adapters import low_rank
-from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing, Weights
 from flyweight.plan.machine import Machine, machine, resident
 from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
-from flyweight.sampling.grammar import Compiler, Vocabulary, compiler_nbytes
+from flyweight.sampling.grammar import Compiler, GrammarVocabulary, compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import load, slot_kinds
-from flyweight.weights.packed.folder import Folder
+from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.layout import key_of, lay_out
-from flyweight.weights.packed.moving import Moving
-from flyweight.weights.packed.shelf import Bare, Note, Opener
+from flyweight.weights.packed.moving import LayerPrefetch
+from flyweight.weights.packed.shelf import Note, Opener, UncachedWeights
 from flyweight.wire import F32
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
     computed with.
     """
 
     engine: Engine
-    moving: Moving
-    ahead: Ahead
+    moving: LayerPrefetch
+    ahead: Prefault
     tokenizer: Tokenizer
     spec: ModelSpec
     memory: MemoryPlan
@@ -72,11 +79,13 @@ def backend(settings: Settings, cores: int) -> Ops:
     return CpuOps(settings.threads or cores, settings.isa, settings.activations)
 
 
-def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = False) -> Loaded:
+def build(
+    settings: Settings, notify: LoadListener | None = None, *, grammars: bool = False
+) -> LoadedModel:
     """Loads a model and wires its engine; anybody may ask a server for `grammars`, and its memory
     plan counts them.  Raises `ConfigError` or `CheckpointError`.
     """
-    tell: Notify = notify or Silent()
+    tell: LoadListener = notify or SilentListener()
     here = machine()
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
@@ -89,7 +98,7 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
     tell.planned(memory, found)
     weights, moving = load_kept(settings, found, ops, tell)
     low = [low_rank(adapter, found.published, ops) for adapter in adapters]
-    parts = Parts(ops, Solo(), found.spec, weights, low)
+    parts = Parts(ops, SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
     limits = Limits(
         max_model_len=memory.sizing.max_model_len,
@@ -107,10 +116,10 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
-    return Loaded(
+    return LoadedModel(
         engine=engine,
         moving=moving,
-        ahead=Ahead(engine.scheduler.pool, layers, ops),
+        ahead=Prefault(engine.scheduler.pool, layers, ops),
         tokenizer=found.tokenizer,
         spec=found.spec,
         memory=memory,
@@ -122,13 +131,13 @@ def build(settings: Settings, notify: Notify | None = None, *, grammars: bool = 
 
 
 def load_kept(
-    settings: Settings, found: Described, ops: Ops, tell: Notify
-) -> tuple[dict[str, Weights | F32], Moving]:
+    settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener
+) -> tuple[dict[str, Weights | F32], LayerPrefetch]:
     """The model's weights, from the packed ones kept of an earlier start where there are any; else
     they are kept for the next.
     """
     opener = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
-    shelf, whole = opener.open() if opener else Bare(), False
+    shelf, whole = opener.open() if opener else UncachedWeights(), False
     try:
         weights = load(found.checkpoint, found.plan, ops, tell.progress, shelf)
         whole = True
@@ -143,7 +152,7 @@ def kept_weights(
     """The way to a model's kept packed weights; none where they are not wanted, or the backend
     packs nothing that could lie in a file.
     """
-    room = KeptWeights.of_environment()
+    room = PackedCacheSettings.of_environment()
     if not settings.packed_cache or settings.backend != "cpu" or room.folder is None:
         return None
     packing = cast(Packing, ops)
@@ -155,10 +164,10 @@ def kept_weights(
         if len(shape) == 2
     ]
     layout = lay_out(key, matrices, packing.packed_nbytes)
-    return Opener(Folder(room.folder, room.room), layout, packing, note, machine().cores)
+    return Opener(CacheFolder(room.folder, room.room), layout, packing, note, machine().cores)
 
 
-def _adapter_kinds(adapters: Sequence[Adapter], found: Described) -> SlotKinds:
+def _adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:
     """What adapters add to the model's matrices, for the memory plan."""
     return {f"adapter {i}": adapter_kinds(a, found.published) for i, a in enumerate(adapters)}
 
@@ -210,7 +219,7 @@ def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
     return blocks
 
 
-def judge_length(settings: Settings, spec: ModelSpec, tell: Notify) -> None:
+def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> None:
     asked = settings.max_model_len
     if asked is None or asked <= spec.context:
         return
@@ -231,21 +240,21 @@ def _drafter(settings: Settings) -> NgramDrafter | None:
     return NgramDrafter(settings.prompt_lookup_max, settings.prompt_lookup_min)
 
 
-def _engine(settings: Settings, limits: Limits, runner: Runner, found: Described) -> Engine:
+def _engine(settings: Settings, limits: Limits, runner: Runner, found: ModelDescription) -> Engine:
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
     drafter = _drafter(settings)
     grammars = Grammars(lambda: Compiler(vocabulary(found)))
-    return Engine(scheduler, runner, drafter, Metrics(), tuple(settings.adapters), grammars)
+    return Engine(scheduler, runner, drafter, EngineMetrics(), tuple(settings.adapters), grammars)
 
 
-def vocabulary(found: Described) -> Vocabulary:
+def vocabulary(found: ModelDescription) -> GrammarVocabulary:
     """A model's tokens as grammars need them."""
     tokenizer = found.tokenizer
     size = found.spec.vocab
     special = frozenset(i for i in tokenizer.special_ids if i < size)
-    return Vocabulary(
+    return GrammarVocabulary(
         [tokenizer.token_bytes(i, special=True) for i in range(size)],
         special,
         found.stop_ids,

@@ -140,7 +140,7 @@ def parse_bytes(text: str, total: int, name: str = "memory_limit") -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptWeights:
+class PackedCacheSettings:
     """Where packed weights are kept between starts (None: nowhere), and how many bytes of them."""
 
     folder: Path | None

@@ -31,20 +31,20 @@ DEFAULT_MODEL = "stories"
 HEADS = {"lm_head.weight", "embed_out.weight"}
 
 
-class Notify(Protocol):
+class LoadListener(Protocol):
     """Who is told while a model loads; every method may do nothing."""
 
-    def planned(self, plan: "MemoryPlan", found: "Described") -> None: ...
+    def planned(self, plan: "MemoryPlan", found: "ModelDescription") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
     def note(self, message: str) -> None: ...
     def fetching(self, file: str, done: int, total: int) -> None: ...
 
 
-class Silent:
+class SilentListener:
     """Says nothing."""
 
-    def planned(self, plan: "MemoryPlan", found: "Described") -> None: ...
+    def planned(self, plan: "MemoryPlan", found: "ModelDescription") -> None: ...
     def progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
     def note(self, message: str) -> None: ...
@@ -52,7 +52,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelDescription:
     """A model looked at, not loaded: what `flyweight inspect` shows.  `stop_ids` end a sequence
     unless ignore_eos: all that its files name.  Adapters know the model as `published`.
     """
@@ -65,15 +65,15 @@ class Described:
     stop_ids: frozenset[int]
 
 
-def find(settings: Settings, tell: Notify | None = None) -> Path:
+def find(settings: Settings, tell: LoadListener | None = None) -> Path:
     """The path of a model: None or "stories" is the one inside the package; what is a file or a
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
     Raises `ConfigError` where its files are not of the kind asked for.
     """
-    return of_format(_found(settings, tell or Silent()), settings.load_format)
+    return of_format(_found(settings, tell or SilentListener()), settings.load_format)
 
 
-def _found(settings: Settings, tell: Notify) -> Path:
+def _found(settings: Settings, tell: LoadListener) -> Path:
     model = settings.model
     if model is None or model == DEFAULT_MODEL:
         return ASSETS / f"{DEFAULT_MODEL}.gguf"
@@ -90,18 +90,18 @@ def _found(settings: Settings, tell: Notify) -> Path:
     return fetch(name, settings, tell)
 
 
-def fetch(name: HubName, settings: Settings, tell: Notify, *, newest: bool = False) -> Path:
+def fetch(name: HubName, settings: Settings, tell: LoadListener, *, newest: bool = False) -> Path:
     """A model of the Hub: from the cache, or its newest files."""
-    from flyweight.weights.hub.find import Search  # its client takes long to import
+    from flyweight.weights.hub.find import HubSearch  # its client takes long to import
     from flyweight.weights.hub.find import find as find_on_hub
 
     here = machine()
     room = allowed_bytes(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
-    search = Search(room, settings.offline, newest, family)
+    search = HubSearch(room, settings.offline, newest, family)
     return find_on_hub(name, search, tell)
 
 
-def describe(path: Path) -> Described:
+def describe(path: Path) -> ModelDescription:
     """Opens and checks a model's files and loads its tokenizer; reads no weights."""
     checkpoint = open_checkpoint(path)
     with _named(path):
@@ -111,7 +111,7 @@ def describe(path: Path) -> Described:
         slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = stop_ids(checkpoint, tokenizer, spec)
-    return Described(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
+    return ModelDescription(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
 
 
 def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:

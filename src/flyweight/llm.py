@@ -1,22 +1,22 @@
 """Offline use: one process, no extra thread, so a breakpoint works.  Names and results are vLLM's.
 
-Invariant: every request added is finished or aborted before `generate`, `chat` or `stream` returns
-or raises, and Ctrl-C falls between steps, so an `LLM` can be used again after it.
+Invariant: every request is finished or aborted before a call returns or raises; Ctrl-C falls
+between steps, so an `LLM` can be used again after it.
 """
 
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, Never, Protocol, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Never, Self, Unpack, cast
 
 from flyweight.arguments.engine import chosen
 from flyweight.arguments.keywords import EngineOptions
-from flyweight.build import Loaded, build
-from flyweight.describe import Notify
+from flyweight.build import LoadedModel, build
+from flyweight.describe import LoadListener
 from flyweight.driver.effective import effective, metrics
-from flyweight.driver.loop import Gathers, Loop
-from flyweight.driver.progress import Patience, Progress
+from flyweight.driver.loop import BatchCollector, Loop, Output
+from flyweight.driver.progress import CallProgress, Progress
 from flyweight.errors import RequestError
 from flyweight.inputs import LoRARequest, LoRARequests
 from flyweight.outputs import (
@@ -29,28 +29,27 @@ from flyweight.outputs import (
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.requests.preparing import (
-    Asking,
-    Facts,
     Message,
     Params,
+    RequestChecks,
+    RequestPreparer,
     conversation,
     generation_options,
     spelled,
 )
 from flyweight.requests.pretrained import PreTrainedTokenizer
-from flyweight.requests.prompts import Asked, Lanes, Prompt, listed, one_each, salted
-from flyweight.sampling.grammar import Judge
+from flyweight.requests.prompts import (
+    ContextFactory,
+    PreparedPrompt,
+    Prompt,
+    listed,
+    one_each,
+    salted,
+)
+from flyweight.sampling.grammar import TrialCompiler
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
 from flyweight.validation.ranges import of_kind
-
-Output = TypeVar("Output", covariant=True)
-
-
-class Answers(Gathers, Protocol[Output]):
-    """A collector of one kind of output."""
-
-    def output(self) -> Output: ...
 
 
 class LLM:
@@ -67,25 +66,25 @@ class LLM:
         self,
         model: str | os.PathLike[str] | None = None,
         *,
-        notify: Notify | None = None,
+        notify: LoadListener | None = None,
         **options: Unpack[EngineOptions],
     ) -> None:
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
         self._chosen = chosen({"model": model, **options})
         self.settings = self._chosen.settings
-        patience = Patience()
+        patience = CallProgress()
         try:
             self._loaded = build(self.settings, notify or patience)
         finally:
             patience.stop()
         spec, limits = self.loaded.spec, self.loaded.limits
         adapters = tuple(self.settings.adapters)
-        facts = Facts(
+        facts = RequestChecks(
             spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters,
             self.settings.max_logprobs,
         )  # fmt: skip
-        judge = Judge(lambda: spelled(self.tokenizer))
-        self._asking = Asking(self.tokenizer, facts, self.settings.seed, judge)
+        judge = TrialCompiler(lambda: spelled(self.tokenizer))
+        self._asking = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
         self._loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 
@@ -113,7 +112,7 @@ class LLM:
             del self._loop
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedModel:
         """The engine and what it was made of.  Raises `RequestError` once it is closed."""
         if self._loaded is None:
             raise RequestError("this LLM is closed; make another")
@@ -183,7 +182,7 @@ class LLM:
         """
         many = listed(prompts)
         params = self._params(sampling_params, len(many))
-        asked = self._asked(many, params, Lanes(salt, priority, adapter, lora_request))
+        asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.collector, use_tqdm)
 
     def embed(
@@ -200,7 +199,7 @@ class LLM:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = listed(prompts)
         params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
-        asked = self._asked(many, params, Lanes(salt, priority, adapter, lora_request))
+        asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.vector, use_tqdm)
 
     def beam_search(
@@ -219,7 +218,7 @@ class LLM:
         """
         many = listed(prompts)
         searches = one_each("params", params, BeamSearchParams, len(many))
-        asked = self._asked(many, searches, Lanes(salt, priority, adapter, lora_request))
+        asked = self._asked(many, searches, ContextFactory(salt, priority, adapter, lora_request))
         found = self._all(asked, self._asking.collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
 
@@ -322,7 +321,9 @@ class LLM:
                 "best_of",
             )
         asking = self._asking
-        (asked,) = self._asked([prompt], [params], Lanes(salt, priority, adapter, lora_request))
+        (asked,) = self._asked(
+            [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
+        )
         id = asking.id()
         runs = self._loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
@@ -331,20 +332,20 @@ class LLM:
         self,
         prompt: Prompt,
         params: Params | None = None,
-        lanes: Lanes | None = None,
+        lanes: ContextFactory | None = None,
         id: str | None = None,
     ) -> "Collector | VectorCollector":
         """A checked request with what gathers its answer, for a front that steps the engine itself.
         Raises `RequestError`.
         """
         wanted = self._params(None, 1)[0] if params is None else params
-        (asked,) = self._asked([prompt], [wanted], lanes or Lanes())
+        (asked,) = self._asked([prompt], [wanted], lanes or ContextFactory())
         make = self._asking.collector if asked.pooling is None else self._asking.vector
         return make(asked, self._asking.id() if id is None else id)
 
     def _asked(
-        self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: Lanes
-    ) -> list[Asked]:
+        self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: ContextFactory
+    ) -> list[PreparedPrompt]:
         """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
         copies = {id(one): _kept(one) for one in params}  # the caller's may change
         self.loaded  # noqa: B018  (not once it is closed)
@@ -360,13 +361,16 @@ class LLM:
         ]
 
     def _all(
-        self, asked: Sequence[Asked], make: Callable[[Asked, str], Answers[Output]], use_tqdm: bool
+        self,
+        asked: Sequence[PreparedPrompt],
+        make: Callable[[PreparedPrompt, str], BatchCollector[Output]],
+        use_tqdm: bool,
     ) -> list[Output]:
         """Runs what `make` makes of every prompt to its end; outputs in the prompts' order."""
         results: dict[str, Output] = {}
         places: list[str] = []  # ids, in the prompts' order
 
-        def collectors() -> Iterator[Answers[Output]]:
+        def collectors() -> Iterator[BatchCollector[Output]]:
             for one in asked:
                 places.append(self._asking.id())
                 yield make(one, places[-1])
@@ -374,7 +378,7 @@ class LLM:
         engine = self.loaded.engine
         with Progress(len(asked), use_tqdm, engine.metrics.produced) as bar:
 
-            def tell(news: Sequence[Answers[Output]]) -> None:
+            def tell(news: Sequence[BatchCollector[Output]]) -> None:
                 bar.show(engine.metrics.produced)
                 for collector in news:
                     if collector.finished:
@@ -393,5 +397,4 @@ class LLM:
 
 
 def _kept(params: Params) -> Params:
-    """Options as they are now."""
     return params.clone() if isinstance(params, SamplingParams) else params

@@ -15,7 +15,7 @@ from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.runner import Runner
 from flyweight.errors import ConfigError, RequestError
-from flyweight.requests.prompts import Lane, Prompt, Reader
+from flyweight.requests.prompts import Prompt, PromptReader, RequestContext
 from flyweight.sampling.arrays import columns
 from flyweight.types import SamplingParams
 from flyweight.validation.ranges import whole
@@ -38,14 +38,14 @@ class KVCacheModel:
         self.loaded = build(Settings.of(model=model, max_num_seqs=1, **settings))
         limits = self.loaded.limits
         self.tokenizer = self.loaded.tokenizer
-        self._reader = Reader(self.tokenizer, self.loaded.spec.vocab, limits.max_model_len)
+        self._reader = PromptReader(self.tokenizer, self.loaded.spec.vocab, limits.max_model_len)
         self._table: I32 = np.arange(limits.blocks, dtype=np.int32)  # nobody else is here
         self.length = 0
         self.logits: F32 = np.zeros(0, np.float32)
 
     def prefill(self, prompt: Prompt) -> F32:
         """Computes the whole prompt (text or token ids) anew; the logits after its last token."""
-        tokens = self._reader.read(prompt, GREEDY, Lane()).tokens
+        tokens = self._reader.read(prompt, GREEDY, RequestContext()).tokens
         self.length = 0
         most = self.loaded.limits.max_num_batched_tokens
         for start in range(0, len(tokens), most):

@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     Kept = TypeVar("Kept", covariant=True)
     Taken = TypeVar("Taken", contravariant=True)
 
-    class Field(Generic[Kept, Taken]):
+    class ParamField(Generic[Kept, Taken]):
         """What a field keeps, and what may be assigned to it."""
 
         def __get__(self, params: object, kind: object = None) -> Kept: ...
         def __set__(self, params: object, value: Taken) -> None: ...
 
-    Texts = Field[tuple[str, ...], str | Sequence[str] | None]
-    Ids = Field[tuple[int, ...], Sequence[int] | None]
-    SomeIds = Field[tuple[int, ...] | None, Sequence[int] | None]
-    Processors = Field[tuple[Processor, ...], Sequence[Processor] | None]
+    Texts = ParamField[tuple[str, ...], str | Sequence[str] | None]
+    Ids = ParamField[tuple[int, ...], Sequence[int] | None]
+    SomeIds = ParamField[tuple[int, ...] | None, Sequence[int] | None]
+    Processors = ParamField[tuple[Processor, ...], Sequence[Processor] | None]
 else:
     Texts, Ids = tuple[str, ...], tuple[int, ...]
     SomeIds, Processors = Ids | None, tuple[Processor, ...]

@@ -40,7 +40,7 @@ class Finish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThinkingBudget:
     """A thought of `budget` tokens at most, of which `spent` end the prompt where it is `opened`
     there; the marks it stands between, what closes it as ids, and the bytes of the tokens that hold
     some of a mark.
@@ -56,14 +56,14 @@ class Thought:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class RequestWords:
     """What a request's strings mean in its model's vocabulary: `bad` sequences of ids that may not
     be completed, ids at which repetitions end, and how a `thought` is closed that has a budget.
     """
 
     bad: tuple[tuple[int, ...], ...] = ()
     breakers: frozenset[int] = frozenset()
-    thought: Thought | None = None
+    thought: ThinkingBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Request:
     arrival: float = 0.0
     salt: str = ""
     adapter: str = ""
-    words: Words = Words()
+    words: RequestWords = RequestWords()
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
     explain: bool = False

@@ -47,7 +47,7 @@ class Masks:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedLogprobs:
     """The ids whose log-probabilities are wanted at Q rows, in place of the best ones; a row
     without any wants those of the whole vocabulary, best first.
     """
@@ -94,7 +94,7 @@ class SampleBatch:
     logprobs: I32  # [R] how many best log-probabilities to return, -1 = none wanted at all
     cuts: Cuts | None = None
     masks: Masks | None = None
-    listed: Listed | None = None
+    listed: ListedLogprobs | None = None
 
 
 @dataclass(slots=True)

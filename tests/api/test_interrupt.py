@@ -9,7 +9,7 @@ import pytest
 
 from flyweight import LLM, SamplingParams
 from flyweight.driver.progress import whole
-from flyweight.ops.stack import Finer
+from flyweight.ops.stack import SteppedStack
 from tiny_model import tiny_folder
 
 PARAMS = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -59,7 +59,7 @@ def test_an_exception_inside_a_step(llm: LLM, where, at, after, error, monkeypat
     model, ops = runner.model, runner.ops
     with monkeypatch.context() as patch:
         if where in ("attend", "rope_store"):  # between a layer's writes
-            patch.setattr(model, "stack", Finer(model.stack.layers))
+            patch.setattr(model, "stack", SteppedStack(model.stack.layers))
         of = model if where == "stack" else ops
         patch.setattr(of, where, Broken(of, where, at, error, after), raising=True)
         with pytest.raises(error):

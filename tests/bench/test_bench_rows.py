@@ -9,11 +9,11 @@ import pytest
 
 from flyweight.bench.facts import people
 from flyweight.bench.report import head, line, machine_line, report
-from flyweight.bench.rows import Row, Spread, load, save
-from flyweight.bench.surroundings import Around
+from flyweight.bench.rows import BenchRow, Spread, load, save
+from flyweight.bench.surroundings import Surroundings
 from flyweight.errors import ConfigError
 
-OURS = Row(
+OURS = BenchRow(
     engine="flyweight",
     version="0.1.0",
     isa="avx512",
@@ -94,9 +94,9 @@ def test_json_has_llama_benchs_keys_and_goes_back() -> None:
         "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts",
     ):  # fmt: skip
         assert key in first
-    assert [Row.of(first), Row.of(second)] == [OURS, THEIRS]
+    assert [BenchRow.of(first), BenchRow.of(second)] == [OURS, THEIRS]
     lines = report([OURS, THEIRS], "jsonl").splitlines()
-    assert [Row.of(json.loads(text)) for text in lines] == [OURS, THEIRS]
+    assert [BenchRow.of(json.loads(text)) for text in lines] == [OURS, THEIRS]
 
 
 def test_csv_has_a_line_a_row() -> None:
@@ -131,7 +131,7 @@ def test_the_page_loads_nothing_and_escapes_names() -> None:
 
 
 def test_the_machine_line_says_beside_what() -> None:
-    around = Around("A Processor", 2, 24 << 30, "0.1.0", "abc1234")
+    around = Surroundings("A Processor", 2, 24 << 30, "0.1.0", "abc1234")
     assert machine_line(around, [OURS, THEIRS]) == (
         "A Processor; 2 cores; 24 GiB; avx512; read 40 GB/s; int8 2000 Gop/s; bf16 1000 Gop/s; "
         "others used 0.03 cores; flyweight 0.1.0 (abc1234); llama.cpp 0c1e570"

@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.bench.kernels import Asked, Listener, missing, neighbours, run
-from flyweight.bench.peers import Child, Means, Named, PeerError, Room, opened
-from flyweight.bench.rows import Row
-from flyweight.bench.surroundings import Neighbours, process_seconds
+from flyweight.bench.kernels import KernelRun, RunListener, missing, neighbours, run
+from flyweight.bench.peers import (
+    PeerArgument,
+    PeerError,
+    PeerMethod,
+    PeerProcess,
+    PeerSetup,
+    opened,
+)
+from flyweight.bench.rows import BenchRow
+from flyweight.bench.surroundings import OtherProcesses, process_seconds
 from flyweight.bench.workloads import Workload
 from flyweight.errors import ConfigError
 
 TESTS = [Workload(prompt=24), Workload(gen=3), Workload(gen=2, seqs=2)]
-ROOM = Room(tokens=64, seqs=2, kv_bytes=1 << 20)
+ROOM = PeerSetup(tokens=64, seqs=2, kv_bytes=1 << 20)
 PEER = """#!{python}
 import json, sys
 kind, model, options = sys.argv[2:5]
@@ -30,20 +37,20 @@ for line in sys.stdin:
 """
 
 
-def stand_in(folder: Path, answer: str, hello: str = '{"version": "peer 1"}') -> Means:
+def stand_in(folder: Path, answer: str, hello: str = '{"version": "peer 1"}') -> PeerMethod:
     """An interpreter that answers every command with an expression of `command`."""
     path = folder / "python"
     path.write_text(PEER.format(python=sys.executable, hello=hello, answer=answer))
     path.chmod(0o755)
-    return Means(python=str(path))
+    return PeerMethod(python=str(path))
 
 
-class Heard(Listener):
+class Heard(RunListener):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        self.told: list[Row] = []
+        self.told: list[BenchRow] = []
         self.rounds: list[tuple[str, int, int]] = []
 
     def warn(self, message: str) -> None:
@@ -52,13 +59,15 @@ class Heard(Listener):
     def round(self, test: str, done: int, total: int) -> None:
         self.rounds.append((test, done, total))
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[BenchRow]) -> None:
         self.told += rows
 
 
-def asked(means: Means | None = None, tests: Sequence[Workload] = TESTS, rounds: int = 2) -> Asked:
-    peers = [Named.of("openvino")] if means else []
-    return Asked("stories", tests, rounds=rounds, peers=peers, means=means or Means())
+def asked(
+    means: PeerMethod | None = None, tests: Sequence[Workload] = TESTS, rounds: int = 2
+) -> KernelRun:
+    peers = [PeerArgument.of("openvino")] if means else []
+    return KernelRun("stories", tests, rounds=rounds, peers=peers, means=means or PeerMethod())
 
 
 def test_every_test_has_a_row_with_its_figures() -> None:
@@ -125,17 +134,17 @@ def test_a_peer_that_cannot_read_the_file_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_cannot_begin_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Child] = []
-    close = Child.close
+    closed: list[PeerProcess] = []
+    close = PeerProcess.close
 
-    def noted(child: Child) -> None:
+    def noted(child: PeerProcess) -> None:
         close(child)
         closed.append(child)
 
-    monkeypatch.setattr(Child, "close", noted)
+    monkeypatch.setattr(PeerProcess, "close", noted)
     means = stand_in(tmp_path, "None", '{"error": "no"}')
     with pytest.raises(PeerError, match="openvino: no"):
-        opened(Named("openvino"), "none.gguf", ROOM, means)
+        opened(PeerArgument("openvino"), "none.gguf", ROOM, means)
     (process,) = [child.process for child in closed]
     assert process.returncode is not None and process.stdout is not None and process.stdout.closed
 
@@ -152,7 +161,9 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     python.chmod(0o755)
     for binary in (None, ""):
         with pytest.raises(ConfigError, match=f"pip install {package}") as refused:
-            opened(Named(name), "none.gguf", ROOM, Means(python=str(python), binary=binary))
+            opened(
+                PeerArgument(name), "none.gguf", ROOM, PeerMethod(python=str(python), binary=binary)
+            )
         hinted = name == "llama.cpp" and binary is not None
         assert ("--vs-binary" in str(refused.value)) == hinted
 
@@ -168,15 +179,15 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
 )
 def test_peers_are_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Named.of(text)
+        PeerArgument.of(text)
     assert said in str(refused.value)
 
 
 def test_a_peer_may_have_flags_and_a_file_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "f16.gguf"
     file.touch()
-    assert Named.of("llama.cpp -fa off").label == "llama.cpp -fa off"
-    assert Named.of(f"openvino={file}") == Named("openvino", str(file))
+    assert PeerArgument.of("llama.cpp -fa off").label == "llama.cpp -fa off"
+    assert PeerArgument.of(f"openvino={file}") == PeerArgument("openvino", str(file))
 
 
 def test_finished_tests_are_passed_over() -> None:
@@ -185,9 +196,11 @@ def test_finished_tests_are_passed_over() -> None:
     assert run(asked(rounds=1), done, heard)[0].test == "tg2 b2"
     assert {name for name, _, _ in heard.rounds} == {"tg2 b2"}
     assert run(asked(tests=TESTS[:2], rounds=1), done) == []
-    with_peer = Asked("stories", TESTS[:2], peers=[Named("openvino")])
+    with_peer = KernelRun("stories", TESTS[:2], peers=[PeerArgument("openvino")])
     known = {row.key for row in done}
-    assert missing(with_peer, known, Listener()) == TESTS[:2]  # the peer's rows are not there yet
+    assert (
+        missing(with_peer, known, RunListener()) == TESTS[:2]
+    )  # the peer's rows are not there yet
 
 
 LLAMA_BENCH = """#!{python}
@@ -204,7 +217,9 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
         program = tmp_path / name
         program.write_text(LLAMA_BENCH.format(python=sys.executable, seen=str(seen)))
         program.chmod(0o755)
-    peer = opened(Named.of("llama.cpp -fa off"), "m.gguf", ROOM, Means(2, binary=str(tmp_path)))
+    peer = opened(
+        PeerArgument.of("llama.cpp -fa off"), "m.gguf", ROOM, PeerMethod(2, binary=str(tmp_path))
+    )
     assert peer.timed(Workload(gen=9, depth=64), 512, 0).seconds == 2.0
     assert peer.version == "llama.cpp c0ffee"
     assert peer.timed(Workload(gen=9, seqs=4, shared=100), 512, 0).seconds == 4.0
@@ -219,11 +234,16 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
 
 def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give the path of llama"):
-        opened(Named("llama.cpp"), "m.gguf", ROOM, Means(binary=str(tmp_path / "llama-bench")))
+        opened(
+            PeerArgument("llama.cpp"),
+            "m.gguf",
+            ROOM,
+            PeerMethod(binary=str(tmp_path / "llama-bench")),
+        )
     failing = tmp_path / "llama-bench"
     failing.write_text("#!/bin/sh\necho error: failed to load model >&2\nexit 1\n")
     failing.chmod(0o755)
-    peer = opened(Named("llama.cpp"), "m.gguf", ROOM, Means(binary=str(failing)))
+    peer = opened(PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(binary=str(failing)))
     with pytest.raises(PeerError, match="llama-bench says error: failed to load model"):
         peer.timed(Workload(gen=1), 512, 0)
     with pytest.raises(PeerError, match="no llama-batched-bench beside"):
@@ -248,7 +268,7 @@ def test_our_own_time_is_not_others(tmp_path: Path) -> None:
 
     ticks = os.sysconf("SC_CLK_TCK")
     written(1000 * ticks, 0)
-    around = Neighbours([7], tmp_path)
+    around = OtherProcesses([7], tmp_path)
     before = around._others
     written(1003 * ticks, 1 * ticks)
     assert process_seconds(7, tmp_path) == 1.0

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 from test_kernels_bench import Heard, stand_in
 
-from flyweight.bench.kernels import Listener
-from flyweight.bench.offline import Outcome, Requests, Served, Serving, serve
-from flyweight.bench.peers import Means, Named
+from flyweight.bench.kernels import RunListener
+from flyweight.bench.offline import OfflineReport, OfflineRequests, OfflineResult, OfflineRun, serve
+from flyweight.bench.peers import PeerArgument, PeerMethod
 from flyweight.bench.rows import Spread
-from flyweight.bench.startup import Start, Starts, startup
+from flyweight.bench.startup import StartupRun, StartupRuns, startup
 from flyweight.bench.workloads import Workload
 from flyweight.cli.bench.offline import _tell
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 
 
-def served(seconds: float) -> Served:
-    return Served(seconds, 1.0, 2.0, 0.5, None, 0.0)
+def served(seconds: float) -> OfflineResult:
+    return OfflineResult(seconds, 1.0, 2.0, 0.5, None, 0.0)
 
 
 def test_an_outcome_has_vllms_keys() -> None:
     times = (0.4, 0.1, 0.2, 0.3)
-    outcome = Outcome(Requests(2, 30, 10, 2), tuple(map(served, times)), ())
+    outcome = OfflineReport(OfflineRequests(2, 30, 10, 2), tuple(map(served, times)), ())
     document = outcome.document()
     assert document["avg_latency"] == pytest.approx(0.25)
     assert document["latencies"] == [0.4, 0.1, 0.2, 0.3]
@@ -36,7 +36,7 @@ def test_an_outcome_has_vllms_keys() -> None:
 
 
 def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
-    serving = Serving("stories", Requests(5, 40, 6, 2), Listener())
+    serving = OfflineRun("stories", OfflineRequests(5, 40, 6, 2), RunListener())
     for round in (0, 1):
         before = serving.llm.stats()
         serving.once(round)
@@ -49,9 +49,9 @@ def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
 def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> None:
     seen, heard = tmp_path / "seen", Heard()
     note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 50.0}}'
-    asked = Requests(3, 8, 4, 2)
-    serving = Serving("stories", asked, heard)
-    with serving.beside([Named("openvino")], stand_in(tmp_path, note)):
+    asked = OfflineRequests(3, 8, 4, 2)
+    serving = OfflineRun("stories", asked, heard)
+    with serving.beside([PeerArgument("openvino")], stand_in(tmp_path, note)):
         outcome = serve(serving, rounds=2, warm=1)
     assert [name for name, _, _ in heard.rounds] == ["warm-up", "round 1", "round 2"]
     assert len(outcome.ours) == 2
@@ -68,8 +68,8 @@ def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> Non
 
 def test_a_peer_that_fails_is_left_out(tmp_path: Path) -> None:
     heard = Heard()
-    serving = Serving("stories", Requests(1, 8, 2, 1), heard)
-    with serving.beside([Named("openvino")], stand_in(tmp_path, '{"error": "out of room"}')):
+    serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), heard)
+    with serving.beside([PeerArgument("openvino")], stand_in(tmp_path, '{"error": "out of room"}')):
         outcome = serve(serving, rounds=2, warm=0)
     assert outcome.peers == () and len(outcome.ours) == 2
     assert heard.warnings == ["openvino: out of room; it is left out"]
@@ -128,7 +128,7 @@ def test_wrong_sizes_are_refused(
 def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     starts = startup(
-        "stories", ("--threads", "1"), 2, [Named("openvino")],
+        "stories", ("--threads", "1"), 2, [PeerArgument("openvino")],
         stand_in(tmp_path, '{"seconds": 0.5}'), lambda *step: told.append(step),
     )  # fmt: skip
     assert told == [("first start", 0, 3), ("start 1", 1, 3), ("start 2", 2, 3)]
@@ -140,7 +140,7 @@ def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
 def test_a_peer_that_fails_loses_no_starts(tmp_path: Path) -> None:
     warnings: list[str] = []
     starts = startup(
-        "stories", ("--threads", "1"), 2, [Named("openvino")],
+        "stories", ("--threads", "1"), 2, [PeerArgument("openvino")],
         stand_in(tmp_path, '{"error": "out of room"}'), warn=warnings.append,
     )  # fmt: skip
     assert len(starts.warm) == 2 and starts.peers == {}
@@ -150,18 +150,18 @@ def test_a_peer_that_fails_loses_no_starts(tmp_path: Path) -> None:
 def test_the_share_is_shown_of_weights_that_memory_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _tell(Outcome(Requests(1, 8, 2, 1), (served(0.1),), (), weights=1 << 30), None)
+    _tell(OfflineReport(OfflineRequests(1, 8, 2, 1), (served(0.1),), (), weights=1 << 30), None)
     assert "50% of the machine's limit" in capsys.readouterr().out
 
 
 def test_a_start_that_fails_says_why() -> None:
     with pytest.raises(ConfigError, match="flyweight run says error: memory_limit"):
-        startup("stories", ("--memory-limit", "1MiB"), 1, [], Means())
+        startup("stories", ("--memory-limit", "1MiB"), 1, [], PeerMethod())
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    warm = tuple(Start(first, first + 1, 1) for first in (1.0, 2.0, 4.0))
-    starts = Starts(Start(9.0, 9.0, 1), warm, {"openvino": (4.0, 4.0, 4.0)})
+    warm = tuple(StartupRun(first, first + 1, 1) for first in (1.0, 2.0, 4.0))
+    starts = StartupRuns(StartupRun(9.0, 9.0, 1), warm, {"openvino": (4.0, 4.0, 4.0)})
     assert starts.middle == Spread(2.0, 1.0, 4.0)
     assert starts.ratio("openvino") == Spread(2.0, 1.0, 4.0)
 
@@ -171,8 +171,8 @@ def test_llama_benchs_programs_serve_no_requests(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     heard = Heard()
-    serving = Serving("stories", Requests(1, 8, 2, 1), heard)
-    with serving.beside([Named("llama.cpp")], Means(binary=str(program))):
+    serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), heard)
+    with serving.beside([PeerArgument("llama.cpp")], PeerMethod(binary=str(program))):
         assert serve(serving, rounds=1, warm=0).peers == ()
     assert "llama-cpp-python does" in heard.warnings[0]
     assert Workload(gen=1).before == 0

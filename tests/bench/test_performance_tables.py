@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from test_bench_rows import OURS, THEIRS
 
-from flyweight.bench.rows import Row, Spread
+from flyweight.bench.rows import BenchRow, Spread
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -24,7 +24,7 @@ def tables() -> ModuleType:
     return module
 
 
-def row(test: str, kind: str = "q4_0", **more: object) -> Row:
+def row(test: str, kind: str = "q4_0", **more: object) -> BenchRow:
     """A row of ours for a test by its name."""
     words = test.replace("@ ", "").split()
     found: dict[str, object] = {"n_prompt": 0, "n_gen": 0, "n_depth": 0, "n_seqs": 1}
@@ -70,7 +70,7 @@ def test_floors_of_small_models_and_of_avx2(tables: ModuleType) -> None:
     assert tables.floor(row("pp512", isa="avx2")).ratio == 1.5
 
 
-def group(tables: ModuleType, ours: Row, *peers: tuple[str, float]) -> object:
+def group(tables: ModuleType, ours: BenchRow, *peers: tuple[str, float]) -> object:
     rows = [replace(ours, engine=name, ratio=Spread(ratio, ratio, ratio)) for name, ratio in peers]
     (found,) = tables.groups([ours, *rows])
     return found

@@ -7,11 +7,11 @@ import pytest
 
 from flyweight.describe import ASSETS, describe
 from flyweight.plan.roofline import (
-    Limits,
+    MachineLimits,
     Matrix,
-    Op,
-    Seen,
+    OpCost,
     Shape,
+    StepShape,
     attention,
     met,
     met_in,
@@ -20,20 +20,22 @@ from flyweight.plan.roofline import (
 )
 from flyweight.spec import KVGroup, LayerSpec
 
-LIMITS = Limits(read=100.0, int8=1000.0, bf16=500.0, f32=250.0)
+LIMITS = MachineLimits(read=100.0, int8=1000.0, bf16=500.0, f32=250.0)
 LAYER = LayerSpec(heads=4, head=8, kv=KVGroup(heads=2, k_dim=8, v_dim=8), inner=16)
 
 
 def test_an_op_takes_what_binds() -> None:
-    assert Op(2000, 100, "int8").seconds(LIMITS) == 2.0  # arithmetic: 2000 / 1000 above 100 / 100
-    assert Op(2000, 500, "int8").seconds(LIMITS) == 5.0  # memory
-    assert Op(2000, 100, "bf16").seconds(LIMITS) == 4.0
-    assert Op(2000, 100, "f32").seconds(LIMITS) == 8.0
+    assert (
+        OpCost(2000, 100, "int8").seconds(LIMITS) == 2.0
+    )  # arithmetic: 2000 / 1000 above 100 / 100
+    assert OpCost(2000, 500, "int8").seconds(LIMITS) == 5.0  # memory
+    assert OpCost(2000, 100, "bf16").seconds(LIMITS) == 4.0
+    assert OpCost(2000, 100, "f32").seconds(LIMITS) == 8.0
 
 
 def test_a_matrix_counts_two_operations_a_weight_and_token() -> None:
-    assert Matrix(10, 20, 300, "int8").op(7) == Op(2 * 10 * 20 * 7, 300, "int8")
-    assert Matrix(10, 20, 300, "int8").op(0) == Op(
+    assert Matrix(10, 20, 300, "int8").op(7) == OpCost(2 * 10 * 20 * 7, 300, "int8")
+    assert Matrix(10, 20, 300, "int8").op(0) == OpCost(
         0, 0, "int8"
     )  # nothing meets it, nothing is read
 
@@ -67,30 +69,30 @@ def test_pairs_within_chunks(chunk: int) -> None:
     for context in range(20):
         assert met_in(chunk, context) == sum(p % chunk + 1 for p in range(context))
     layer = replace(LAYER, kv=replace(LAYER.kv, chunk=8))
-    op = attention(layer, Seen(((3, 18),), 1, 100), 2)
+    op = attention(layer, StepShape(((3, 18),), 1, 100), 2)
     assert op.operations == 2 * (8 + 1 + 2) * 4 * 16  # positions 15, 16, 17
     assert op.nbytes == (18 - 8) * layer.kv.width * 2
 
 
 def test_attention_reads_shared_positions_once() -> None:
-    alone = Seen(((1, 100), (1, 100)), rows=2, distinct=200)
+    alone = StepShape(((1, 100), (1, 100)), rows=2, distinct=200)
     together = dataclasses.replace(alone, distinct=110)
     width = 2 * (8 + 8)
-    assert attention(LAYER, alone, 2) == Op(2 * 200 * 4 * 16, 200 * width * 2, "bf16")
-    assert attention(LAYER, together, 2) == Op(2 * 200 * 4 * 16, 110 * width * 2, "bf16")
+    assert attention(LAYER, alone, 2) == OpCost(2 * 200 * 4 * 16, 200 * width * 2, "bf16")
+    assert attention(LAYER, together, 2) == OpCost(2 * 200 * 4 * 16, 110 * width * 2, "bf16")
 
 
 def test_attention_reads_no_more_than_its_window() -> None:
     layer = dataclasses.replace(LAYER, kv=KVGroup(2, 8, 8, window=10))
-    op = attention(layer, Seen(((1, 100),), rows=1, distinct=100), 2, layers=3)
-    assert op == Op(3 * 2 * 10 * 4 * 16, 3 * 10 * 32 * 2, "bf16")
+    op = attention(layer, StepShape(((1, 100),), rows=1, distinct=100), 2, layers=3)
+    assert op == OpCost(3 * 2 * 10 * 4 * 16, 3 * 10 * 32 * 2, "bf16")
 
 
 def test_a_step_adds_up_its_ops_each_at_its_own_limit() -> None:
     body = Matrix(10, 20, 300, "int8")
     head = Matrix(50, 20, 100, "bf16", head=True)
     two = Shape(((body, 2), (head, 1)), ((LAYER, 1),), kv_bytes=2)
-    step = Seen(((3, 3),), rows=1, distinct=3)
+    step = StepShape(((3, 3),), rows=1, distinct=3)
     # two bodies: 1200 operations, 300 bytes: 3 s of reading each; head: 2000 bf16 = 4 s
     # attention: 2 * 6 pairs * 4 heads * 16 = 768 bf16 = 1.536 s; 3 * 32 * 2 = 192 bytes = 1.92 s
     done = work(two, [step], LIMITS)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyweight.bench.serving.answer import Answer
-from flyweight.bench.serving.arrivals import Pace
-from flyweight.bench.serving.asks import Ask
-from flyweight.bench.serving.drafts import Drafts
-from flyweight.bench.serving.load import Load, Played
+from flyweight.bench.serving.answer import StreamedAnswer
+from flyweight.bench.serving.arrivals import ArrivalRate
+from flyweight.bench.serving.asks import LoadRequest
+from flyweight.bench.serving.drafts import DraftStatistics
+from flyweight.bench.serving.load import Load, LoadResult
 from flyweight.bench.serving.report import (
-    Header,
+    ReportHeader,
     beside,
     block,
     compared,
@@ -24,7 +24,7 @@ from flyweight.bench.serving.report import (
     reasons,
 )
 from flyweight.bench.serving.summary import (
-    Summary,
+    LoadSummary,
     goals_of,
     metrics_of,
     percents_of,
@@ -35,11 +35,13 @@ from flyweight.errors import ConfigError
 METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
-def answer(start: float, *times: float, tokens: int | None = None, error: str = "") -> Answer:
+def answer(
+    start: float, *times: float, tokens: int | None = None, error: str = ""
+) -> StreamedAnswer:
     """Sent at `start`, its chunks so many seconds after."""
     end = start + (times[-1] if times else 0)
     moments = array("d", [start + t for t in times])
-    return Answer(start, end, moments, ["w"] * len(times), tokens, None, True, error)
+    return StreamedAnswer(start, end, moments, ["w"] * len(times), tokens, None, True, error)
 
 
 ANSWERS = (
@@ -50,21 +52,21 @@ ANSWERS = (
     answer(102.0, 0.1, error="it died"),
     answer(102.0, error="HTTP 429: full"),
 )
-ASKS = [Ask([0] * n, n, 4) for n in (10, 20, 30, 40, 50, 60)]
-PLAYED = Played(Load(ASKS, [0.0] * 6, 4), ANSWERS, 4.0, 0.0007)
+ASKS = [LoadRequest([0] * n, n, 4) for n in (10, 20, 30, 40, 50, 60)]
+PLAYED = LoadResult(Load(ASKS, [0.0] * 6, 4), ANSWERS, 4.0, 0.0007)
 
 
-def summary(**more: Any) -> Summary:
+def summary(**more: Any) -> LoadSummary:
     given: dict[str, Any] = {"percents": (50, 99), "goals": {}} | more
     return summarize(PLAYED, given["percents"], given["goals"])
 
 
-def header(**more: Any) -> Header:
+def header(**more: Any) -> ReportHeader:
     given: dict[str, Any] = {
-        "backend": "openai", "model": "org/m", "tokenizer": "t", "count": 6, "pace": Pace(),
+        "backend": "openai", "model": "org/m", "tokenizer": "t", "count": 6, "pace": ArrivalRate(),
         "most": None,
     }  # fmt: skip
-    return Header(**(given | more))
+    return ReportHeader(**(given | more))
 
 
 def test_counts_and_rates() -> None:
@@ -90,7 +92,7 @@ def test_every_gap_counts_and_every_request_once() -> None:
 
 
 def test_tokens_are_the_servers_where_it_counts_them() -> None:
-    many = Played(Load([ASKS[0]], [0.0]), [answer(0, 1.0, 2.0, tokens=9)], 2.0, 0.0)
+    many = LoadResult(Load([ASKS[0]], [0.0]), [answer(0, 1.0, 2.0, tokens=9)], 2.0, 0.0)
     got = summarize(many, (), {})
     assert got.output_tokens == 9 and got.times["tpot"].mean == pytest.approx(1000 / 8)
     assert got.peak_output == pytest.approx(4.5)  # a second's chunk of two, of nine tokens
@@ -100,7 +102,7 @@ def test_peaks_are_of_seconds_since_the_first() -> None:
     got = summary()
     assert got.peak_output == 3  # the first second has 0.5, 0.6 and 0.9
     assert got.peak_requests == 2
-    assert summarize(Played(Load([], []), [], 1.0, 0.0), (99,), {}).peak_requests == 0
+    assert summarize(LoadResult(Load([], []), [], 1.0, 0.0), (99,), {}).peak_requests == 0
 
 
 def test_goodput_counts_requests_that_keep_every_goal() -> None:
@@ -111,7 +113,7 @@ def test_goodput_counts_requests_that_keep_every_goal() -> None:
 
 
 def test_the_block_has_vllms_labels_in_order() -> None:
-    got = [*block(summary(goals={"ttft": 600.0}), header(most=4, pace=Pace(2.5)), METRICS)]
+    got = [*block(summary(goals={"ttft": 600.0}), header(most=4, pace=ArrivalRate(2.5)), METRICS)]
     labels = [line.split(":")[0] for line in got if ":" in line]
     assert labels == [
         "Successful requests", "Failed requests", "Maximum request concurrency",
@@ -143,7 +145,9 @@ def test_what_was_not_asked_for_is_not_in_the_block() -> None:
 
 
 def test_the_document_has_vllms_keys() -> None:
-    got = document(summary(), header(pace=Pace(2.5), most=4), ["ttft"], PLAYED, detailed=False)
+    got = document(
+        summary(), header(pace=ArrivalRate(2.5), most=4), ["ttft"], PLAYED, detailed=False
+    )
     keys = (
         "date backend label model_id tokenizer_id num_prompts request_rate burstiness "
         "max_concurrency duration completed failed total_input_tokens total_output_tokens "
@@ -155,7 +159,7 @@ def test_the_document_has_vllms_keys() -> None:
     assert not {"ttfts", "mean_itl_ms"} & got.keys()
     assert (got["request_rate"], got["max_concurrency"]) == (2.5, 4)
     assert document(summary(), header(), [], PLAYED, detailed=False)["request_rate"] == "inf"
-    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=2.0)
+    ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=2.0)
     assert (
         document(summary(), header(pace=ramp), [], PLAYED, detailed=False)["ramp_up_end_rps"] == 2.0
     )
@@ -174,7 +178,7 @@ vllm:generation_tokens_total{{engine="0",model_name="a b"}} 9.0
 
 
 def test_what_became_of_guesses_meanwhile() -> None:
-    pages = [Drafts.of(PAGE.format(*row)) for row in ((1, 2, 1, 1, 0), (11, 22, 13, 9, 4))]
+    pages = [DraftStatistics.of(PAGE.format(*row)) for row in ((1, 2, 1, 1, 0), (11, 22, 13, 9, 4))]
     assert pages[0] is not None and pages[1] is not None
     drafts = pages[1].since(pages[0])
     assert drafts is not None and drafts.rates == [0.8, 0.4]
@@ -195,12 +199,12 @@ def test_what_became_of_guesses_meanwhile() -> None:
     got = document(summary(), header(), [], replace(PLAYED, drafts=drafts), detailed=False)
     assert got["spec_decode_num_drafts"] == 10 and got["spec_decode_acceptance_rate"] == 60.0
     assert got["spec_decode_per_position_acceptance_rates"] == [0.8, 0.4]
-    assert pages[0].since(pages[0]) is None and Drafts.of("vllm:other 1\n") is None
+    assert pages[0].since(pages[0]) is None and DraftStatistics.of("vllm:other 1\n") is None
 
 
 def test_when_a_ramp_reached_which_rate() -> None:
-    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=4.0)
-    assert ramp.growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)] and Pace(2.0).growth(7) == []
+    ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=4.0)
+    assert ramp.growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)] and ArrivalRate(2.0).growth(7) == []
     load = Load(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     told = document(
         summary(), header(pace=ramp), [], replace(PLAYED, load=load, began=86400.0), detailed=False
@@ -222,9 +226,9 @@ def test_details_are_one_a_request() -> None:
 
 def test_names_of_files() -> None:
     assert file_name(header()).startswith("openai-infqps-m-")
-    name = file_name(header(pace=Pace(2.5), most=4, label="night"))
+    name = file_name(header(pace=ArrivalRate(2.5), most=4, label="night"))
     assert name.startswith("night-2.5qps-concurrency4-m-") and name.endswith(".json")
-    ramp = Pace(ramp="linear", ramp_start=1.0, ramp_end=20.0)
+    ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=20.0)
     assert file_name(header(pace=ramp)).startswith("openai-ramp-up-linear-1qps-20qps-m-")
 
 
@@ -232,21 +236,21 @@ def test_reasons_are_shown_once_each_and_not_all() -> None:
     assert [*reasons(summary())] == ["2 failed: HTTP 429: full", "1 failed: it died"]
     many = [answer(0, error=f"why {i}") for i in range(7)]
     load = Load([ASKS[0]] * 7, [0.0] * 7)
-    got = [*reasons(summarize(Played(load, many, 1.0, 0.0), (), {}))]
+    got = [*reasons(summarize(LoadResult(load, many, 1.0, 0.0), (), {}))]
     assert len(got) == 6 and got[-1] == "... and 2 other reasons"
 
 
 def test_a_servers_other_count_of_a_prompt_is_told() -> None:
     right, wrong = answer(0, 1.0), answer(0, 1.0)
     right.prompt_counted, wrong.prompt_counted = 10, 21
-    assert [*miscounted(Played(Load(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
-    (line,) = miscounted(Played(Load(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
+    assert [*miscounted(LoadResult(Load(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
+    (line,) = miscounted(LoadResult(Load(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
     assert "counts 1 prompts differently (21 tokens for 20)" in line
 
 
 def test_ratios_are_above_one_where_ours_is_better() -> None:
-    slow = Played(PLAYED.load, [answer(0, 1.0, 3.0)] * 6, 8.0, 0.0)
-    fast = Played(PLAYED.load, [answer(0, 0.5, 1.0)] * 6, 2.0, 0.0)
+    slow = LoadResult(PLAYED.load, [answer(0, 1.0, 3.0)] * 6, 8.0, 0.0)
+    fast = LoadResult(PLAYED.load, [answer(0, 0.5, 1.0)] * 6, 2.0, 0.0)
     ours, other = (summarize(played, (99,), {}) for played in (fast, slow))
     got = compared(ours, other)
     assert got["Output token throughput (tok/s)"] == (6.0, 1.5, 4.0)
@@ -255,7 +259,7 @@ def test_ratios_are_above_one_where_ours_is_better() -> None:
     lines = [*beside(ours, other, "http://x:1")]
     assert "http://x:1" in lines[0] and any(line.endswith("x4.00") for line in lines)
     assert "P99 ITL (ms)" not in compared(summarize(fast, (), {}), summarize(slow, (), {}))
-    dead = summarize(Played(PLAYED.load, [answer(0, error="gone")] * 6, 1.0, 0.0), (99,), {})
+    dead = summarize(LoadResult(PLAYED.load, [answer(0, error="gone")] * 6, 1.0, 0.0), (99,), {})
     assert compared(ours, dead) == compared(dead, ours) == {}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flyweight.bench.serving.arrivals import Pace
-from flyweight.bench.serving.asks import Ask
+from flyweight.bench.serving.arrivals import ArrivalRate
+from flyweight.bench.serving.asks import LoadRequest
 from flyweight.bench.serving.datasets import (
     Conversations,
     Custom,
@@ -25,7 +25,7 @@ from flyweight.bench.serving.datasets import (
     text_lines,
 )
 from flyweight.bench.serving.traces import Trace
-from flyweight.bench.serving.vocabulary import Ids, Texts, Vocabulary
+from flyweight.bench.serving.vocabulary import IdPrompts, PromptMaker, TextPrompts
 from flyweight.config import Settings
 from flyweight.describe import find, open_tokenizer
 from flyweight.errors import ConfigError
@@ -44,24 +44,24 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def texts(tokenizer: Tokenizer) -> Texts:
-    return Texts(tokenizer)
+def texts(tokenizer: Tokenizer) -> TextPrompts:
+    return TextPrompts(tokenizer)
 
 
-def ids_of(ask: Ask) -> list[int]:
+def ids_of(ask: LoadRequest) -> list[int]:
     assert isinstance(ask.prompt, list)
     return ask.prompt
 
 
-def drawn(data: Any, words: Vocabulary, count: int, seed: int = 0) -> list[Ask]:
-    found: list[Ask] = data.asks(words, count, random.Random(seed))
+def drawn(data: Any, words: PromptMaker, count: int, seed: int = 0) -> list[LoadRequest]:
+    found: list[LoadRequest] = data.asks(words, count, random.Random(seed))
     return found
 
 
 @pytest.mark.parametrize("name", ["", "tokenizer-llama2", "tokenizer-llama3"])
 def test_texts_have_the_length_asked_for(name: str, data: Callable[[str], Path]) -> None:
     tokenizer = tokenizer_of(str(data(name)) if name else None)
-    words, rng = Texts(tokenizer), random.Random(3)
+    words, rng = TextPrompts(tokenizer), random.Random(3)
     marks = len(tokenizer.encode(""))
     for length in LENGTHS[marks:]:
         prompt = words.prompt(words.draw(rng, length))
@@ -72,16 +72,16 @@ def test_texts_have_the_length_asked_for(name: str, data: Callable[[str], Path])
 
 
 def test_ids_are_ordinary_ones(tokenizer: Tokenizer) -> None:
-    words = Ids(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
+    words = IdPrompts(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
     found = words.draw(random.Random(1), 5000)
     assert not tokenizer.special_ids & {*found} and max(found) < tokenizer.vocab_size
     assert len(words.fitted("Once upon", 100)) == 100
     with pytest.raises(ConfigError, match="--tokenizer"):
-        Ids(2000).count("a text")
+        IdPrompts(2000).count("a text")
 
 
 def test_random_lengths_vary_as_much_as_asked() -> None:
-    asks = drawn(Random(320, 96, (0.6, 1 / 3)), Ids(5000), 3000)
+    asks = drawn(Random(320, 96, (0.6, 1 / 3)), IdPrompts(5000), 3000)
     lengths, outputs = [a.length for a in asks], [a.output for a in asks]
     assert (min(lengths), max(lengths)) == (128, 512)
     assert (min(outputs), max(outputs)) in {(64, 128), (63, 129)}
@@ -90,25 +90,25 @@ def test_random_lengths_vary_as_much_as_asked() -> None:
 
 
 def test_a_prefix_is_the_same_for_all_and_the_rest_is_not() -> None:
-    asks = [ids_of(a) for a in drawn(Random(40, 8, (0.5, 0), 3000), Ids(5000), 24)]
+    asks = [ids_of(a) for a in drawn(Random(40, 8, (0.5, 0), 3000), IdPrompts(5000), 24)]
     assert len({tuple(ids[:3000]) for ids in asks}) == 1
     assert len({tuple(ids[3000:3010]) for ids in asks}) == 24
     assert all(3020 <= len(ids) <= 3060 for ids in asks)
 
 
-def test_the_seed_decides(texts: Texts) -> None:
+def test_the_seed_decides(texts: TextPrompts) -> None:
     first, again, other = (drawn(Random(20, 4), texts, 5, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_repeated_prefixes() -> None:
-    asks = drawn(Prefixes(5, 64, 16, 9), Ids(5000), 20)
+    asks = drawn(Prefixes(5, 64, 16, 9), IdPrompts(5000), 20)
     heads = Counter(tuple(ids_of(a)[:64]) for a in asks)
     assert [*heads.values()] == [4] * 5 and {a.length for a in asks} == {80}
     assert len({tuple(ids_of(a)[64:]) for a in asks}) == 20
 
 
-def test_sonnets(texts: Texts, data: Callable[[str], Path]) -> None:
+def test_sonnets(texts: TextPrompts, data: Callable[[str], Path]) -> None:
     lines = text_lines(data("prompts-sonnet/sonnet.txt"))
     asks = drawn(Sonnet(lines, 200, 10, 80), texts, 4)
     assert [texts.count(str(a.prompt)) for a in asks] == [200] * 4
@@ -121,7 +121,7 @@ def talk(*turns: str) -> dict[str, Any]:
     return {"conversations": [{"from": "x", "value": turn} for turn in turns]}
 
 
-def test_conversations(texts: Texts, tmp_path: Path) -> None:
+def test_conversations(texts: TextPrompts, tmp_path: Path) -> None:
     long = "dog " * 1500
     talks = [
         talk("Tell me about a cat and a dog", "They were friends and went home"),
@@ -143,7 +143,7 @@ def test_conversations(texts: Texts, tmp_path: Path) -> None:
         drawn(Conversations([talk("alone")]), texts, 1)
 
 
-def test_half_characters_are_question_marks(texts: Texts, tmp_path: Path) -> None:
+def test_half_characters_are_question_marks(texts: TextPrompts, tmp_path: Path) -> None:
     """A file's JSON may have them, cut out of a pair; no request can."""
     half = "Tell me of a cat \ud83d"
     (tmp_path / "talks.json").write_text(json.dumps([talk(half, "They were \ud83d friends")]))
@@ -156,7 +156,7 @@ def test_half_characters_are_question_marks(texts: Texts, tmp_path: Path) -> Non
         assert ask.prompt == "Tell me of a cat ?" and ask.length == texts.count(ask.prompt)
 
 
-def test_a_file_of_ones_own(texts: Texts, tmp_path: Path) -> None:
+def test_a_file_of_ones_own(texts: TextPrompts, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "One day", "output_tokens": 5}\n\n{"prompt": "A cat"}\n')
     records = [*json_lines(path)]
@@ -179,23 +179,23 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
 def test_azures_traces(tmp_path: Path) -> None:
     path = tmp_path / "azure.csv"
     path.write_text(AZURE)
-    asks = drawn(Trace(path, speed=2), Ids(5000), 9)
+    asks = drawn(Trace(path, speed=2), IdPrompts(5000), 9)
     assert [(a.length, a.output) for a in asks] == [(374, 44), (9000, 109), (91, 16)]
     assert [a.at for a in asks] == pytest.approx([0, 2, 2.25])
-    assert [a.length for a in drawn(Trace(path, longest=1000), Ids(5000), 9)] == [374, 91]
+    assert [a.length for a in drawn(Trace(path, longest=1000), IdPrompts(5000), 9)] == [374, 91]
     path.write_text(AZURE + "never,1,1\n")
     with pytest.raises(ConfigError, match="line 5: this is no request"):
-        drawn(Trace(path), Ids(5000), 9)
+        drawn(Trace(path), IdPrompts(5000), 9)
 
 
-def test_mooncakes_traces_share_what_their_hashes_share(tmp_path: Path, texts: Texts) -> None:
+def test_mooncakes_traces_share_what_their_hashes_share(tmp_path: Path, texts: TextPrompts) -> None:
     path = tmp_path / "moon.jsonl"
     rows = [(0, 1100, [7, 8, 9]), (3000, 1030, [7, 8, 10]), (3000, 600, [11, 8])]
     path.write_text("\n".join(
         json.dumps({"timestamp": t, "input_length": n, "output_length": 5, "hash_ids": h})
         for t, n, h in rows
     ))  # fmt: skip
-    a, b, c = (ids_of(ask) for ask in drawn(Trace(path), Ids(5000), 3))
+    a, b, c = (ids_of(ask) for ask in drawn(Trace(path), IdPrompts(5000), 3))
     assert (len(a), len(b), len(c)) == (1100, 1030, 600)
     assert a[:1024] == b[:1024] and a[1024:1030] != b[1024:] and c[:512] != a[:512]
     assert c[512:] == a[512:600]
@@ -229,7 +229,7 @@ def test_times_with_a_zone_and_without_a_fraction(tmp_path: Path) -> None:
     rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00.500000+00:00,5,3\n"
     rows += "2024-05-12 00:00:01+00:00,5,3\n2024-05-12 00:00:02.2500000,5,3\n"
     (tmp_path / "a.csv").write_text(rows)
-    asks = Trace(tmp_path / "a.csv").asks(Ids(1000), 3, random.Random(0))
+    asks = Trace(tmp_path / "a.csv").asks(IdPrompts(1000), 3, random.Random(0))
     assert [ask.at for ask in asks] == [0.0, 0.5, 1.75]
 
 
@@ -254,22 +254,22 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         with pytest.raises(ConfigError, match=said):
-            drawn(Trace(tmp_path / name), Ids(5000), 9)
+            drawn(Trace(tmp_path / name), IdPrompts(5000), 9)
     with pytest.raises(ConfigError, match="speed = 0 is out of range"):
         Trace(tmp_path, 0)
 
 
 def test_all_at_once_and_the_rate_asked_for() -> None:
     rng = random.Random(0)
-    assert Pace().times(3, rng) == [0.0] * 3
-    times = Pace(4.0).times(1000, rng)
+    assert ArrivalRate().times(3, rng) == [0.0] * 3
+    times = ArrivalRate(4.0).times(1000, rng)
     assert times == sorted(times) and times[-1] == pytest.approx(250)
-    even = Pace(4.0, math.inf).times(8, rng)
+    even = ArrivalRate(4.0, math.inf).times(8, rng)
     assert even == pytest.approx([0.25 * i for i in range(1, 9)])
 
 
 def spread(burstiness: float) -> float:
-    times = [0.0, *Pace(10.0, burstiness).times(4000, random.Random(1))]
+    times = [0.0, *ArrivalRate(10.0, burstiness).times(4000, random.Random(1))]
     gaps = [b - a for a, b in pairwise(times)]
     return statistics.pstdev(gaps) / statistics.fmean(gaps)
 
@@ -283,7 +283,7 @@ def test_burstiness_is_the_gamma_distributions_shape() -> None:
 
 @pytest.mark.parametrize("kind, middle", [("linear", 5.5), ("exponential", 10**0.5)])
 def test_ramps_grow_from_rate_to_rate(kind: str, middle: float) -> None:
-    pace = Pace(burstiness=math.inf, ramp=kind, ramp_start=1.0, ramp_end=10.0)
+    pace = ArrivalRate(burstiness=math.inf, ramp=kind, ramp_start=1.0, ramp_end=10.0)
     times = pace.times(101, random.Random(0))
     rates = [1 / (b - a) for a, b in zip([0.0, *times], times, strict=False)]
     assert [rates[0], rates[50], rates[100]] == pytest.approx([1, middle, 10])
@@ -303,4 +303,4 @@ def test_ramps_grow_from_rate_to_rate(kind: str, middle: float) -> None:
 )
 def test_paces_that_are_none(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Pace(**given)
+        ArrivalRate(**given)

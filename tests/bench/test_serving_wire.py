@@ -25,32 +25,32 @@ from sse_server import (
     words,
 )
 
-from flyweight.bench.serving.answer import Answer
-from flyweight.bench.serving.asks import Ask, Manner
-from flyweight.bench.serving.dialects import Completions, dialect, reason
-from flyweight.bench.serving.line import Lines, Place, Reading
-from flyweight.bench.serving.load import Load, Played, Target, play, ready
+from flyweight.bench.serving.answer import StreamedAnswer
+from flyweight.bench.serving.asks import LoadRequest, RequestManner
+from flyweight.bench.serving.dialects import CompletionsApi, dialect, reason
+from flyweight.bench.serving.line import ConnectionPool, ResponseReader, ServerAddress
+from flyweight.bench.serving.load import Load, LoadResult, Target, play, ready
 from flyweight.errors import ConfigError
 
-ASK = Ask([1, 2, 3], 3, 4)
+ASK = LoadRequest([1, 2, 3], 3, 4)
 
 
 def played(
-    fake: Fake, asks: Sequence[Ask], backend: str = "openai", most: int | None = None
-) -> Played:
-    target = Target(Place.of(fake.url), dialect(backend), Manner(("fake",)))
+    fake: Fake, asks: Sequence[LoadRequest], backend: str = "openai", most: int | None = None
+) -> LoadResult:
+    target = Target(ServerAddress.of(fake.url), dialect(backend), RequestManner(("fake",)))
     load = Load(asks, [ask.at for ask in asks], most)
     return asyncio.run(play(target, load, lambda done, total: None))
 
 
-def one(*steps: Step, backend: str = "openai") -> Answer:
+def one(*steps: Step, backend: str = "openai") -> StreamedAnswer:
     with serving(lambda body: steps) as fake:
         return played(fake, [ASK], backend).answers[0]
 
 
-def reading(parts: Sequence[bytes], backend: str = "openai") -> Answer:
+def reading(parts: Sequence[bytes], backend: str = "openai") -> StreamedAnswer:
     """Parts of a body, a second from each to the next."""
-    found = Reading(dialect(backend), Answer())
+    found = ResponseReader(dialect(backend), StreamedAnswer())
     found.status, found.events = 200, True
     for second, part in enumerate(parts):
         found.take(part, float(second))
@@ -183,7 +183,7 @@ def test_a_burst_is_there_at_once() -> None:
 
 
 def test_requests_go_out_in_the_order_of_their_times() -> None:
-    asks = [Ask([i], 1, 1, at=0.02 * i) for i in range(6)]
+    asks = [LoadRequest([i], 1, 1, at=0.02 * i) for i in range(6)]
     with serving(words) as fake:
         got = played(fake, asks)
     assert [body["prompt"] for body in fake.bodies] == [[i] for i in range(6)]
@@ -221,7 +221,7 @@ def test_nobody_there_is_every_requests_failure() -> None:
 
 
 def look(fake: Fake, seconds: float = 0) -> list[dict[str, Any]]:
-    return asyncio.run(ready(Place.of(fake.url), {"x-key": "k"}, seconds))
+    return asyncio.run(ready(ServerAddress.of(fake.url), {"x-key": "k"}, seconds))
 
 
 def test_a_server_that_is_ready_lists_its_models() -> None:
@@ -249,11 +249,13 @@ def test_a_server_that_is_not_ready(status: str, seconds: float, said: str) -> N
 
 
 def test_bodies_are_what_each_dialect_wants() -> None:
-    manner = Manner(("a", "b"), {"temperature": 0, "repetition_penalty": 2}, True, 3, {"x": 1})
-    ask = Ask("hi", 1, 9)
+    manner = RequestManner(
+        ("a", "b"), {"temperature": 0, "repetition_penalty": 2}, True, 3, {"x": 1}
+    )
+    ask = LoadRequest("hi", 1, 9)
     both = {"temperature": 0, "ignore_eos": True, "x": 1, "stream": True}
     openai = {**both, "repetition_penalty": 2, "stream_options": {"include_usage": True}}
-    assert Completions().body(ask, manner, 3) == {
+    assert CompletionsApi().body(ask, manner, 3) == {
         **openai, "model": "b", "prompt": "hi", "max_tokens": 9, "logprobs": 3,
     }  # fmt: skip
     assert dialect("openai-chat").body(ask, manner, 0) == {
@@ -276,7 +278,7 @@ def test_bodies_are_what_each_dialect_wants() -> None:
     ],
 )
 def test_places(url: str, shown: str) -> None:
-    assert str(Place.of(url)) == shown
+    assert str(ServerAddress.of(url)) == shown
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ def test_places(url: str, shown: str) -> None:
 )
 def test_places_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match="base_url = "):
-        Place.of(url)
+        ServerAddress.of(url)
 
 
 def test_reasons_are_one_line() -> None:
@@ -295,6 +297,6 @@ def test_reasons_are_one_line() -> None:
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_certificates_are_looked_at_unless_told_otherwise(verified: bool) -> None:
-    tls = Lines(Place.of("https://a.b", verified=verified))._tls
+    tls = ConnectionPool(ServerAddress.of("https://a.b", verified=verified))._tls
     assert tls is not None and tls.check_hostname is verified
     assert tls.verify_mode is (ssl.CERT_REQUIRED if verified else ssl.CERT_NONE)

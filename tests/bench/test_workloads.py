@@ -3,8 +3,8 @@
 import pytest
 from test_kernels_bench import Heard
 
-from flyweight.bench.ours import Options, Ours
-from flyweight.bench.workloads import Wanted, Workload, needed, numbers
+from flyweight.bench.ours import BenchEngineOptions, OwnEngine
+from flyweight.bench.workloads import Workload, WorkloadPlan, needed, numbers
 from flyweight.errors import ConfigError
 
 
@@ -17,12 +17,12 @@ def test_names_are_llama_benchs() -> None:
 
 
 def test_lists_become_tests_in_order() -> None:
-    wanted = Wanted((512,), (128, 0), (0, 2048), (1, 2, 16), 32)
+    wanted = WorkloadPlan((512,), (128, 0), (0, 2048), (1, 2, 16), 32)
     assert [test.name for test in wanted.tests()] == [
         "pp512", "tg128", "pp512 @ d2048", "tg128 @ d2048",
         "tg32 b2", "tg32 b16", "tg32 b2 @ d2048", "tg32 b16 @ d2048",
     ]  # fmt: skip
-    shared = Wanted((), (), (0,), (16,), 32, (3000,))
+    shared = WorkloadPlan((), (), (0,), (16,), 32, (3000,))
     assert [test.name for test in shared.tests()] == ["tg32 b16 @ s3000"]
 
 
@@ -32,7 +32,7 @@ def test_lists_become_tests_in_order() -> None:
 )
 def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        list(Wanted((), (), (0, depth), (batch,), 32, (64,)).tests())
+        list(WorkloadPlan((), (), (0, depth), (batch,), 32, (64,)).tests())
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ TESTS = [
 
 
 @pytest.fixture(scope="module")
-def ours() -> Ours:
-    return Ours("stories", TESTS, Options(threads=1))
+def ours() -> OwnEngine:
+    return OwnEngine("stories", TESTS, BenchEngineOptions(threads=1))
 
 
 @pytest.mark.parametrize("round", [0, 1])
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
-def test_only_what_a_test_names_is_timed(ours: Ours, test: Workload, round: int) -> None:
+def test_only_what_a_test_names_is_timed(ours: OwnEngine, test: Workload, round: int) -> None:
     """Also in a second round, when more could be found in the prefix cache."""
     timed = ours.timed(test, round)
     steps = timed.steps
@@ -94,7 +94,7 @@ def test_only_what_a_test_names_is_timed(ours: Ours, test: Workload, round: int)
     assert not ours.loaded.engine.busy
 
 
-def test_shared_blocks_are_counted_once(ours: Ours) -> None:
+def test_shared_blocks_are_counted_once(ours: OwnEngine) -> None:
     step = ours.timed(Workload(gen=5, seqs=3, shared=70), 0).steps[0]
     own = sum(context - 64 for _, context in step.chunks)  # 70 tokens fill two blocks of 32
     assert step.distinct == 64 + own
@@ -111,14 +111,14 @@ def test_an_engine_is_made_as_small_as_the_tests_allow() -> None:
 
 def test_a_test_beyond_the_models_context_is_warned_about() -> None:
     heard = Heard()
-    engine = Ours("stories", [Workload(prompt=8)], Options(threads=1), heard)
+    engine = OwnEngine("stories", [Workload(prompt=8)], BenchEngineOptions(threads=1), heard)
     assert heard.warnings == []
     beyond = Workload(prompt=engine.loaded.spec.context + 1)
-    Ours("stories", [beyond], Options(threads=1), heard)
+    OwnEngine("stories", [beyond], BenchEngineOptions(threads=1), heard)
     (warning,) = heard.warnings
     assert f"above the {engine.loaded.spec.context} tokens" in warning
 
 
 def test_a_depth_that_ends_inside_a_block_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"depth = 50 .* nearest valid: 64"):
-        Ours("stories", [Workload(prompt=8, depth=50)], Options())
+        OwnEngine("stories", [Workload(prompt=8, depth=50)], BenchEngineOptions())

@@ -37,9 +37,9 @@ def test_compiled_once_every_start_finds_it(
     assert not again["fresh"] and again["kept"] == found["kept"]
 
     taken: list[bool] = []
-    real = shelf.Mapped.take
+    real = shelf.MappedWeights.take
     monkeypatch.setattr(
-        shelf.Mapped, "take", lambda self, bias: taken.append(True) or real(self, bias)
+        shelf.MappedWeights, "take", lambda self, bias: taken.append(True) or real(self, bias)
     )
     said = command("run", "stories", "Once upon", "-n", "4", "--seed", "1", "--json")
     assert said.code == 0 and len(taken) == 25

@@ -9,7 +9,7 @@ from flyweight.cli.serve import banner
 from flyweight.cli.serve.banner import Banner
 from flyweight.cli.serve.choices import choose
 from flyweight.cli.serve.parse import read
-from flyweight.server.engine_client.pipe import Loading
+from flyweight.server.engine_client.pipe import LoadingProgress
 
 MIB = 1 << 20
 
@@ -40,10 +40,10 @@ def shown(out: io.StringIO) -> Banner:
 def test_short_loads_say_only_the_plan(clock: list[float]) -> None:
     out = io.StringIO()
     made = shown(out)
-    made.told(Loading("plan", "1.0 MiB of 2.0 MiB allowed"))
+    made.told(LoadingProgress("plan", "1.0 MiB of 2.0 MiB allowed"))
     for done in range(10):
         clock[0] += 0.1
-        made.told(Loading("progress", "loading", done * MIB, 10 * MIB))
+        made.told(LoadingProgress("progress", "loading", done * MIB, 10 * MIB))
     assert out.getvalue() == "model.gguf: 1.0 MiB of 2.0 MiB allowed\n"
 
 
@@ -79,5 +79,5 @@ def test_nobody_reads(clock: list[float]) -> None:
 def test_words_of_others_move_no_terminal(clock: list[float]) -> None:
     out = io.StringIO()
     made = shown(out)
-    made.told(Loading("warning", "odd \x1b[2J name"))
+    made.told(LoadingProgress("warning", "odd \x1b[2J name"))
     assert "\x1b" not in out.getvalue() and out.getvalue().startswith("warning: odd ")

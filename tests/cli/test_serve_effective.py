@@ -7,17 +7,17 @@ import re
 import pytest
 
 from flyweight.arguments.wishes import DEFAULT
-from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, Row, drawn, plain, table
-from flyweight.server.observability.effective_config import Feature
+from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, ConfigRow, drawn, plain, table
+from flyweight.server.observability.effective_config import FeatureRow
 
 FEATURES = (
-    Feature("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),
-    Feature("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
-    Feature("LoRA", DEFAULT, "off", "not asked for"),
-    Feature("tool calls", DEFAULT, "JSON", "as the chat template shows"),
-    Feature("K/V cache", DEFAULT, "8 blocks", "as many as fit"),
-    Feature("--enforce-eager", "--enforce-eager", "always", "there are no graphs"),
-    Feature("--dtype", "--dtype auto", "auto", "as the file has them"),
+    FeatureRow("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),
+    FeatureRow("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
+    FeatureRow("LoRA", DEFAULT, "off", "not asked for"),
+    FeatureRow("tool calls", DEFAULT, "JSON", "as the chat template shows"),
+    FeatureRow("K/V cache", DEFAULT, "8 blocks", "as many as fit"),
+    FeatureRow("--enforce-eager", "--enforce-eager", "always", "there are no graphs"),
+    FeatureRow("--dtype", "--dtype auto", "auto", "as the file has them"),
 )
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
@@ -25,10 +25,10 @@ COLOURS = re.compile("\x1b\\[[0-9;]*m")
 def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
     rows, lines = table(FEATURES)
     assert rows == [
-        Row("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
-        Row("K/V cache", "by default", "8 blocks", "as many as fit"),
-        Row("--enforce-eager", "yes", "always", "there are no graphs"),
-        Row("--dtype", "auto", "auto", "as the file has them"),
+        ConfigRow("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
+        ConfigRow("K/V cache", "by default", "8 blocks", "as many as fit"),
+        ConfigRow("--enforce-eager", "yes", "always", "there are no graphs"),
+        ConfigRow("--dtype", "auto", "auto", "as the file has them"),
     ]
     assert lines == {"on by default": "prefix caching, tool calls (JSON)", "off by default": "LoRA"}
 
@@ -45,7 +45,7 @@ def test_columns_of_a_log_are_aligned() -> None:
 
 
 def test_many_options_share_a_line() -> None:
-    many = [Feature(f"--x{i}", f"--x{i}", "always", "so it is") for i in range(50)]
+    many = [FeatureRow(f"--x{i}", f"--x{i}", "always", "so it is") for i in range(50)]
     said = plain(*table([*FEATURES, *many]))
     assert len(said) <= 1 + MOST_ROWS + 3
     joint = "\n".join(said)
@@ -54,7 +54,7 @@ def test_many_options_share_a_line() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120, 400])
 def test_a_terminal_has_a_row_a_line(width: int) -> None:
-    long = Feature("memory", "--memory-limit " + "9" * 100, "1 of 2", "because " * 40)
+    long = FeatureRow("memory", "--memory-limit " + "9" * 100, "1 of 2", "because " * 40)
     rows, lines = table([*FEATURES, long])
     said = [COLOURS.sub("", line) for line in drawn(rows, lines, width)]
     assert len(said) == 2 + len(rows) + len(lines)
@@ -66,5 +66,5 @@ def test_a_terminal_has_a_row_a_line(width: int) -> None:
 
 
 def test_words_of_others_move_no_terminal() -> None:
-    (row,), _ = table([Feature("memory", "--memory-limit \x1b[2J", "1", "x")])
+    (row,), _ = table([FeatureRow("memory", "--memory-limit \x1b[2J", "1", "x")])
     assert "\x1b" not in row.asked

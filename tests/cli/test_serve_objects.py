@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.cli.serve.choices import Choice, choose
+from flyweight.cli.serve.choices import ServeChoice, choose
 from flyweight.cli.serve.parse import read
 from flyweight.errors import ConfigError
 
@@ -15,7 +15,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def chosen(*words: object) -> Choice:
+def chosen(*words: object) -> ServeChoice:
     return choose(read([str(word) for word in words]))
 
 

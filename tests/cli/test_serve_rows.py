@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from flyweight.arguments.flags import Flag
-from flyweight.cli.serve.choices import ELSEWHERE, Choice, choose
+from flyweight.cli.serve.choices import ELSEWHERE, ServeChoice, choose
 from flyweight.cli.serve.parse import flags, read
 from flyweight.cli.serve.unsupported import STANCES
 from flyweight.errors import ConfigError
-from flyweight.server.chat_format import Speech
-from flyweight.server.observability.counters import Counts
-from flyweight.server.observability.effective_config import Ledger
-from flyweight.server.observability.model_summary import Portrait
+from flyweight.server.chat_format import ChatFormat
+from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.effective_config import EffectiveConfiguration
+from flyweight.server.observability.model_summary import ModelSummary
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
     "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
     "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
 }  # fmt: skip
-PORTRAIT = Portrait("llama", 1_500_000_000, ("Q4_K",), 1024, "gguf")
+PORTRAIT = ModelSummary("llama", 1_500_000_000, ("Q4_K",), 1024, "gguf")
 KINDS = {"whole": ["64"], "count": ["2k"], "size": ["2KiB"], "number": ["0.5"], "switch": []}
 VALUES = {  # of options that a number is no value of
     "dtype": ["auto"], "quantization": ["gguf"], "load-format": ["gguf"],
@@ -42,10 +42,10 @@ ALSO = {
 }  # fmt: skip
 
 
-def rows(choice: Choice) -> dict[str, dict[str, Any]]:
-    ledger = Ledger(choice.settings, choice.server, choice.wishes, FACTS, PORTRAIT)
-    ledger.speaks(Speech(None, None, {}))
-    told = ledger.document(Counts(512))["features"]
+def rows(choice: ServeChoice) -> dict[str, dict[str, Any]]:
+    ledger = EffectiveConfiguration(choice.settings, choice.server, choice.wishes, FACTS, PORTRAIT)
+    ledger.speaks(ChatFormat(None, None, {}))
+    told = ledger.document(ServerCounters(512))["features"]
     assert len({row["feature"] for row in told}) == len(told)
     return {row["feature"]: row for row in told}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.cli.serve.choices import Choice, choose
+from flyweight.cli.serve.choices import ServeChoice, choose
 from flyweight.cli.serve.defaults import default
 from flyweight.cli.serve.flags import GROUPS, LIMITS
 from flyweight.cli.serve.parse import flags, read
@@ -26,7 +26,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def chosen(*words: object) -> Choice:
+def chosen(*words: object) -> ServeChoice:
     return choose(read([str(word) for word in words]))
 
 

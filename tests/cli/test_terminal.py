@@ -12,7 +12,7 @@ import pytest
 
 from flyweight import LLM, SamplingParams
 from flyweight.cli.commands import HELP, OPTIONS
-from flyweight.cli.conversation import Conversation, Turn
+from flyweight.cli.conversation import Conversation, ConversationTurn
 from flyweight.cli.run import run
 from flyweight.errors import FlyweightError
 from terminal import PROMPT, Terminal
@@ -238,7 +238,7 @@ def test_what_is_dropped_leaves_a_quarter_of_the_context_free(models) -> None:
                 assert talk.length(talk.prompt(line, gone - 1)) > 128 - 128 // 4, (
                     "no more than that"
                 )
-            talk.turns = [*talk.turns[gone:], Turn(line, "an answer")]
+            talk.turns = [*talk.turns[gone:], ConversationTurn(line, "an answer")]
             dropped += gone
         assert dropped > 5
         assert Conversation(llm, "Be brief.", shifts=False).overflow("x " * 500, None) == 0
@@ -247,7 +247,7 @@ def test_what_is_dropped_leaves_a_quarter_of_the_context_free(models) -> None:
 def test_a_prompt_that_no_dropping_makes_room_for_is_refused(models) -> None:
     for llm in models:
         talk = Conversation(llm, "")
-        talk.turns = [Turn("hello", "there")]
+        talk.turns = [ConversationTurn("hello", "there")]
         assert talk.overflow("word " * 200, None) == 0
         with pytest.raises(FlyweightError, match="prompt has"):
             llm.generate(talk.prompt("word " * 200), SamplingParams(), use_tqdm=False)

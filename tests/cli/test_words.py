@@ -9,7 +9,7 @@ import pytest
 
 from flyweight import LLM, SamplingParams
 from flyweight.cli.main import main
-from flyweight.cli.session import Session
+from flyweight.cli.session import ChatSession
 from flyweight.cli.show import plain_console
 from flyweight.describe import ASSETS
 
@@ -75,9 +75,9 @@ def test_a_folder_that_is_here_has_a_name(command, folder, monkeypatch) -> None:
 
 
 def test_a_warning_is_no_markup(capsys) -> None:
-    from flyweight.cli.show import Loading
+    from flyweight.cli.show import LoadingDisplay
 
-    Loading(plain_console(stderr=True), verbose=False).warn("a[/b] \x1b]0;title\x07")
+    LoadingDisplay(plain_console(stderr=True), verbose=False).warn("a[/b] \x1b]0;title\x07")
     assert capsys.readouterr().err == "warning: a[/b] \\x1b]0;title\\x07\n"
 
 
@@ -107,7 +107,7 @@ def session(folder, capsys, monkeypatch):
         monkeypatch.setattr("flyweight.cli.lines.edit_lines", lambda: None)
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
         console = plain_console(stderr=True)
-        talk = Session(LLM(folder, max_model_len=32), params, "", console, context="full")
+        talk = ChatSession(LLM(folder, max_model_len=32), params, "", console, context="full")
         settle(talk)
         talk.run()
         return capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_what_looks_like_a_path_may_be_a_prompt(command) -> None:
 
 
 def test_ctrl_c_twice_ends_an_answer_only(session) -> None:
-    def settle(talk: Session) -> None:
+    def settle(talk: ChatSession) -> None:
         def stream(prompt, params, **more):
             try:
                 yield from ()
@@ -156,7 +156,7 @@ def test_ctrl_c_twice_ends_an_answer_only(session) -> None:
 
 
 def test_ctrl_c_falls_on_the_figures(session) -> None:
-    def settle(talk: Session) -> None:
+    def settle(talk: ChatSession) -> None:
         calm = talk._figures
         pressed = iter([True])
 
@@ -172,7 +172,7 @@ def test_ctrl_c_falls_on_the_figures(session) -> None:
 
 
 def test_what_cut_an_answer_short_is_said(session) -> None:
-    def endless(talk: Session) -> None:
+    def endless(talk: ChatSession) -> None:
         talk.params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 
     assert session("hello").endswith(" ms · stopped at max_tokens\n")

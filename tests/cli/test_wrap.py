@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from flyweight.cli.wrap import Wrapped
+from flyweight.cli.wrap import WordWrapper
 
 TEXTS = st.text(alphabet="ab c\n\t日,é", max_size=200)
 
 
 def wrapped(pieces: list[str], width: int) -> str:
     stream = io.StringIO()
-    out = Wrapped(stream, lambda: width)
+    out = WordWrapper(stream, lambda: width)
     for piece in pieces:
         out.write(piece)
     out.end()

@@ -12,11 +12,11 @@ from test_interrupts import Tripwire
 from workload import Harness, workload
 
 from flyweight.config import Limits
-from flyweight.engine.beams import Search
+from flyweight.engine.beams import BeamRequest
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Plan
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
@@ -53,15 +53,15 @@ def test_a_beam_computed_again_takes_no_token(monkeypatch: pytest.MonkeyPatch) -
     """It gave way with its row known, skips a prefill-only step with all but its last token
     computed, and the other beams' rows come: a token more would have no block.
     """
-    met, complete = [], Search.complete.fget
+    met, complete = [], BeamRequest.complete.fget
 
-    def counted(search: Search) -> bool:
+    def counted(search: BeamRequest) -> bool:
         answer = complete(search)
         if len(search.rows) == len(search.live) and not answer:
             met.append(search)
         return answer
 
-    monkeypatch.setattr(Search, "complete", property(counted))
+    monkeypatch.setattr(BeamRequest, "complete", property(counted))
     for seed in (1055, 1240, 1894):  # of 3,400 workloads, those without a block before
         Harness(workload(seed, 0.9)).run()
     assert len(met) >= 3
@@ -71,7 +71,7 @@ def engine(scheduler: type[Scheduler] = Scheduler, **limits: int) -> Engine:
     chosen = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32}
     bounds = Limits(**{**chosen, "block_size": 1, "blocks": 40, **limits})
     made = scheduler(bounds, BlockPool(bounds.blocks, bounds.block_size))
-    return Engine(made, MockRunner(bounds.blocks, bounds.block_size), None, Metrics())
+    return Engine(made, MockRunner(bounds.blocks, bounds.block_size), None, EngineMetrics())
 
 
 def request(id: str, prompt: Iterable[int], most: int, width: int = 0, **more) -> Request:
@@ -98,8 +98,8 @@ def in_each_others_way(run: Engine) -> Request:
     sought = request("search", (1, 2, 3, 4), 15, width=2)
     run.add(sought)
     run.add(request("older", [5] * 20, 20, priority=-1))
-    states = [State.RUNNING]
-    while states != [State.RUNNING, State.WAITING]:
+    states = [SequenceState.RUNNING]
+    while states != [SequenceState.RUNNING, SequenceState.WAITING]:
         run.step()
         states = sorted((s.state for s in run.scheduler.by_id["search"]), key=lambda x: x.value)
     run.add(request("oldest", [0] * 37, 1, priority=-2))
@@ -221,7 +221,7 @@ def test_a_fork_at_the_prompt_waits_for_it() -> None:
     run.add(request("b", [i % VOCAB for i in range(20)], 4))
     run.step()
     assert run.fork("b") == 1
-    assert any(s.state is State.WAITING for s in run.scheduler.by_id["b"])
+    assert any(s.state is SequenceState.WAITING for s in run.scheduler.by_id["b"])
     texts = finish(run)
     prompt = [i % VOCAB for i in range(20)]
     assert [texts["b", i] for i in (0, 1)] == [continued(prompt, 4, i) for i in (0, 1)]

@@ -15,7 +15,7 @@ from flyweight.engine import scheduler as scheduler_room
 from flyweight.engine.batch import build
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Plan, Produced
 from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish
@@ -147,7 +147,7 @@ class ForksTooFar(Scheduler):
 
     def fork(self, seq: Sequence) -> Sequence:
         new = super().fork(seq)
-        new.computed += new.state is State.RUNNING
+        new.computed += new.state is SequenceState.RUNNING
         return new
 
 

@@ -10,7 +10,7 @@ from oracle import MockRunner
 
 from flyweight.config import Limits
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv import known
 from flyweight.kv.blocks import BlockPool
@@ -31,7 +31,7 @@ class World:
         self.pool = BlockPool(limits.blocks, limits.block_size)
         self.scheduler = Scheduler(limits, self.pool)
         runner = MockRunner(limits.blocks, limits.block_size)
-        self.engine = Engine(self.scheduler, runner, None, Metrics())
+        self.engine = Engine(self.scheduler, runner, None, EngineMetrics())
         self.count = 0
 
     def add(self, tokens: Sequence[int], salt: str = "", explain: bool = True, **more: Any) -> str:

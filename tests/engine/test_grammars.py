@@ -17,7 +17,7 @@ from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
 from flyweight.params.structured import NAME, OUTGROWN, StructuredOutputs
 from flyweight.sampling import grammar as compiled
-from flyweight.sampling.grammar import Compiler, Judge, byte_vocabulary
+from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary
 from flyweight.types import Finish, Request, SamplingParams
 from flyweight.wire import U32
 
@@ -193,7 +193,7 @@ def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
 
 
 def test_a_judge_is_none_the_worse_for_what_it_refused() -> None:
-    judge = Judge(list)
+    judge = TrialCompiler(list)
     judge(StructuredOutputs(regex="(a|b)*"))
     for given in (
         {"regex": "("},

@@ -10,12 +10,12 @@ import pytest
 from flyweight.config import Limits
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
-from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.registry import family
 from flyweight.ops.reference import ReferenceOps
@@ -51,14 +51,14 @@ def model():
     for slot in kind.plan(spec, Files()).slots:
         values = rng.normal(0, 0.3, slot.shape).astype(np.float32)
         weights[slot.name] = values if slot.kind == "vector" else ops.pack(slot.shape, [values])
-    return Decoder(Parts(ops, Solo(), spec, weights), spec.context), spec, ops
+    return Decoder(Parts(ops, SingleProcess(), spec, weights), spec.context), spec, ops
 
 
 def engine_of(model, limits, drafter=None):
     decoder, spec, ops = model
     pool = BlockPool(limits.blocks, limits.block_size)
     runner = Runner(decoder, ops, kv_memory(spec, ops, limits, "f32"))
-    return Engine(Scheduler(limits, pool), runner, drafter, Metrics())
+    return Engine(Scheduler(limits, pool), runner, drafter, EngineMetrics())
 
 
 def drain(engine, requests):

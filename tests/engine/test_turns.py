@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from flyweight.engine.turns import Key, Turns
+from flyweight.engine.turns import Key, MaskBudget
 
 ALLOWED = 50.0
 
@@ -16,7 +16,7 @@ class Played:
 
     def __init__(self, cost: Mapping[str, float], after: float = 0.0) -> None:
         self.cost, self.after = cost, after
-        self.turns = Turns()
+        self.turns = MaskBudget()
 
     def step(self, names: Sequence[str]) -> list[str]:
         """Who was served."""
@@ -64,7 +64,7 @@ def test_what_is_taken_afterwards_counts() -> None:
 
 
 def test_without_an_allowance_all_are_served() -> None:
-    turns, keys = Turns(), [("a", 0), ("a", 1), ("b", 0)]
+    turns, keys = MaskBudget(), [("a", 0), ("a", 1), ("b", 0)]
     for _ in range(3):
         order = []
         for i in turns.served(keys, inf):

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from oracle import VOCAB, MockRunner, answer, scores, search, vector
 
 from flyweight.config import Limits
-from flyweight.draft.drafter import Ask, Draft, Drafter
+from flyweight.draft.drafter import Draft, Drafter, DraftRequest
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.sequence import State
+from flyweight.engine.sequence import SequenceState
 from flyweight.engine.step import Plan, StepBudget
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
-from flyweight.types import Event, Finish, Request, SamplingParams, Thought, Words
+from flyweight.types import Event, Finish, Request, RequestWords, SamplingParams, ThinkingBudget
 
 CIRCLES = RepetitionDetectionParams(max_pattern_size=3, min_pattern_size=1, min_count=2)
 
@@ -127,13 +127,15 @@ def _request(rng: random.Random, i: int, stems: list[list[int]], searches: float
         inside = rng.choice((None, 0, 0, 2))
         parts = {0: b"<", 1: b"/", 2: b">"}
         budget = rng.randint(0, 4)
-        thought = Thought(budget, inside is not None, inside or 0, b"<", b"/>", (1, 2), parts)
+        thought = ThinkingBudget(
+            budget, inside is not None, inside or 0, b"<", b"/>", (1, 2), parts
+        )
     return Request(
         id=f"r{i}",
         tokens=tuple(stem + tail),
         params=params,
         stop_ids=stop,
-        words=Words(thought=thought),
+        words=RequestWords(thought=thought),
         max_tokens=most,
         pooling=pooling,
         beam=beam,
@@ -154,10 +156,10 @@ class OracleDrafter:
     def observe(self, batch: object, taps: object) -> None: ...
     def forget(self, id: Hashable) -> None: ...
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._propose(ask) for ask in asks]
 
-    def _propose(self, ask: Ask) -> Draft:
+    def _propose(self, ask: DraftRequest) -> Draft:
         id, index = ask.id  # type: ignore[misc]
         request, rng = self.requests[id], self.rng
         done = len(ask.tokens) - len(request.tokens)
@@ -186,7 +188,7 @@ class Harness:
         pool = self.parts.pool(limits.blocks, limits.block_size)
         self.scheduler = self.parts.scheduler(limits, pool, clock=self._clock)
         runner = MockRunner(limits.blocks, limits.block_size)
-        self.engine = Engine(self.scheduler, runner, self._drafter(), Metrics(), ("x",))
+        self.engine = Engine(self.scheduler, runner, self._drafter(), EngineMetrics(), ("x",))
         self.now = 0.0
         self.crowds = random.Random(self.work.seed)
         self.skipped = False  # decodes skipped the newest plan
@@ -255,7 +257,7 @@ class Harness:
             decode = seq.computed + 1 == len(seq.tokens) and seq.request.pooling is None
             require(not decode or alone or id(seq) in planned, "a decode without its token")
         for c in plan.chunks:
-            require(c.seq.state is State.RUNNING and c.count > 0, "a chunk of nothing")
+            require(c.seq.state is SequenceState.RUNNING and c.count > 0, "a chunk of nothing")
             prefill = c.count - len(c.seq.draft) > 1
             require(not prefill or c.count <= (limits.max_chunk or c.count), "chunk too long")
             hit, full = c.start // limits.block_size, (len(c.seq.tokens) - 1) // limits.block_size
@@ -372,7 +374,7 @@ class Harness:
         live = self.scheduler.by_id.get(id, [])
         chosen = [s for s in live if index in (None, s.index)]
         self.counts["mid-prefill abort"] += any(
-            s.state is State.RUNNING and 0 < s.computed < s.prompt - 1 for s in chosen
+            s.state is SequenceState.RUNNING and 0 < s.computed < s.prompt - 1 for s in chosen
         )
         events = self.engine.abort(id, index)
         width = live[0].request.width if live else 1

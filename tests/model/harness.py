@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from flyweight.models.adapters import low_rank
-from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.registry import family
 from flyweight.ops.base import Ops
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.types import SamplingParams
 from flyweight.weights.adapter import open_adapter
@@ -55,13 +55,14 @@ def decoder(
     published = kind.plan(spec, Files())
     low = [low_rank(open_adapter(folder), published, ops) for folder in adapters]
     return Decoder(
-        Parts(ops, Solo(), (change or (lambda s: s))(spec), loaded, low), length or spec.context
+        Parts(ops, SingleProcess(), (change or (lambda s: s))(spec), loaded, low),
+        length or spec.context,
     )
 
 
 def sampling(rows: int) -> Any:
     params = SamplingParams(temperature=0, max_tokens=1)
-    row = Row(Options(params, seed=0, choice=0, prompt=1), position=1, tokens=(0,))
+    row = LogitsRow(SequenceOptions(params, seed=0, choice=0, prompt=1), position=1, tokens=(0,))
     return columns([row] * rows)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from flyweight.config import Limits
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import Metrics
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import kv_memory
-from flyweight.models.decoder import Decoder, Solo
+from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.registry import FAMILIES
 from flyweight.ops.base import Ops, bf16_bits
@@ -64,7 +64,7 @@ def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:
         else:
             n, k = slot.shape
             weights[slot.name] = ops.pack((n, k), [random_weight(rng, kind, n, k)])
-    return Decoder(Parts(ops, Solo(), spec, weights), spec.context)
+    return Decoder(Parts(ops, SingleProcess(), spec, weights), spec.context)
 
 
 def engine(
@@ -80,7 +80,7 @@ def engine(
     bounds = Limits(**{**chosen, **limits})  # type: ignore[arg-type]
     layers = kv_memory(model.spec, model.ops, bounds, kv)
     scheduler = Scheduler(bounds, BlockPool(bounds.blocks, bounds.block_size))
-    return Engine(scheduler, Runner(model, model.ops, layers), None, Metrics(), adapters)
+    return Engine(scheduler, Runner(model, model.ops, layers), None, EngineMetrics(), adapters)
 
 
 @dataclass(frozen=True, slots=True)

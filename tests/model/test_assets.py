@@ -7,23 +7,23 @@ from math import prod
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.describe import ASSETS, Described, describe
+from flyweight.describe import ASSETS, ModelDescription, describe
 
 STORIES, DRAFT = ASSETS / "stories.gguf", ASSETS / "stories-draft.gguf"
 SEEDS = range(5)
 
 
 @pytest.fixture(scope="module")
-def stories() -> Described:
+def stories() -> ModelDescription:
     return describe(STORIES)
 
 
 @pytest.fixture(scope="module")
-def draft() -> Described:
+def draft() -> ModelDescription:
     return describe(DRAFT)
 
 
-def parameters(found: Described) -> int:
+def parameters(found: ModelDescription) -> int:
     return sum(prod(tensor.shape) for tensor in found.checkpoint.tensors.values())
 
 

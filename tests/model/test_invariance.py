@@ -14,7 +14,7 @@ from random_models import Answer, answers, engine, random_model, request
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.reference import ReferenceOps
-from flyweight.types import Request, Words
+from flyweight.types import Request, RequestWords
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
 LENGTHS = (1, 5, 17, 70, 130, 300, 600)  # prompts around tiles, blocks and attention splits
@@ -132,7 +132,7 @@ def test_every_way_of_decoding_is_invariant() -> None:
         request(f"d{i}", [i, 7] * 40, 60, seed=i, logit_bias=likely, **options)
         for i, options in enumerate(DECODING)
     ]
-    words = Words(bad=((3, 4), (5, 5, 5)), breakers=frozenset({6}))
+    words = RequestWords(bad=((3, 4), (5, 5, 5)), breakers=frozenset({6}))
     asked = [replace(r, words=words) for r in asked]
     model = random_model(CpuOps(2, None, "int8"), "q8_0")
     wanted: dict[tuple[str, int], Answer] = {}

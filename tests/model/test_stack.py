@@ -14,7 +14,7 @@ from flyweight.models.decoder import Decoder
 from flyweight.ops.base import KVLayer
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.cpu.stack import CpuStack
-from flyweight.ops.stack import Finer, Layer
+from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.wire import F32
 
 FAMILIES = sorted(p.name for p in MODELS.iterdir() if p.is_dir())
@@ -33,8 +33,8 @@ TOKENS, FEWER = 70, 37  # of a prompt; the fewer with slow kernels
 class FinerOps(CpuOps):
     """The native ops without their stack."""
 
-    def stack(self, layers: Sequence[Layer]) -> Finer:  # type: ignore[override]
-        return Finer(layers)
+    def stack(self, layers: Sequence[Layer]) -> SteppedStack:  # type: ignore[override]
+        return SteppedStack(layers)
 
 
 def everything(model: Decoder, count: int) -> list[F32]:
@@ -102,7 +102,7 @@ def test_runs_around_a_layer_nobody_knows(name: str, unknown: int) -> None:
     model = decoder(MODELS / name, ops)
     tokens = np.arange(9, dtype=np.int32) % model.spec.vocab
     expected = decoded(model, tokens, 4)
-    assert isinstance(model.stack, Finer)
+    assert isinstance(model.stack, SteppedStack)
     layers = list(model.stack.layers)
     layers[unknown] = Unknown(layers[unknown])
     model.stack = CpuOps.stack(ops, layers)

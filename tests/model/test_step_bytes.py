@@ -14,7 +14,7 @@ from flyweight.config import Limits
 from flyweight.kv.memory import kv_memory
 from flyweight.models.decoder import Decoder
 from flyweight.ops.cpu import CpuOps
-from flyweight.ops.stack import Finer, Layer
+from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.plan.step import FLOAT, experts_bytes, layer_bytes
 
 TOKENS = 200  # many, so that what does not grow with them cannot hide a missing array
@@ -32,8 +32,8 @@ class Counted:
         op = getattr(self._ops, name)
         return op if not callable(op) or name in ("pack", "kv_layer") else self._counting(op)
 
-    def stack(self, layers: Sequence[Layer]) -> Finer:
-        return Finer(layers)
+    def stack(self, layers: Sequence[Layer]) -> SteppedStack:
+        return SteppedStack(layers)
 
     def _counting(self, op: Any) -> Any:
         def call(*args: Any, **more: Any) -> Any:
@@ -59,7 +59,7 @@ def in_one_call(ops: CpuOps, model: Decoder, tokens: int) -> int:
     """Bytes alive while the model's layers run in native calls: residual, result, rotations, and
     what a call keeps between kernels.
     """
-    assert isinstance(model.stack, Finer)
+    assert isinstance(model.stack, SteppedStack)
     runs = ops.stack(model.stack.layers).runs
     between = max((native.floats for _, native in runs if native is not None), default=0)
     turns = sum(2 * len(frequencies) for frequencies, _ in model.ropes)

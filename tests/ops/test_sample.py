@@ -9,9 +9,9 @@ from op_cases import Make
 
 from flyweight.ops.reference import ReferenceOps
 from flyweight.ops.reference_sample import log_softmax
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
-from flyweight.types import SamplingParams, Words
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
+from flyweight.types import RequestWords, SamplingParams
 from flyweight.wire import F32, Sampled
 
 SIZES = (1, 2, 3, 16, 17, 33, 500, 4099)  # V
@@ -68,7 +68,7 @@ def options_of(rng: np.random.Generator, vocab: int) -> SamplingParams:
     )
 
 
-def row_of(rng: np.random.Generator, vocab: int) -> Row:
+def row_of(rng: np.random.Generator, vocab: int) -> LogitsRow:
     length = int(rng.integers(0, 60))
     tokens = rng.integers(0, min(vocab, int(rng.choice([3, 10**6]))), length).tolist()
     prompt = int(rng.integers(0, length + 1))
@@ -77,8 +77,10 @@ def row_of(rng: np.random.Generator, vocab: int) -> Row:
     bad = tuple(
         (*tokens[-int(rng.integers(1, 3)) :], int(rng.integers(0, vocab))) for _ in range(2)
     )
-    words = Words(bad if rng.random() < 0.3 else (), frozenset(rng.integers(0, vocab, 3).tolist()))
-    options = Options(options_of(rng, vocab), seed, choice, prompt, stops, words)
+    words = RequestWords(
+        bad if rng.random() < 0.3 else (), frozenset(rng.integers(0, vocab, 3).tolist())
+    )
+    options = SequenceOptions(options_of(rng, vocab), seed, choice, prompt, stops, words)
     given = int(rng.integers(0, vocab)) if rng.random() < 0.1 and not options.cut else -1
     mask = None
     if rng.random() < 0.3:
@@ -86,7 +88,7 @@ def row_of(rng: np.random.Generator, vocab: int) -> Row:
         mask = np.where(rng.random(words.shape) < 0.7, rng.choice([0, 2**32 - 1]), words)
         mask = mask.astype(np.uint32)
     options.plain = options.plain and mask is None
-    return Row(options, length, tokens, float(rng.uniform(0, 12)), given, mask)
+    return LogitsRow(options, length, tokens, float(rng.uniform(0, 12)), given, mask)
 
 
 def same(got: Sampled, want: Sampled) -> None:
@@ -172,7 +174,7 @@ def test_a_given_token_is_scored_and_changes_no_draw(make: Make) -> None:
     """Its log-probability and rank are those of the token drawn, were it drawn."""
     rng = np.random.default_rng(5)
     logits, params = logits_of(rng, 20, 900), SamplingParams(logprobs=4, repetition_penalty=1.7)
-    rows = [Row(Options(params, r, 0, 0), r, [5, 6, 7][: r % 4]) for r in range(20)]
+    rows = [LogitsRow(SequenceOptions(params, r, 0, 0), r, [5, 6, 7][: r % 4]) for r in range(20)]
     drawn = make().sample(logits, columns(rows))
     given = [row._replace(given=int(t)) for row, t in zip(rows, drawn.tokens, strict=True)]
     same(make().sample(logits, columns(given)), drawn)

@@ -9,17 +9,17 @@ from op_cases import Make
 from test_sample import logits_of, row_of, same
 
 from flyweight.ops.reference import ReferenceOps
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
 from flyweight.types import SamplingParams
 from flyweight.wire import F32, Sampled
 
 SEGMENT = 16384  # native/sample.cpp
 
 
-def rows_of(count: int, **options: object) -> list[Row]:
+def rows_of(count: int, **options: object) -> list[LogitsRow]:
     params = SamplingParams(**options)  # type: ignore[arg-type]
-    return [Row(Options(params, 7, r, 0), 5 + r, []) for r in range(count)]
+    return [LogitsRow(SequenceOptions(params, 7, r, 0), 5 + r, []) for r in range(count)]
 
 
 def drawn(make: Make, logits: F32, **options: object) -> Sampled:
@@ -83,7 +83,7 @@ def test_ids_outside_the_vocabulary_are_refused(native: Make) -> None:
     logits = np.zeros((1, 10), np.float32)
     with pytest.raises(ValueError, match="outside the vocabulary"):
         drawn(native, logits, logit_bias={10: 1.0})
-    row = Row(Options(SamplingParams(repetition_penalty=2.0), 0, 0, 1), 1, [10])
+    row = LogitsRow(SequenceOptions(SamplingParams(repetition_penalty=2.0), 0, 0, 1), 1, [10])
     with pytest.raises(ValueError, match="outside the vocabulary"):
         native().sample(logits, columns([row]))
     with pytest.raises(ValueError, match="number of rows"):

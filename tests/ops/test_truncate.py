@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from flyweight.ops import truncate
 from flyweight.ops.reference_sample import XTC, adjust, choose, cuts_of, kept, sample, uniform
 from flyweight.ops.truncate import OFF
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
-from flyweight.types import SamplingParams, Words
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
+from flyweight.types import RequestWords, SamplingParams
 from flyweight.wire import F32
 
 WARPERS = np.load(Path(__file__).parents[1] / "data" / "sampling" / "warpers.npz")
 LOGITS: F32 = WARPERS["logits"]
 
 
-def row(position: int = 0, mu: float = 0.0, **options: Any) -> Row:
-    return Row(Options(SamplingParams(**options), 5, 0, 0), position, (), mu)
+def row(position: int = 0, mu: float = 0.0, **options: Any) -> LogitsRow:
+    return LogitsRow(SequenceOptions(SamplingParams(**options), 5, 0, 0), position, (), mu)
 
 
-def left(logits: F32, one: Row) -> list[int]:
+def left(logits: F32, one: LogitsRow) -> list[int]:
     """The ids the chain leaves, best first."""
     s = columns([one])
     return kept(logits, s, 0, cuts_of(s).get(0, OFF))[0].tolist()
@@ -57,9 +57,9 @@ def test_what_stays_is_what_transformers_keeps(name: str) -> None:
 
 
 def test_bad_words_are_banned_where_transformers_bans_them() -> None:
-    words = Words(bad=((7,), (3, 4), (5, 6, 8), (9, 9)))
+    words = RequestWords(bad=((7,), (3, 4), (5, 6, 8), (9, 9)))
     tokens = WARPERS["tokens"].tolist()
-    rows = [Row(Options(SamplingParams(), 0, 0, 0, (), words), 20, t) for t in tokens]
+    rows = [LogitsRow(SequenceOptions(SamplingParams(), 0, 0, 0, (), words), 20, t) for t in tokens]
     s = columns(rows)
     for r, want in enumerate(WARPERS["bad_words"]):
         got = adjust(LOGITS[r], s, r)
@@ -69,8 +69,8 @@ def test_bad_words_are_banned_where_transformers_bans_them() -> None:
 
 
 def test_the_repetition_penalty_is_transformers() -> None:
-    options = Options(SamplingParams(repetition_penalty=1.3), 0, 0, 0)
-    s = columns([Row(options, 20, t) for t in WARPERS["tokens"].tolist()])
+    options = SequenceOptions(SamplingParams(repetition_penalty=1.3), 0, 0, 0)
+    s = columns([LogitsRow(options, 20, t) for t in WARPERS["tokens"].tolist()])
     for r, want in enumerate(WARPERS["repetition_penalty=1.3"]):
         np.testing.assert_allclose(adjust(LOGITS[r], s, r), want, rtol=2.0**-22)
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyweight.kv.ahead import RUN, SPARE, Ahead
+from flyweight.kv.ahead import RUN, SPARE, Prefault
 from flyweight.kv.blocks import BlockPool, Table, root_key
 
 ROOT = root_key("", "", "model")
@@ -28,11 +28,11 @@ class Heard:
         self.runs.append((kv.number, first, count))
 
 
-def made(blocks: int, layers: int, block_bytes: int) -> tuple[Ahead, BlockPool, Heard]:
+def made(blocks: int, layers: int, block_bytes: int) -> tuple[Prefault, BlockPool, Heard]:
     pool, ops = BlockPool(blocks, 16), Heard()
     kv: Any = [Layer(blocks * block_bytes, i) for i in range(layers)]
     backend: Any = ops
-    return Ahead(pool, kv, backend), pool, ops
+    return Prefault(pool, kv, backend), pool, ops
 
 
 def test_idle_asks_for_all_layers_of_a_run_then_the_next_and_stops_at_the_spare() -> None:

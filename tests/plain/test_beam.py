@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from flyweight.sampling.beam import Rules, State, advance
+from flyweight.sampling.beam import BeamState, Rules, advance
 
 
 def log_odds(tokens: tuple[int, ...], vocab: int = 4) -> list[float]:
@@ -14,8 +14,8 @@ def log_odds(tokens: tuple[int, ...], vocab: int = 4) -> list[float]:
     ]
 
 
-def run(rules: Rules, vocab: int = 4) -> tuple[State, int]:
-    state, steps = State(), 0
+def run(rules: Rules, vocab: int = 4) -> tuple[BeamState, int]:
+    state, steps = BeamState(), 0
     while not state.done:
         rows = []
         for beam in state.beams:
@@ -59,7 +59,7 @@ def rows(*odds: dict[int, float]) -> list[tuple[list[int], list[float]]]:
 
 def test_only_ends_among_the_best_are_hypotheses() -> None:
     rules = Rules(2, 9, frozenset({0}))
-    state = advance(State(), rows({1: -1.0, 2: -2.0, 0: -3.0}), rules)
+    state = advance(BeamState(), rows({1: -1.0, 2: -2.0, 0: -3.0}), rules)
     assert [b.tokens for b in state.beams] == [(1,), (2,)] and state.ended == ()
     state = advance(state, rows({0: -0.5, 1: -1.0, 2: -4.0}, {1: -0.1, 0: -6.0, 2: -7.0}), rules)
     assert [h.tokens for h in state.ended] == [(1, 0)]
@@ -73,7 +73,7 @@ def test_when_it_stops_early() -> None:
     found = {}
     for early in (True, False, "never"):
         rules = Rules(2, 40, frozenset({0}), 1.0, early)
-        state = advance(advance(State(), ends, rules), later, rules)
+        state = advance(advance(BeamState(), ends, rules), later, rules)
         assert [h.tokens for h in state.ended] == [(0,), (1, 0)] or early
         found[early] = state.done
     assert found == {True: True, False: True, "never": False}

@@ -6,7 +6,7 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
-from flyweight.sampling.grammar import Compiler, Judge, byte_vocabulary, embedded
+from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary, embedded
 from flyweight.sampling.patterns import translated
 from flyweight.testing import acceptor
 from flyweight.types import SamplingParams
@@ -188,7 +188,7 @@ def test_a_judge_remembers() -> None:
         asked.append(1)
         return [b"<x>"]
 
-    judge = Judge(special)
+    judge = TrialCompiler(special)
     judge(StructuredOutputs(grammar="start: <x>"))
     for _ in range(2):
         with pytest.raises(RequestError, match="nowhere"):

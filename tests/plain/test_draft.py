@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyweight.draft.drafter import Ask, Drafter
+from flyweight.draft.drafter import Drafter, DraftRequest
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.errors import ConfigError
 
 
 def guess(tokens: list[int], limit: int = 4, most: int = 5, least: int = 2) -> list[int]:
     drafter = NgramDrafter(most, least)
-    return list(drafter.propose([Ask("a", tokens, (), limit)])[0].tokens)
+    return list(drafter.propose([DraftRequest("a", tokens, (), limit)])[0].tokens)
 
 
 def search(tokens: list[int], limit: int, most: int, least: int) -> list[int]:
@@ -58,16 +58,16 @@ def test_growing_texts_need_no_second_look(parts: list[list[int]]) -> None:
     texts: list[list[int]] = [[], []]
     for i, part in enumerate(parts):
         texts[i % 2].extend(part)
-        asks = [Ask(name, text, (), 4) for name, text in enumerate(texts)]
+        asks = [DraftRequest(name, text, (), 4) for name, text in enumerate(texts)]
         assert [list(d.tokens) for d in drafter.propose(asks)] == [guess(t) for t in texts]
 
 
 def test_forgets() -> None:
     drafter = NgramDrafter()
-    drafter.propose([Ask("a", [1, 2, 3, 1, 2], (), 2)])
+    drafter.propose([DraftRequest("a", [1, 2, 3, 1, 2], (), 2)])
     drafter.forget("a")
     drafter.forget("never seen")
-    assert drafter.propose([Ask("a", [5, 6, 7, 5, 6], (), 2)])[0].tokens == (7, 5)
+    assert drafter.propose([DraftRequest("a", [5, 6, 7, 5, 6], (), 2)])[0].tokens == (7, 5)
 
 
 @pytest.mark.parametrize(("most", "least"), [(1, 2), (5, 0), (0, 0), (5, -1)])
@@ -79,13 +79,13 @@ def test_min_above_max_is_refused(most: int, least: int) -> None:
 def test_long_texts_cost_no_more() -> None:
     """A step on 200,000 tokens, all alike (the longest chain there is), under a millisecond."""
     drafter, tokens = NgramDrafter(), [3, 4] * 100_000
-    drafter.propose([Ask("a", tokens, (), 4)])
+    drafter.propose([DraftRequest("a", tokens, (), 4)])
     batches = []
     for _ in range(5):  # of processor time, the least: whoever is beside us takes some of a core's
         start = time.thread_time()
         for _ in range(20):
             tokens.append(5)
             tokens.extend((3, 4))
-            drafter.propose([Ask("a", tokens, (), 4)])
+            drafter.propose([DraftRequest("a", tokens, (), 4)])
         batches.append(time.thread_time() - start)
     assert min(batches) < 0.02, batches

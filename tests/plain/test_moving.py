@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.weights.packed.moving import RUN, STEPS, Moving
+from flyweight.weights.packed.moving import RUN, STEPS, LayerPrefetch
 
 
 @dataclass
@@ -24,9 +24,9 @@ class Heard:
         self.left = 0 if len(self.moves) > self.refuses else max(0, self.left - count)
 
 
-def made(size: int, refuses: int = 1 << 30) -> tuple[Moving, Heard]:
+def made(size: int, refuses: int = 1 << 30) -> tuple[LayerPrefetch, Heard]:
     ops: Any = Heard(size, refuses)
-    return Moving(ops, "file"), ops
+    return LayerPrefetch(ops, "file"), ops
 
 
 def test_an_idle_engine_moves_run_by_run_to_the_end() -> None:
@@ -56,6 +56,6 @@ def test_a_refusal_is_the_end() -> None:
 
 
 def test_without_a_file_there_is_nothing_to_move() -> None:
-    moving = Moving()
+    moving = LayerPrefetch()
     moving.rest(), moving.step(), moving.settle()
     assert not moving.wanted

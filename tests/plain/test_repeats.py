@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.sampling.arrays import Row, columns
-from flyweight.sampling.options import Options
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling.repeats import completions, repeats
-from flyweight.types import SamplingParams, Words
+from flyweight.types import RequestWords, SamplingParams
 
 
 def by_hand(tokens: Sequence[int], p: SamplingParams, breakers: set[int]) -> dict[int, float]:
@@ -66,9 +66,9 @@ def test_a_very_long_repetition_costs_no_more_than_a_float_holds() -> None:
 
 
 def test_it_is_taken_off_after_the_other_penalties() -> None:
-    words = Words(breakers=frozenset({9}))
-    options = Options(SamplingParams(dry_multiplier=1.0), 0, 0, 0, (), words)
-    s = columns([Row(options, 5, [1, 2, 4, 1, 2]), Row(options, 3, [1, 2, 9])])
+    words = RequestWords(breakers=frozenset({9}))
+    options = SequenceOptions(SamplingParams(dry_multiplier=1.0), 0, 0, 0, (), words)
+    s = columns([LogitsRow(options, 5, [1, 2, 4, 1, 2]), LogitsRow(options, 3, [1, 2, 9])])
     assert s.repeat_ids.tolist() == [4] and s.repeat_values.tolist() == [1.0]
     assert s.repeat_starts.tolist() == [0, 1, 1]
 

@@ -11,21 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.ops.reference_sample import exp32, sample, uniform, weights
-from flyweight.sampling.arrays import Columns, Row, columns
-from flyweight.sampling.options import Options
+from flyweight.sampling.arrays import LogitsRow, OptionColumns, columns
+from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling.verify import accept, accept_residual
-from flyweight.types import SamplingParams, Words
+from flyweight.types import RequestWords, SamplingParams
 from flyweight.wire import Sampled
 
 LOGITS = np.array([0.5, 2.0, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25], np.float32)
 
 
-def row(position: int = 0, tokens: Sequence[int] = (), prompt: int = 0, **options: Any) -> Row:
+def row(
+    position: int = 0, tokens: Sequence[int] = (), prompt: int = 0, **options: Any
+) -> LogitsRow:
     params = SamplingParams(**options)
-    return Row(Options(params, 5, 0, prompt), position, tokens)
+    return LogitsRow(SequenceOptions(params, 5, 0, prompt), position, tokens)
 
 
-def draw(*rows: Row, logits: np.ndarray = LOGITS) -> Sampled:
+def draw(*rows: LogitsRow, logits: np.ndarray = LOGITS) -> Sampled:
     return sample(np.tile(logits, (len(rows), 1)), columns(rows))
 
 
@@ -157,10 +159,10 @@ def test_repetition_raises_nothing_that_is_negative() -> None:
 
 def test_stop_ids_are_banned_until_min_tokens() -> None:
     params = SamplingParams(temperature=0, min_tokens=3)
-    banned = Options(params, 5, 0, 0, frozenset({1, 3}))
-    rows = [Row(banned, i, ()) for i in range(5)]
+    banned = SequenceOptions(params, 5, 0, 0, frozenset({1, 3}))
+    rows = [LogitsRow(banned, i, ()) for i in range(5)]
     assert draw(*rows).tokens.tolist() == [5, 5, 5, 1, 1]
-    everything = Row(Options(params, 5, 0, 0, range(8)), 0, ())
+    everything = LogitsRow(SequenceOptions(params, 5, 0, 0, range(8)), 0, ())
     assert draw(everything).tokens[0] == 0  # nothing left: the lowest id, not a crash
 
 
@@ -189,8 +191,8 @@ def test_a_row_is_alone(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(count, 50)).astype(np.float32)
     rows = [
-        Row(
-            Options(
+        LogitsRow(
+            SequenceOptions(
                 SamplingParams(temperature=float(rng.choice([0, 1])), top_p=0.9, logprobs=2),
                 seed=int(rng.integers(2**63)),
                 choice=int(rng.integers(4)),
@@ -214,7 +216,7 @@ def test_columns_lay_rows_end_to_end() -> None:
     rows = [
         row(3, [1, 2, 3], 2, temperature=0.5, top_k=4, seed=1),
         row(4, [7, 8, 9, 9], 3, presence_penalty=0.5, logit_bias={5: 1.5, 2: -3}, logprobs=2),
-        Row(Options(SamplingParams(min_tokens=2), -1, 6, 1, frozenset({3})), 1, [4]),
+        LogitsRow(SequenceOptions(SamplingParams(min_tokens=2), -1, 6, 1, frozenset({3})), 1, [4]),
     ]
     s = columns(rows)
     assert s.temperature.tolist() == [0.5, 1, 1] and s.top_k.tolist() == [4, 0, 0]
@@ -229,11 +231,11 @@ def test_columns_lay_rows_end_to_end() -> None:
 
 
 def test_columns_of_the_rarer_options() -> None:
-    words = Words(bad=((3, 7), (8,)))
-    stops = Options(SamplingParams(min_tokens=9), 0, 0, 1, (2,), words)
+    words = RequestWords(bad=((3, 7), (8,)))
+    stops = SequenceOptions(SamplingParams(min_tokens=9), 0, 0, 1, (2,), words)
     rows = [
         row(1, [0], allowed_token_ids=[5, 2]),
-        Row(stops, 3, [3, 0, 3]),
+        LogitsRow(stops, 3, [3, 0, 3]),
         row(0)._replace(given=6),
         row(2, [0, 1], typical_p=0.5, xtc_probability=0.25)._replace(mu=1.5),
         row(2, [0, 1], mirostat=2, mirostat_tau=3.0)._replace(mu=2.5),
@@ -319,7 +321,7 @@ def test_accept_residual_accepts_all_of_an_equal_proposal() -> None:
 
 
 def test_columns_step_after_step_are_those_laid_out_anew() -> None:
-    lay = Columns()
+    lay = OptionColumns()
     plain, other = row(), row(temperature=0.3, logprobs=2)
     penalised = row(repetition_penalty=1.2)
     steps = [[plain], [plain], [plain, other], [other, plain], [plain, penalised], [plain], []]

@@ -117,7 +117,7 @@ def test_an_engine_that_refuses_its_model_after_the_front_end_has_gone_says_noth
     """Both read the model; the front end may refuse it first, print its line and close the pipe."""
     ours, theirs = socket.socketpair()
     given = {"model": str(tmp_path / "nothing.gguf")}
-    ours.sendall(pipe.frame(pipe.Begin(given, 0.2)))
+    ours.sendall(pipe.frame(pipe.EngineSetup(given, 0.2)))
     ours.close()
     with theirs:
         assert worker.serve(theirs) == 2

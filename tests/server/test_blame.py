@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from flyweight.build import Loaded, build
+from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
-from flyweight.driver.progress import Patience
+from flyweight.driver.progress import CallProgress
 from flyweight.engine.engine import Engine
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
-from flyweight.server.worker.isolation import BROKE, Blame
+from flyweight.server.worker.isolation import BROKE, FaultIsolation
 from flyweight.types import Event, Finish, Request, SamplingParams
 
 PLAIN = SamplingParams(temperature=0)
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[Loaded]:
-    patience = Patience()
+def loaded() -> Iterator[LoadedModel]:
+    patience = CallProgress()
     yield build(Settings.of(draft_tokens=2, max_num_seqs=8, threads=1), patience)
     patience.stop()
 
@@ -38,7 +38,7 @@ def requests() -> list[Request]:
 
 def run(engine: Engine, spoil: Callable[[int], None]) -> dict[tuple[str, int], Any]:
     """Every choice's tokens or vector, and how it ended; `spoil` is called before each step."""
-    blame = Blame(engine)
+    blame = FaultIsolation(engine)
     engine.planned = blame.planned
     for request in requests():
         engine.add(request)
@@ -91,7 +91,7 @@ PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_verify", "sche
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_told_stays_true_wherever_a_step_raises(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
 ) -> None:
     engine = loaded.engine
     whole = run(engine, lambda step: None)
@@ -116,10 +116,10 @@ def test_what_is_told_stays_true_wherever_a_step_raises(
         monkeypatch.undo()
 
 
-def test_what_was_never_told_is_ended_with_an_error(loaded: Loaded) -> None:
+def test_what_was_never_told_is_ended_with_an_error(loaded: LoadedModel) -> None:
     """A choice that ended in a step whose news are lost must not be waited for."""
     engine = loaded.engine
-    blame = Blame(engine)
+    blame = FaultIsolation(engine)
     engine.planned = blame.planned
     request = Request("lost", (30, 31, 32), PLAIN, max_tokens=1)
     engine.add(request)

@@ -9,7 +9,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.bodies import ALWAYS, Bodies
+from flyweight.server.transport.bodies import ALWAYS, BodyReader
 from flyweight.server.transport.errors import HttpError
 from http_server import Running, served
 
@@ -32,7 +32,7 @@ def incoming(*parts: bytes, ends: bool = True) -> Any:
 
 def test_what_is_held_is_bounded_and_given_back() -> None:
     async def work() -> None:
-        bodies = Bodies(ServerSettings(bodies_bytes=1_000_000, body_seconds=60))
+        bodies = BodyReader(ServerSettings(bodies_bytes=1_000_000, body_seconds=60))
         waits = asyncio.create_task(bodies.read(Headers(), incoming(HALF, ends=False)))
         while not bodies.held:
             await asyncio.sleep(0)

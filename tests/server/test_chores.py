@@ -17,7 +17,7 @@ ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_t
 def test_streams_wait_for_chores_as_for_the_step() -> None:
     loaded = build(Settings.of(max_num_seqs=1, threads=1, max_model_len=64))
     ours, theirs = socket.socketpair()
-    worker: Any = Worker(theirs, loaded, pipe.Begin({}, 0.2))
+    worker: Any = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
     noted: list[float] = []
     worker.pace.note = lambda prompt, decodes, seconds: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)

@@ -13,7 +13,7 @@ from flyweight.server.engine_client.client import EngineClient
 
 
 def client() -> EngineClient:
-    begin = pipe.Begin({}, 1.0)
+    begin = pipe.EngineSetup({}, 1.0)
     return EngineClient(begin, lambda message: None, lambda reason: None)
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from flyweight.server.admission.queue import PACE_OVER, Door
+from flyweight.server.admission.queue import PACE_OVER, AdmissionQueue
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 
@@ -13,7 +13,7 @@ WIDE = ServerSettings(queue_requests=1 << 20, queue_tokens=1 << 30)
 
 def spent(prompts: int) -> float:
     """Processor seconds for the prompts of one request to leave the queue one by one."""
-    door = Door(WIDE)
+    door = AdmissionQueue(WIDE)
     place = door.enter(prompts, 5 * prompts)
     began = time.thread_time()
     for _ in range(prompts):
@@ -30,7 +30,7 @@ def test_leaving_the_queue_costs_as_much_among_thousands() -> None:
 
 def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> None:
     now = [1000.0]
-    door = Door(WIDE, clock=lambda: now[0])
+    door = AdmissionQueue(WIDE, clock=lambda: now[0])
     assert door.retry_after() == 5, "nothing is known yet"
     place = door.enter(10, 1000)
     for _ in range(4):
@@ -45,7 +45,7 @@ def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> No
 
 def test_nothing_is_prepared_for_a_server_that_ends() -> None:
     """Nor let in, where it was being prepared before."""
-    door = Door(WIDE)
+    door = AdmissionQueue(WIDE)
     door.prepare()
     door.draining = True
     for come in (door.prepare, lambda: door.enter(1, 5)):

@@ -13,7 +13,7 @@ from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import Gone
+from flyweight.server.engine_client.loading import ClientGoneWhileLoading
 from flyweight.server.worker.__main__ import facts
 from flyweight.server.worker.loop import Worker
 
@@ -31,12 +31,12 @@ def test_the_plan_of_a_server_counts_grammars() -> None:
 def test_an_idle_engine_reads_the_vocabulary_for_grammars() -> None:
     loaded = build(SETTINGS, grammars=True)
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, loaded, pipe.Begin({}, 0.2))
+    worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
     grammars = loaded.engine.grammars
     assert not grammars.prepared
 
     def run() -> None:
-        with pytest.raises(Gone):
+        with pytest.raises(ClientGoneWhileLoading):
             worker.run()
 
     thread = threading.Thread(target=run)

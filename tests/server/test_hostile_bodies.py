@@ -18,7 +18,7 @@ from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.completions import CompletionBody
 from flyweight.server.apis.openai.responses import ResponseBody
 from flyweight.server.apis.routes import ROUTES
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from http_server import Reply, Running, served, started
@@ -148,7 +148,7 @@ def test_a_crowd_of_mistakes_costs_little() -> None:
     """
     small = json.dumps([{"a": i, "b": [1.5, "x"]} for i in range(20_000)])
     unit = min(spent(lambda: json.loads(small)) for _ in range(5))
-    front = Front.__new__(Front)
+    front = ServedModel.__new__(ServedModel)
     front.settings = ServerSettings()
     for kind, raw in crowds():
 

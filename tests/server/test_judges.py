@@ -11,8 +11,8 @@ import uvloop
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.server.constraints.process import NICE
-from flyweight.server.constraints.turns import Turns
-from flyweight.server.constraints.validator import MEMORY, Judges
+from flyweight.server.constraints.turns import ExclusiveTurns
+from flyweight.server.constraints.validator import MEMORY, ConstraintValidator
 from flyweight.server.transport.errors import HttpError
 
 SLOW = StructuredOutputs(
@@ -23,9 +23,9 @@ SLOW = StructuredOutputs(
 )
 
 
-def judged(work: Callable[[Judges], Awaitable[None]], memory: int = MEMORY) -> None:
+def judged(work: Callable[[ConstraintValidator], Awaitable[None]], memory: int = MEMORY) -> None:
     async def run() -> None:
-        judges = Judges(lambda: [b"<x>"], 60.0, memory)
+        judges = ConstraintValidator(lambda: [b"<x>"], 60.0, memory)
         try:
             await work(judges)
         finally:
@@ -35,7 +35,7 @@ def judged(work: Callable[[Judges], Awaitable[None]], memory: int = MEMORY) -> N
 
 
 def test_answers_are_the_compilers() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(grammar="start: <x>"))
         for _ in range(2):
             with pytest.raises(RequestError, match="nowhere") as refusal:
@@ -46,7 +46,7 @@ def test_answers_are_the_compilers() -> None:
 
 
 def test_what_takes_too_long_is_killed_and_others_go_on() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         judges.seconds = 60.0
         await judges.check(StructuredOutputs(regex="a"))  # a process is there now
         judges.seconds = 0.05
@@ -61,7 +61,7 @@ def test_what_takes_too_long_is_killed_and_others_go_on() -> None:
 
 
 def test_memory_has_a_bound() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         with pytest.raises(RequestError, match="takes more than 4 MiB to compile"):
             await judges.check(SLOW)
         await judges.check(StructuredOutputs(regex="b"))
@@ -70,7 +70,7 @@ def test_memory_has_a_bound() -> None:
 
 
 def test_a_process_that_died_idle_is_replaced() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))
         (process,) = judges.idle
         os.kill(process.pid, 9)
@@ -84,7 +84,7 @@ def test_a_process_that_died_idle_is_replaced() -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, 0])
 def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced(end: int) -> None:
     async def work() -> None:
-        judges = Judges(list, 60.0)
+        judges = ConstraintValidator(list, 60.0)
         await judges.check(StructuredOutputs(regex="a"))
         (process,) = judges.idle
         os.kill(process.pid, signal.SIGSTOP)
@@ -104,7 +104,7 @@ def test_a_process_whose_line_closed_before_its_end_is_seen_is_replaced(end: int
 def test_a_process_that_does_not_start_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flyweight.server.constraints.validator.STARTING", 0.001)
 
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         with pytest.raises(HttpError, match="memory"):
             await asyncio.wait_for(judges.check(StructuredOutputs(regex="a")), 20)
 
@@ -112,7 +112,7 @@ def test_a_process_that_does_not_start_in_time_is_ended(monkeypatch: pytest.Monk
 
 
 def test_a_question_nobody_waits_for_is_dropped() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))  # a process is there now
         (process,) = judges.idle
         asked = [asyncio.create_task(judges.check(SLOW)) for _ in range(3)]
@@ -128,7 +128,7 @@ def test_a_question_nobody_waits_for_is_dropped() -> None:
 
 
 def test_one_question_is_asked_once_and_outlives_who_asked() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         same = [asyncio.create_task(judges.check(StructuredOutputs(regex="a"))) for _ in range(9)]
         await asyncio.sleep(0)
         same[0].cancel()
@@ -152,7 +152,7 @@ def test_small_questions_do_not_wait_for_slow_ones() -> None:
     process that tries the first stands still.
     """
 
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))
         (process,) = judges.idle
         slow = [asyncio.create_task(judges.check(bomb(60 + i))) for i in range(6)]
@@ -172,7 +172,7 @@ def test_small_questions_do_not_wait_for_slow_ones() -> None:
 
 def test_those_who_wait_for_slow_questions_leave_room() -> None:
     async def run() -> None:
-        judges = Judges(list, 60.0, most=4)
+        judges = ConstraintValidator(list, 60.0, most=4)
         try:
             slow = [asyncio.create_task(judges.check(bomb(60 + i))) for i in range(2)]
             await asyncio.sleep(0)
@@ -195,7 +195,7 @@ def test_those_who_wait_for_slow_questions_leave_room() -> None:
 
 
 def test_slow_questions_are_answered_one_after_the_other() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         judges.seconds = 0.2
         slow = [judges.check(bomb(60 + i)) for i in range(3)]
         ended = await asyncio.gather(*slow, return_exceptions=True)
@@ -207,7 +207,7 @@ def test_slow_questions_are_answered_one_after_the_other() -> None:
 
 
 def test_a_judge_goes_behind_the_engine() -> None:
-    async def work(judges: Judges) -> None:
+    async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))
         (process,) = judges.idle
         assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
@@ -217,7 +217,7 @@ def test_a_judge_goes_behind_the_engine() -> None:
 
 def test_turns_go_to_the_lightest_and_then_by_arrival() -> None:
     async def run() -> list[str]:
-        turns, found = Turns(), []
+        turns, found = ExclusiveTurns(), []
 
         async def one(name: str, weight: int) -> None:
             await turns.enter(weight)

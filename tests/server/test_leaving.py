@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flyweight.build import Loaded, build
+from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
-from flyweight.driver.progress import Patience
+from flyweight.driver.progress import CallProgress
 from flyweight.server.engine_client import pipe
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Finish, Request, SamplingParams
@@ -19,8 +19,8 @@ GONE, STAYS = "gone", "stays"
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[Loaded]:
-    patience = Patience()
+def loaded() -> Iterator[LoadedModel]:
+    patience = CallProgress()
     yield build(Settings.of(max_num_seqs=4, threads=1), patience)
     patience.stop()
 
@@ -28,10 +28,10 @@ def loaded() -> Iterator[Loaded]:
 class Ends:
     """A worker and the front end's side of its pipe."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self.ours, theirs = socket.socketpair()
-        self.frames = pipe.Frames(pipe.ToFront)
-        self.worker = Worker(theirs, loaded, pipe.Begin({}, 0.2))
+        self.frames = pipe.PipeFrames(pipe.ToFront)
+        self.worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
 
     def told(self) -> list[Any]:
         return self.frames.push(self.ours.recv(READ))
@@ -55,7 +55,7 @@ class Ends:
                 break
             self.worker._step()
             for message in self.told():
-                news = message.news if isinstance(message, pipe.Stepped) else ()
+                news = message.news if isinstance(message, pipe.StepReport) else ()
                 for one in (n.event() for n in news if n.id == STAYS):
                     tokens += one.tokens
                     assert one.finish in (None, Finish.LENGTH)
@@ -63,7 +63,7 @@ class Ends:
 
 
 @pytest.fixture
-def ends(loaded: Loaded) -> Iterator[Ends]:
+def ends(loaded: LoadedModel) -> Iterator[Ends]:
     made = Ends(loaded)
     yield made
     for line in (made.ours, made.worker.line):
@@ -110,9 +110,9 @@ def test_a_question_that_cannot_be_answered_ends_nothing(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks(monkeypatch, ends.worker.engine, "stats", after=False)
-    ends.worker.take(pipe.Question(7, "kv"))
+    ends.worker.take(pipe.EngineQuestion(7, "kv"))
     (answer,) = ends.told()
-    assert isinstance(answer, pipe.Answer) and answer.number == 7 and not answer.value
-    ends.worker.take(pipe.Question(8, "kv"))
+    assert isinstance(answer, pipe.EngineAnswer) and answer.number == 7 and not answer.value
+    ends.worker.take(pipe.EngineQuestion(8, "kv"))
     (answer,) = ends.told()
     assert answer.number == 8 and answer.value["sequences"] == []

@@ -8,13 +8,13 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from flyweight.arguments.wishes import Wish, Wishes
+from flyweight.arguments.wishes import SettingRequest, SettingRequests
 from flyweight.config import Settings
-from flyweight.engine.metrics import Metrics
-from flyweight.server.lifecycle.processes import Process, age, begun, command, family, listener
-from flyweight.server.observability.counters import Counts
-from flyweight.server.observability.effective_config import PATIENCE, Ledger
-from flyweight.server.observability.model_summary import Portrait
+from flyweight.engine.metrics import EngineMetrics
+from flyweight.server.lifecycle.processes import ProcessInfo, age, begun, command, family, listener
+from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.effective_config import PATIENCE, EffectiveConfiguration
+from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
 
 FACTS = {
@@ -22,17 +22,17 @@ FACTS = {
     "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
     "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
 }  # fmt: skip
-PORTRAIT = Portrait("llama", 1_500_000_000, ("Q4_K", "Q6_K"), 1024, "gguf")
+PORTRAIT = ModelSummary("llama", 1_500_000_000, ("Q4_K", "Q6_K"), 1024, "gguf")
 
 
-def ledger(given: dict[str, str] | None = None, **settings: object) -> Ledger:
-    wishes = Wishes(given or {})
-    return Ledger(Settings(**settings), ServerSettings(), wishes, FACTS, PORTRAIT)
+def ledger(given: dict[str, str] | None = None, **settings: object) -> EffectiveConfiguration:
+    wishes = SettingRequests(given or {})
+    return EffectiveConfiguration(Settings(**settings), ServerSettings(), wishes, FACTS, PORTRAIT)
 
 
-def counted(**totals: int) -> Counts:
-    counts = Counts(512)
-    counts.engine(astuple(replace(Metrics(), **totals)), 0.0)
+def counted(**totals: int) -> ServerCounters:
+    counts = ServerCounters(512)
+    counts.engine(astuple(replace(EngineMetrics(), **totals)), 0.0)
     return counts
 
 
@@ -49,7 +49,7 @@ def test_a_warning_comes_once_and_goes_with_the_first_effect() -> None:
 def test_what_was_not_asked_for_is_not_warned_of() -> None:
     off = Settings(enable_prefix_caching=False)
     facts = FACTS | {"prefix_caching": False}
-    made = Ledger(off, ServerSettings(), Wishes(), facts, PORTRAIT)
+    made = EffectiveConfiguration(off, ServerSettings(), SettingRequests(), facts, PORTRAIT)
     assert made.note(counted(finished=PATIENCE)) == []
 
 
@@ -73,8 +73,11 @@ def test_what_was_asked_for_is(given, settings, counter: str, name: str) -> None
 
 
 def test_an_engine_that_starts_over_takes_nothing_back() -> None:
-    made, counts = ledger(), Counts(512)
-    for totals in (Metrics(steps=9, finished=90, cached=64), Metrics(steps=1, finished=30)):
+    made, counts = ledger(), ServerCounters(512)
+    for totals in (
+        EngineMetrics(steps=9, finished=90, cached=64),
+        EngineMetrics(steps=1, finished=30),
+    ):
         counts.engine(astuple(totals), 0.0)
     assert made.note(counts) == []
     (row,) = [r for r in made.document(counts)["features"] if r["feature"] == "prefix caching"]
@@ -85,10 +88,14 @@ def test_an_engine_that_starts_over_takes_nothing_back() -> None:
 def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
     asked = {"enable-chunked-prefill": "--enable-chunked-prefill", "dtype": "--dtype auto"}
     notes = (
-        Wish("--enable-chunked-prefill", asked["enable-chunked-prefill"], "always", "so it is"),
-        Wish("--dtype", asked["dtype"], "auto", "as in the file"),
+        SettingRequest(
+            "--enable-chunked-prefill", asked["enable-chunked-prefill"], "always", "so it is"
+        ),
+        SettingRequest("--dtype", asked["dtype"], "auto", "as in the file"),
     )
-    made = Ledger(Settings(), ServerSettings(), Wishes(asked, notes), FACTS, PORTRAIT)
+    made = EffectiveConfiguration(
+        Settings(), ServerSettings(), SettingRequests(asked, notes), FACTS, PORTRAIT
+    )
     assert [feature.name for feature in made.noted] == ["--dtype"]
 
 
@@ -107,8 +114,8 @@ def test_processes_are_known_by_when_they_began() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         began = begun(child.pid)
-        assert began is not None and Process(child.pid, began).alive
-        assert Process(child.pid, began) in family(os.getpid())
+        assert began is not None and ProcessInfo(child.pid, began).alive
+        assert ProcessInfo(child.pid, began) in family(os.getpid())
         assert 0 <= age(child.pid) <= age(os.getpid())
         while not command(child.pid):  # it has no words until its program is in place
             pass
@@ -116,7 +123,7 @@ def test_processes_are_known_by_when_they_began() -> None:
     finally:
         child.kill()
         child.wait()
-    assert not Process(child.pid, began).alive and begun(child.pid) is None
+    assert not ProcessInfo(child.pid, began).alive and begun(child.pid) is None
 
 
 def test_who_listens() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from flyweight.server.apis.routes import Entry
-from flyweight.server.engine_client.pipe import Gauges, Stepped
-from flyweight.server.observability.counters import FIELDS, Counts
-from flyweight.server.observability.log import QUEUE, Log, line
-from flyweight.server.observability.watch import INTERVAL, Watch
+from flyweight.server.apis.routes import ApiRoute
+from flyweight.server.engine_client.pipe import Gauges, StepReport
+from flyweight.server.observability.counters import FIELDS, ServerCounters
+from flyweight.server.observability.log import QUEUE, ServerLog, line
+from flyweight.server.observability.watch import INTERVAL, StepObserver
 from flyweight.server.transport.app import _endpoint
-from flyweight.server.transport.request_log import Visit
+from flyweight.server.transport.request_log import RequestRecord
 from http_server import Running, started
 
 EVIL = 'a\r\n2026-01-01 request x=1\x1b[31m\u2028\u202e\x00"é'
@@ -39,7 +39,7 @@ def test_lines_nobody_takes_are_counted_not_waited_for() -> None:
             time.sleep(0.2)
             return super().write(text)
 
-    log = Log(to=Stuck())
+    log = ServerLog(to=Stuck())
     for i in range(QUEUE + 500):
         log.event("x", i=i)
     assert log.lost > 300
@@ -48,7 +48,7 @@ def test_lines_nobody_takes_are_counted_not_waited_for() -> None:
 
 def test_what_was_said_is_written_before_the_end() -> None:
     to = io.StringIO()
-    log = Log(to=to)
+    log = ServerLog(to=to)
     log.event("one", a=1)
     log.event("two", b="x y")
     log.close()
@@ -63,13 +63,13 @@ def test_preemptions_are_told_of_once_an_interval() -> None:
         def event(self, name: str, /, **facts: object) -> None:
             said.append({"name": name, **facts})
 
-    watch = Watch(Counts(100), dict, Says(), clock=lambda: now)
+    watch = StepObserver(ServerCounters(100), dict, Says(), clock=lambda: now)
     totals = dict.fromkeys(FIELDS, 0)
 
     def step(preempted: int) -> None:
         totals["preempted"] += preempted
         gauges = Gauges(1, 1, 8, 0, tuple(totals.values()), 1, 0.1, 0.1)
-        watch.stepped(Stepped([], [], gauges))
+        watch.stepped(StepReport([], [], gauges))
 
     for preempted in (0, 1, 2, 0):
         step(preempted)
@@ -153,7 +153,7 @@ def test_a_process_that_ends_is_told_of() -> None:
 def test_what_a_full_disk_did_not_take_is_dropped_at_the_end() -> None:
     """Python would end with 120 where its last flush fails."""
     with open("/dev/full", "w") as full:
-        log = Log(to=full)
+        log = ServerLog(to=full)
         log.event("ready")
         log.close()
         full.write("more")
@@ -166,8 +166,8 @@ def test_a_mistake_of_ours_is_noted_with_the_id_its_client_knows(
     async def broken(front: Any, request: Any) -> Any:
         raise KeyError(request.scope["secret"])
 
-    entry = Entry("GET", "/broken", broken, "")
-    visit = Visit(0.0, id="findme-1")
+    entry = ApiRoute("GET", "/broken", broken, "")
+    visit = RequestRecord(0.0, id="findme-1")
     request = Request(
         {"type": "http", "visit": visit, "headers": [], "path": "/broken", "secret": "xyzzy"}
     )

@@ -11,7 +11,7 @@ import pytest
 
 from flyweight.errors import ConfigError
 from flyweight.server.lifecycle.records import running
-from flyweight.server.observability.log import Log
+from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.logfile import LogFile, locked
 from http_server import WAIT, Running, started
 
@@ -21,7 +21,7 @@ MOST = 1000
 def test_it_is_bounded_and_one_older_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     file = LogFile(path, MOST)
-    log = Log(to=file)  # type: ignore[arg-type]
+    log = ServerLog(to=file)  # type: ignore[arg-type]
     for i in range(200):
         log.event("x", i=i)
     log.close()

@@ -12,7 +12,7 @@ from flyweight import LLM
 from flyweight.requests.collector import Collector
 from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.answer import LARGE, answer
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import encode
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 
@@ -60,7 +60,7 @@ def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
 
         front: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
         front._writers = ThreadPoolExecutor(1)
-        front.written = lambda work: Front.written(front, work)
+        front.written = lambda work: ServedModel.written(front, work)
         request: Any = SimpleNamespace(state=None, scope={}, receive=asyncio.Event().wait)
         writer: Any = Whole()
         got = await answer(front, request, [], lambda bundle: writer, stream=False)
@@ -84,7 +84,7 @@ def test_no_call_encodes_much(monkeypatch: pytest.MonkeyPatch) -> None:
         return encode(value)
 
     monkeypatch.setattr(scores, "encode", noted)
-    spelling = scores.Spelling(LLM().tokenizer)
+    spelling = scores.TokenSpelling(LLM().tokenizer)
     many = 10 * scores.RUN + 3
     logprobs = collected(many).output().outputs[0].logprobs
     assert logprobs is not None

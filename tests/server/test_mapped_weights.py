@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.build import Loaded, build
+from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import Gone
+from flyweight.server.engine_client.loading import ClientGoneWhileLoading
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Request, SamplingParams
 from flyweight.weights.packed import moving, shelf
@@ -20,7 +20,7 @@ ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_t
 
 
 @pytest.fixture
-def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """A second start."""
     monkeypatch.setattr(shelf, "LEAST", 0)
     monkeypatch.setattr(moving, "RUN", 2 << 20)
@@ -33,12 +33,12 @@ def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     return loaded
 
 
-def test_an_idle_engine_moves_all_and_says_nothing(mapped: Loaded) -> None:
+def test_an_idle_engine_moves_all_and_says_nothing(mapped: LoadedModel) -> None:
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, mapped, pipe.Begin({}, 0.2))
+    worker = Worker(theirs, mapped, pipe.EngineSetup({}, 0.2))
 
     def run() -> None:
-        with pytest.raises(Gone):
+        with pytest.raises(ClientGoneWhileLoading):
             worker.run()
 
     thread = threading.Thread(target=run)
@@ -55,11 +55,11 @@ def test_an_idle_engine_moves_all_and_says_nothing(mapped: Loaded) -> None:
     assert not mapped.moving.wanted and not thread.is_alive()
 
 
-def test_a_busy_engine_moves_between_steps(mapped: Loaded) -> None:
+def test_a_busy_engine_moves_between_steps(mapped: LoadedModel) -> None:
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, mapped, pipe.Begin({}, 0.2))
+    worker = Worker(theirs, mapped, pipe.EngineSetup({}, 0.2))
     worker.take(pipe.Submit.of(ASKED))
-    left, tokens, frames = [mapped.moving.left], [], pipe.Frames(pipe.ToFront)
+    left, tokens, frames = [mapped.moving.left], [], pipe.PipeFrames(pipe.ToFront)
     while worker.engine.busy:
         worker._step()
         left.append(mapped.moving.left)

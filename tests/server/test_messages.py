@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.apis.anthropic.messages import MessagesBody, Turn
+from flyweight.server.apis.anthropic.messages import MessagesBody, MessageTurn
 from flyweight.server.apis.content_blocks import chat_body
 from http_server import Running
 
@@ -110,7 +110,7 @@ def test_results_of_tools_are_messages_of_their_own(talker: Running) -> None:
 )
 def test_a_model_is_told_of_a_tool_that_failed(result: dict[str, Any], text: str) -> None:
     given = {"type": "tool_result", "tool_use_id": "t1", **result}
-    (found,) = Turn.model_validate({"role": "user", "content": [given]}).chat()
+    (found,) = MessageTurn.model_validate({"role": "user", "content": [given]}).chat()
     assert found == {"role": "tool", "tool_call_id": "t1", "content": text}
 
 

@@ -14,20 +14,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flyweight.requests.collector import Collector
-from flyweight.server.engine_client.client import EngineClient, Stream
-from flyweight.server.engine_client.pipe import Begin, Gauges, News, Stepped
+from flyweight.server.engine_client.client import EngineClient, EngineStream
+from flyweight.server.engine_client.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.server.observability.counters import (
     FIELDS,
     ITL,
     TTFT,
-    Counts,
     EngineTotals,
     Histogram,
+    ServerCounters,
     series,
 )
-from flyweight.server.observability.log import Log
+from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import share
-from flyweight.server.observability.watch import Watch
+from flyweight.server.observability.watch import StepObserver
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
 from http_server import Running, served, started
@@ -301,11 +301,11 @@ def test_gaps_between_tokens_are_the_engines() -> None:
     """However late the front end hears of them, and however many at once."""
     request = Request("r", (1,), SamplingParams(), max_tokens=9)
     collector: Any = SimpleNamespace(request=request)
-    streams = {"r": Stream(collector, asyncio.Event())}
-    watch = Watch(Counts(100), lambda: streams, Log("text"))
+    streams = {"r": EngineStream(collector, asyncio.Event())}
+    watch = StepObserver(ServerCounters(100), lambda: streams, ServerLog("text"))
     gauges = Gauges(1, 0, 8, 8, (0,) * len(FIELDS), 1, 0.1, 0.1)
     for at in (100.0, 100.25, 100.75):
-        watch.stepped(Stepped([News("r", 0, (5,))], [], gauges, at=at))
+        watch.stepped(StepReport([StepEvents("r", 0, (5,))], [], gauges, at=at))
     assert (watch.counts.itl.count, watch.counts.itl.sum) == (2, 0.75)
 
 
@@ -315,13 +315,13 @@ def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
     params = SamplingParams(n=2, stop="Lily")
     request = Request("r", (1,), params, max_tokens=40)
     said = tokenizer.encode(" named Lily. She said", add_special=False)
-    watch = Watch(Counts(100), lambda: client.streams, Log("text"))
-    client = EngineClient(Begin({}, 0.2), watch.stepped, lambda reason: None)
-    stream = client.streams["r"] = Stream(Collector(request, tokenizer, "x"), asyncio.Event())
+    watch = StepObserver(ServerCounters(100), lambda: client.streams, ServerLog("text"))
+    client = EngineClient(EngineSetup({}, 0.2), watch.stepped, lambda reason: None)
+    stream = client.streams["r"] = EngineStream(Collector(request, tokenizer, "x"), asyncio.Event())
     gauges = Gauges(2, 0, 8, 8, (0,) * len(FIELDS), 2, 0.1, 0.1)
     for i, token in enumerate(said):
-        news = [News("r", 0, (token,)), News("r", 1, (5,))]
-        client.take(Stepped(news, [], gauges, at=1.0 + i))
+        news = [StepEvents("r", 0, (token,)), StepEvents("r", 1, (5,))]
+        client.take(StepReport(news, [], gauges, at=1.0 + i))
     watch.ended(stream)
     counts = watch.counts
     kept = int(counts.generation.sum)

@@ -9,7 +9,7 @@ import pytest
 
 from flyweight.errors import CheckpointError
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.client import EngineClient, Stream
+from flyweight.server.engine_client.client import EngineClient, EngineStream
 from flyweight.types import Event
 
 
@@ -42,13 +42,13 @@ def client(*collectors: Told) -> EngineClient:
     found = EngineClient(begin, heard=lambda message: None, given_up=lambda reason: None)
     found._line = Line()  # type: ignore[assignment]
     for one in collectors:
-        found.streams[one.request.id] = Stream(one, asyncio.Event())
+        found.streams[one.request.id] = EngineStream(one, asyncio.Event())
     return found
 
 
-def stepped(*ids: str, tokens: int = 0) -> pipe.Stepped:
-    news = [pipe.News(id, 0, (7,)) for id in ids]
-    return pipe.Stepped(news, [], pipe.Gauges(len(ids), 0, 8, 4, (), tokens, 0.1, 0.1))
+def stepped(*ids: str, tokens: int = 0) -> pipe.StepReport:
+    news = [pipe.StepEvents(id, 0, (7,)) for id in ids]
+    return pipe.StepReport(news, [], pipe.Gauges(len(ids), 0, 8, 4, (), tokens, 0.1, 0.1))
 
 
 @pytest.mark.parametrize("error", [CheckpointError("the decoder fails"), IndexError("out")])
@@ -79,9 +79,9 @@ def idle(own: EngineClient, message: Any) -> bool:
     [
         (lambda: stepped("a", tokens=1), True),
         (lambda: stepped(tokens=1), True),  # of a prompt
-        (lambda: pipe.Refused("other", "no", ""), True),
+        (lambda: pipe.RequestRefused("other", "no", ""), True),
         (stepped, False),
-        (lambda: pipe.Answer(0, {}), False),
+        (lambda: pipe.EngineAnswer(0, {}), False),
     ],
 )
 def test_an_engine_that_only_talks_does_not_get_on(

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector
-from flyweight.server.apis.content_blocks import Telling
-from flyweight.server.apis.logprobs import Spelling
+from flyweight.server.apis.content_blocks import ContentBlocks
+from flyweight.server.apis.logprobs import TokenSpelling
 from flyweight.server.apis.openai.part_logprobs import PartScores
-from flyweight.text.tools.deltas import Kind
+from flyweight.text.tools.deltas import DeltaKind
 from flyweight.text.tools.formats import HERMES, THINK
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.parser import AnswerFormat
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 
-READING = Reading(HERMES, frozenset({"look"}), reasoning=THINK)
+READING = AnswerFormat(HERMES, frozenset({"look"}), reasoning=THINK)
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "I look"}}</tool_call>'
 PARTS = (  # and whether each is content
     ("<think>hm <I look. </think>\n\n", False), ("I look. 😀 <tool it", True), (CALL, False),
@@ -29,8 +29,8 @@ class Stream:
     """What a stream tells of the content."""
 
     def __init__(self, collector: Collector) -> None:
-        self.telling = Telling(READING)
-        self.scores = PartScores(collector, 0, Spelling(TOKENIZER))
+        self.telling = ContentBlocks(READING)
+        self.scores = PartScores(collector, 0, TokenSpelling(TOKENIZER))
         self.deltas: list[tuple[str, list[int]]] = []
         self.parts: list[tuple[str, list[int]]] = []
 
@@ -39,9 +39,9 @@ class Stream:
             for one in self.scores.singles(piece):
                 for step in self.telling.steps(one):
                     found = places(self.scores.step(step))
-                    if step.kind is Kind.CONTENT and step.what == "delta":
+                    if step.kind is DeltaKind.CONTENT and step.what == "delta":
                         self.deltas.append((step.text, found))
-                    elif step.kind is Kind.CONTENT and step.what == "close":
+                    elif step.kind is DeltaKind.CONTENT and step.what == "close":
                         self.parts.append((step.text, found))
 
 
@@ -106,7 +106,7 @@ def test_each_content_has_its_tokens(parts: tuple[tuple[str, bool], ...], sizes:
     assert [own for _, own in stream.parts] == expected(ids, parts)
     assert [i for _, own in stream.deltas for i in own] == [i for _, o in stream.parts for i in o]
     (choice,) = came.output().outputs
-    whole = PartScores(came, 0, Spelling(TOKENIZER)).whole(choice, Telling(READING))
+    whole = PartScores(came, 0, TokenSpelling(TOKENIZER)).whole(choice, ContentBlocks(READING))
     assert places(whole) == [i for own in expected(ids, parts) for i in own]
 
 

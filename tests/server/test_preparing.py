@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.admission.preparing import Preparation, prepared
-from flyweight.server.admission.queue import PREPARING, Door
+from flyweight.server.admission.queue import PREPARING, AdmissionQueue
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import ClientGone
-from flyweight.server.transport.request_log import Visit
+from flyweight.server.transport.request_log import RequestRecord
 from http_server import served
 
 LONG = 60.0
@@ -39,7 +39,7 @@ class Client:
         return {"type": "http.disconnect"}
 
     def request(self, came: float | None = None) -> Request:
-        visit = Visit(time.monotonic() if came is None else came)
+        visit = RequestRecord(time.monotonic() if came is None else came)
         return Request({"type": "http", "headers": [], "visit": visit}, self.receive)
 
 
@@ -67,7 +67,7 @@ class Work:
 
 def test_who_leaves_is_not_worked_for() -> None:
     async def work() -> None:
-        door, client, route = Door(ServerSettings()), Client(), Work()
+        door, client, route = AdmissionQueue(ServerSettings()), Client(), Work()
         request = client.request()
         task = asyncio.create_task(prepared(door, LONG, request, route.do(request)))
         await route.begun.wait()
@@ -82,7 +82,7 @@ def test_who_leaves_is_not_worked_for() -> None:
 
 def test_a_deadline_counts_from_the_arrival() -> None:
     async def work() -> None:
-        door, client, route = Door(ServerSettings()), Client(), Work()
+        door, client, route = AdmissionQueue(ServerSettings()), Client(), Work()
         request = client.request(time.monotonic() - LONG)
         with pytest.raises(HttpError) as refusal:
             await prepared(door, LONG, request, route.do(request))
@@ -94,7 +94,7 @@ def test_a_deadline_counts_from_the_arrival() -> None:
 
 def test_who_runs_prepares_no_more() -> None:
     async def work() -> None:
-        door, client, route = Door(ServerSettings()), Client(), Work(begins=True)
+        door, client, route = AdmissionQueue(ServerSettings()), Client(), Work(begins=True)
         request = client.request()
         got = await prepared(door, LONG, request, route.do(request))
         assert got.body == b"there" and door.preparing == 0
@@ -104,7 +104,7 @@ def test_who_runs_prepares_no_more() -> None:
 
 def test_so_many_prepare_and_no_more() -> None:
     async def work() -> None:
-        door = Door(ServerSettings(queue_requests=2))
+        door = AdmissionQueue(ServerSettings(queue_requests=2))
         places = [Preparation(door) for _ in range(PREPARING)]
         route, request = Work(), Client().request()
         with pytest.raises(HttpError) as refusal:

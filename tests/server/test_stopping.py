@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight.cli.main import main
-from flyweight.server.lifecycle.processes import Process, begun, family
-from flyweight.server.lifecycle.records import Record, running, write
+from flyweight.server.lifecycle.processes import ProcessInfo, begun, family
+from flyweight.server.lifecycle.records import ServerRecord, running, write
 from http_server import WAIT, Running, served, started
 
 # Steps that take 20 ms, and an answer of ten seconds.
@@ -247,7 +247,7 @@ def test_stale_records_are_not_believed(cache: Path, flyweight: Command) -> None
     own = os.getpid()
     began = begun(own)
     assert began is not None
-    write(Record(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0, "http://x"))
+    write(ServerRecord(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0, "http://x"))
     place = cache / "servers"
     (place / "7.json").write_text("{")
     (place / "8.json").write_text('{"pid": "8"}')
@@ -255,4 +255,4 @@ def test_stale_records_are_not_believed(cache: Path, flyweight: Command) -> None
                                   '"log": 1, "drain": 1, "url": 1}')  # fmt: skip
     assert flyweight("stop").code == 2
     assert not list(place.glob("*.json"))
-    assert Process(own, began).alive and not Process(own, began - 1).alive
+    assert ProcessInfo(own, began).alive and not ProcessInfo(own, began - 1).alive

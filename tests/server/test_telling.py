@@ -6,35 +6,35 @@ import json
 
 import pytest
 
-from flyweight.requests.collector import Piece
+from flyweight.requests.collector import TextPiece
 from flyweight.server.apis.anthropic.messages_stream import blocks_of
-from flyweight.server.apis.content_blocks import Step, Telling, arguments_of
+from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of
 from flyweight.server.apis.ollama.handlers import message
 from flyweight.server.transport.replies import encode
-from flyweight.text.tools.deltas import Answer, Call, Kind
+from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import HERMES, THINK
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.parser import AnswerFormat
 
-READING = Reading(HERMES, frozenset({"look"}), reasoning=THINK)
+READING = AnswerFormat(HERMES, frozenset({"look"}), reasoning=THINK)
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "cat"}}</tool_call>'
 
 
-def piece(text: str, finish: str | None = None, reason: int | str | None = None) -> Piece:
-    return Piece(0, text, [], None, finish, reason)
+def piece(text: str, finish: str | None = None, reason: int | str | None = None) -> TextPiece:
+    return TextPiece(0, text, [], None, finish, reason)
 
 
 def steps(
     text: str, size: int, finish: str = "stop", reason: int | str | None = None
-) -> tuple[list[Step], int]:
-    telling = Telling(READING)
+) -> tuple[list[BlockEvent], int]:
+    telling = ContentBlocks(READING)
     pieces = [piece(text[i : i + size]) for i in range(0, len(text), size)]
     found = [step for one in [*pieces, piece("", finish, reason)] for step in telling.steps(one)]
     return found, telling.calls
 
 
-def blocks(found: list[Step]) -> list[tuple[Kind, str, bool]]:
+def blocks(found: list[BlockEvent]) -> list[tuple[DeltaKind, str, bool]]:
     """What was told, each block checked: opened once, and its deltas are what it ends with."""
-    made: list[tuple[Kind, str, bool]] = []
+    made: list[tuple[DeltaKind, str, bool]] = []
     open_kind, said = None, ""
     for step in found:
         if step.what == "open":
@@ -56,10 +56,11 @@ def test_blocks_of_every_kind(size: int) -> None:
     found, calls = steps(f"<think>hm</think>I look.{CALL}{CALL} Done", size)
     arguments = '{"at": "cat"}'
     assert blocks(found) == [
-        (Kind.REASONING, "hm", True), (Kind.CONTENT, "I look.", True),
-        (Kind.NAME, arguments, True), (Kind.NAME, arguments, True), (Kind.CONTENT, " Done", True),
+        (DeltaKind.REASONING, "hm", True), (DeltaKind.CONTENT, "I look.", True),
+        (DeltaKind.NAME, arguments, True), (DeltaKind.NAME, arguments, True),
+        (DeltaKind.CONTENT, " Done", True),
     ]  # fmt: skip
-    names = [step.text for step in found if step.what == "open" and step.kind is Kind.NAME]
+    names = [step.text for step in found if step.what == "open" and step.kind is DeltaKind.NAME]
     assert names == ["look", "look"] and calls == 2
 
 
@@ -68,7 +69,7 @@ def test_a_call_that_goes_wrong_is_not_whole_and_its_text_follows(size: int) -> 
     text = CALL.replace('"cat"', '"cat"]')
     found, calls = steps(text, size)
     (first, arguments, whole), (second, content, _) = blocks(found)
-    assert (first, whole, second, content) == (Kind.NAME, False, Kind.CONTENT, text)
+    assert (first, whole, second, content) == (DeltaKind.NAME, False, DeltaKind.CONTENT, text)
     assert arguments == '{"at": "cat"' and calls == 0
 
 
@@ -77,16 +78,19 @@ def test_a_call_that_is_cut_off_is_not_whole(finish: str, reason: int | str | No
     """At a limit, a stop string or a stop token of the caller's."""
     found, calls = steps(CALL + CALL[:-16], 4, finish, reason)
     first, (kind, arguments, whole) = blocks(found)
-    assert first == (Kind.NAME, '{"at": "cat"}', True)
-    assert (kind, whole) == (Kind.NAME, False) and arguments.startswith('{"at": "c')
+    assert first == (DeltaKind.NAME, '{"at": "cat"}', True)
+    assert (kind, whole) == (DeltaKind.NAME, False) and arguments.startswith('{"at": "c')
     assert calls == 0
 
 
 def test_a_stop_behind_a_call_leaves_it_whole() -> None:
     found, calls = steps(CALL + " So", 3, "stop", "we")
-    assert [kind for kind, _, _ in blocks(found)] == [Kind.NAME, Kind.CONTENT] and calls == 1
+    assert [kind for kind, _, _ in blocks(found)] == [
+        DeltaKind.NAME,
+        DeltaKind.CONTENT,
+    ] and calls == 1
     found, calls = steps(CALL.removesuffix("</tool_call>"), 3, "stop", "</tool_call>")
-    assert blocks(found) == [(Kind.NAME, '{"at": "cat"}', True)] and calls == 1
+    assert blocks(found) == [(DeltaKind.NAME, '{"at": "cat"}', True)] and calls == 1
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_a_stop_behind_a_call_leaves_it_whole() -> None:
 )  # fmt: skip
 def test_arguments_are_told_in_the_models_words(words: str) -> None:
     """Whatever stands in them, a reply with them can be written and is one line of JSON."""
-    said = Answer(calls=[Call("look", words)])
+    said = ParsedAnswer(calls=[ParsedCall("look", words)])
     for given in (encode(blocks_of(said)), encode(message(said))):
         assert b"\n" not in given and b"null" not in given
     (block,) = json.loads(encode(blocks_of(said)), parse_int=str, parse_float=str)
@@ -111,4 +115,4 @@ def test_arguments_are_told_in_the_models_words(words: str) -> None:
 
 @pytest.mark.parametrize("words", ['{"at": "c', "[1]", '{"at": NaN}', "[" * 100_000, ""])
 def test_what_is_no_object_is_no_arguments(words: str) -> None:
-    assert arguments_of(Call("look", words)) is None
+    assert arguments_of(ParsedCall("look", words)) is None

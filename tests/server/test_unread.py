@@ -8,9 +8,9 @@ import pytest
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector
-from flyweight.server.admission.request_group import Bundle
-from flyweight.server.engine_client.client import EngineClient, Stream
-from flyweight.server.engine_client.pipe import News
+from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.engine_client.client import EngineClient, EngineStream
+from flyweight.server.engine_client.pipe import StepEvents
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.types import Request, SamplingParams
@@ -23,8 +23,8 @@ class Under:
     """A bundle that is streamed, of requests for `n` choices each; what was left of it."""
 
     def __init__(self, prompts: int = 1, n: int = 1) -> None:
-        self.streams: dict[str, Stream] = {}
-        self.left: list[Stream] = []
+        self.streams: dict[str, EngineStream] = {}
+        self.left: list[EngineStream] = []
         self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
         front: Any = SimpleNamespace(
             settings=ServerSettings(request_seconds=60.0, unread_tokens=MOST),
@@ -36,21 +36,23 @@ class Under:
         place: Any = SimpleNamespace(requests=1, tokens=1)
         params = SamplingParams(n=n)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
-        self.bundle = Bundle(front, [asked] * prompts, place, asyncio.get_running_loop().time())
+        self.bundle = RequestGroup(
+            front, [asked] * prompts, place, asyncio.get_running_loop().time()
+        )
         self.bundle.follow()
 
     def _collector(self, asked: Any, id: str) -> Collector:
         request = Request(id, (5,), asked.params, max_tokens=99)
         return Collector(request, LLM().tokenizer, "x")
 
-    def _submit(self, collector: Collector, news: asyncio.Event) -> Stream:
-        self.streams[collector.request.id] = stream = Stream(collector, news)
+    def _submit(self, collector: Collector, news: asyncio.Event) -> EngineStream:
+        self.streams[collector.request.id] = stream = EngineStream(collector, news)
         return stream
 
     def feed(
         self, tokens: int, prompt: int = 0, choice: int = 0, finish: str | None = None
     ) -> None:
-        news = News(str(prompt), choice, (7,) * tokens, finish=finish)
+        news = StepEvents(str(prompt), choice, (7,) * tokens, finish=finish)
         EngineClient._feed(self.client, self.streams[str(prompt)], news)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flyweight import LLM
-from flyweight.requests.collector import Collector, Piece
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import Collector, TextPiece
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis import answer as answers
 from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.usage import RunningUsage, usage
-from flyweight.server.engine_client.client import Stream
-from flyweight.server.front import Front
+from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served
@@ -30,7 +30,7 @@ def collector(n: int = 1, prompt: int = 2, **more: Any) -> Collector:
     return Collector(Request("r", (5,) * prompt, params, max_tokens=9), LLM().tokenizer, "x")
 
 
-def feed(stream: Stream, *events: Event) -> None:
+def feed(stream: EngineStream, *events: Event) -> None:
     for event in events:
         stream.collector.feed(event)
     stream.over = stream.collector.finished
@@ -41,8 +41,8 @@ class Under:
     """A bundle of one request under way, and its stream."""
 
     def __init__(self, own: Collector) -> None:
-        def submit(collector: Collector, news: asyncio.Event) -> Stream:
-            self.stream = Stream(collector, news)
+        def submit(collector: Collector, news: asyncio.Event) -> EngineStream:
+            self.stream = EngineStream(collector, news)
             return self.stream
 
         front: Any = SimpleNamespace(
@@ -55,9 +55,9 @@ class Under:
         place: Any = SimpleNamespace(requests=1, tokens=1)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.asked, tokens=(1,))
         front._writers = ThreadPoolExecutor(1)
-        front.written = lambda work: Front.written(front, work)
+        front.written = lambda work: ServedModel.written(front, work)
         self.front = front
-        self.bundle = Bundle(front, [asked], place, asyncio.get_running_loop().time())
+        self.bundle = RequestGroup(front, [asked], place, asyncio.get_running_loop().time())
 
 
 class Told:
@@ -67,9 +67,9 @@ class Told:
 
     def __init__(self, size: int, then: Any = lambda: None) -> None:
         self.size, self.then = size, then
-        self.pieces: list[Piece] = []
+        self.pieces: list[TextPiece] = []
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.pieces.append(piece)
         self.then()
         return b"x" * self.size
@@ -178,7 +178,7 @@ def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Collector, "prompt_scores", lambda c: made.append(1) or prompt_scores(c))
     own = collector(n=8, prompt=300, prompt_logprobs=2, echo=True)
     own.feed(Event("r", 0, (5,), (SCORED,), prompt_logprobs=(SCORED,) * 299))
-    prompt = scores.PromptScores(own, 2, scores.Spelling(LLM().tokenizer))
+    prompt = scores.PromptScores(own, 2, scores.TokenSpelling(LLM().tokenizer))
     told = [scores.TextScores(own, prompt).told([]) for _ in range(8)]
     assert len({bytes(one["top_logprobs"]) for one in told}) == 1 and len(made) == 1
     assert len(json.loads(bytes(told[0]["tokens"]))) == 300

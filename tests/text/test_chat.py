@@ -15,7 +15,7 @@ from flyweight.errors import RequestError
 from flyweight.requests.preparing import conversation
 from flyweight.text.chat import choose, render
 from flyweight.text.messages import OPTIONS, OWN, prepared, text_only
-from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, Bounds
+from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, RenderBounds
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.gguf import read_gguf
 
@@ -179,12 +179,12 @@ import json, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))
 from flyweight.errors import RequestError
 from flyweight.text.chat import render
-from flyweight.text.meter import Bounds
+from flyweight.text.meter import RenderBounds
 from flyweight.text.tokenizer import load_tokenizer
 tokenizer, talk = load_tokenizer(sys.argv[1]), [{"role": "user", "content": "hi"}]
 for template in json.load(sys.stdin):
     try:
-        print("rendered", len(render(template, talk, tokenizer, bounds=Bounds(0.3))))
+        print("rendered", len(render(template, talk, tokenizer, bounds=RenderBounds(0.3))))
     except RequestError as error:
         print(error)
     assert render("{{ messages[0].content }}", talk, tokenizer) == "hi"
@@ -214,12 +214,12 @@ def test_long_conversations_are_rendered() -> None:
     """The limits are far from what people say."""
     talk = [{"role": role, "content": "word " * 4000} for role in ("user", "assistant")] * 50
     template = (FIXTURES / "chat" / "qwen3.jinja").read_text(encoding="utf-8")
-    assert len(render(template, talk, TOKENIZER, bounds=Bounds(60.0))) > 2_000_000
+    assert len(render(template, talk, TOKENIZER, bounds=RenderBounds(60.0))) > 2_000_000
 
 
 def test_a_template_may_not_take_for_ever() -> None:
     with pytest.raises(RequestError, match=r"takes more than 0\.01 seconds"):
-        render(ENDLESS[0], USER, TOKENIZER, bounds=Bounds(0.01))
+        render(ENDLESS[0], USER, TOKENIZER, bounds=RenderBounds(0.01))
 
 
 def test_what_is_written_is_bounded_by_what_was_given() -> None:
@@ -228,7 +228,9 @@ def test_what_is_written_is_bounded_by_what_was_given() -> None:
 
     def written(length: int, times: int, growth: int) -> int:
         talk = [{"role": "user", "content": "a" * length}]
-        return len(render(template, talk, TOKENIZER, times=times, bounds=Bounds(60.0, growth)))
+        return len(
+            render(template, talk, TOKENIZER, times=times, bounds=RenderBounds(60.0, growth))
+        )
 
     assert written(10, 20_000, 1) == 200_000
     with pytest.raises(RequestError, match=f"writes more than {LEAST_CHARACTERS} characters"):

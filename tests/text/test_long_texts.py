@@ -12,7 +12,7 @@ from text_vocabularies import FIXTURES, SMALL, bpe_metadata
 from tokenizers import Tokenizer as Library
 
 from flyweight.text import library, pretokenizers
-from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, Words, splitter
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokens, splitter
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 
 PROSE = "Once upon a time there was a little girl named Lily.\nShe had 12 cats. "
@@ -90,8 +90,8 @@ def test_words_by_their_places_are_the_words(name: str, text: str) -> None:
 
 
 @cache
-def words_of(rules: PreTokenizer) -> Words:
-    return Words(rules)
+def words_of(rules: PreTokenizer) -> PreTokens:
+    return PreTokens(rules)
 
 
 @pytest.mark.parametrize("special", [False, True])

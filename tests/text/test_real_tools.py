@@ -12,14 +12,14 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.grammar import Compiler, Vocabulary, embedded
+from flyweight.sampling.grammar import Compiler, GrammarVocabulary, embedded
 from flyweight.server.apis.tools import Tool, Tools
-from flyweight.server.chat_format import Speech
+from flyweight.server.chat_format import ChatFormat
 from flyweight.server.settings import ServerSettings
 from flyweight.text.tokenizer import load_tokenizer
-from flyweight.text.tools.deltas import Answer, Call
-from flyweight.text.tools.formats import HERMES, LLAMA, MISTRAL_HEADED, Format
-from flyweight.text.tools.grammar import Offer
+from flyweight.text.tools.deltas import ParsedAnswer, ParsedCall
+from flyweight.text.tools.formats import HERMES, LLAMA, MISTRAL_HEADED, CallFormat
+from flyweight.text.tools.grammar import OfferedTools
 from flyweight.text.tools.parser import AnswerParser
 
 llguidance = pytest.importorskip("llguidance")
@@ -53,7 +53,7 @@ def as_json_schema(given: Any) -> Any:
     return found
 
 
-def cases(part: str) -> Iterator[tuple[list[Tool], list[Call]]]:
+def cases(part: str) -> Iterator[tuple[list[Tool], list[ParsedCall]]]:
     """Tools and the calls that are right."""
     room = data("prompts-bfcl")
     answers = {}
@@ -70,7 +70,7 @@ def cases(part: str) -> Iterator[tuple[list[Tool], list[Call]]]:
             Tool.model_validate({"type": "function", "function": f}) for f in functions.values()
         ]
         calls = [
-            Call(name, dumped(ordered(given, functions[name]["parameters"])))
+            ParsedCall(name, dumped(ordered(given, functions[name]["parameters"])))
             for call in answers[one["id"]]
             for name, given in call.items()
         ]
@@ -87,11 +87,11 @@ def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def constraint(tools: list[Tool], form: Format) -> str:
+def constraint(tools: list[Tool], form: CallFormat) -> str:
     """The grammar of an answer that has to call."""
     settings = ServerSettings()
     asked = Tools(tools, "required", None, settings)
-    speech = Speech(form, None, {})
+    speech = ChatFormat(form, None, {})
     made = asked.constraint(speech, speech.reading(None, None, asked.all, asked.most))
     assert made is not None and made.grammar is not None
     return made.grammar
@@ -105,7 +105,7 @@ def accepts(grammar: str, text: str) -> bool:
     return matcher.try_consume_tokens(list(raw)) == len(raw) and matcher.is_accepting()
 
 
-def written(form: Format, calls: list[Call]) -> str:
+def written(form: CallFormat, calls: list[ParsedCall]) -> str:
     if form.heads:
         return "".join(f"[TOOL_CALLS]{c.name}[ARGS]{c.arguments}" for c in calls)
     made = [f'{{"name": "{c.name}", "{form.arguments}": {c.arguments}}}' for c in calls]
@@ -114,7 +114,7 @@ def written(form: Format, calls: list[Call]) -> str:
     return "; ".join(made)
 
 
-def valid(call: Call, tools: list[Tool]) -> bool:
+def valid(call: ParsedCall, tools: list[Tool]) -> bool:
     """Whether a call that counts as right keeps to the schema, which BFCL's own do not always."""
     import jsonschema_rs
 
@@ -124,7 +124,7 @@ def valid(call: Call, tools: list[Tool]) -> bool:
 
 @pytest.mark.parametrize(("form", "every"), [(HERMES, 6), (LLAMA, 40), (MISTRAL_HEADED, 40)])
 @pytest.mark.parametrize("part", PARTS)
-def test_right_calls_of_bfcl_are_taken(part: str, form: Format, every: int) -> None:
+def test_right_calls_of_bfcl_are_taken(part: str, form: CallFormat, every: int) -> None:
     """No real schema is refused; what is passed over are answers that break their own schema."""
     taken = wrong = 0
     for tools, calls in list(cases(part))[::every]:
@@ -135,8 +135,8 @@ def test_right_calls_of_bfcl_are_taken(part: str, form: Format, every: int) -> N
         text = written(form, calls)
         assert accepts(grammar, text), text
         names = frozenset(tool.function.name for tool in tools)
-        parser = AnswerParser(Speech(form, None, {}).reading(None, None, names, None))
-        assert Answer.of(parser.push(text) + parser.finish()).calls == calls
+        parser = AnswerParser(ChatFormat(form, None, {}).reading(None, None, names, None))
+        assert ParsedAnswer.of(parser.push(text) + parser.finish()).calls == calls
         taken += 1
     assert taken > wrong / 2
 
@@ -163,15 +163,15 @@ def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
     tokenizer = load_tokenizer(
         data("tokenizers-mistral") / "mistral_instruct_tokenizer_240323.model.v3"
     )
-    speech = Speech.of(ServerSettings(tool_call_parser="mistral"), tokenizer)
+    speech = ChatFormat.of(ServerSettings(tool_call_parser="mistral"), tokenizer)
     reading = speech.reading(None, None, ["get"], None)
     assert speech.special == {"[TOOL_CALLS]": 5} and speech.shows(reading)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    grammar = speech.grammar(reading, [Offer("get", embedded(schema))], demanded=True)
+    grammar = speech.grammar(reading, [OfferedTools("get", embedded(schema))], demanded=True)
     size = tokenizer.vocab_size
     spelled = [tokenizer.token_bytes(i, special=True) for i in range(size)]
     ends = frozenset(tokenizer.eos_ids)
-    matcher = Compiler(Vocabulary(spelled, tokenizer.special_ids, ends, size)).compile(
+    matcher = Compiler(GrammarVocabulary(spelled, tokenizer.special_ids, ends, size)).compile(
         StructuredOutputs(grammar=grammar)
     )
     text = '[TOOL_CALLS][{"name": "get", "arguments": {"a": 5}}]'
@@ -179,4 +179,6 @@ def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
     assert ids[0] == 5 and matcher.take(ids) == len(ids) and matcher.complete
     parser = AnswerParser(reading)
     shown = tokenizer.decode(ids, skip_special=False)
-    assert Answer.of(parser.push(shown) + parser.finish()).calls == [Call("get", '{"a": 5}')]
+    assert ParsedAnswer.of(parser.push(shown) + parser.finish()).calls == [
+        ParsedCall("get", '{"a": 5}')
+    ]

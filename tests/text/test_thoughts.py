@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from flyweight.describe import describe
 from flyweight.errors import RequestError
-from flyweight.requests.preparing import Asking, Facts
-from flyweight.requests.prompts import Lane
+from flyweight.requests.preparing import RequestChecks, RequestPreparer
+from flyweight.requests.prompts import RequestContext
 from flyweight.sampling.thought import forced
-from flyweight.text.codec import Marks as TokenMarks
-from flyweight.text.thoughts import Spelled
+from flyweight.text.codec import SpecialIds as TokenMarks
+from flyweight.text.thoughts import ThoughtSpelling
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.deltas import Kind
-from flyweight.text.tools.formats import THINK, Marks
+from flyweight.text.tools.deltas import DeltaKind
+from flyweight.text.tools.formats import THINK, ReasoningMarks
 from flyweight.text.tools.reasoning import ReasoningSplitter
-from flyweight.types import SamplingParams, Thought
+from flyweight.types import SamplingParams, ThinkingBudget
 
 PIECES = ["<", "think", "<think>", "</", ">", "</think>", "k>\n", ">ok", "th", "in", "a", " ", "\n",
           " <", "<<", "</th", "></"]  # fmt: skip
@@ -53,10 +53,12 @@ def is_open(text: str, opened: bool) -> bool:
     """Whether an answer is within its thought, as its reader has it."""
     reader = ReasoningSplitter(THINK, opened)
     kinds = [delta.kind for delta in reader.push(text + "x")]
-    return opened * (not kinds) or (bool(kinds) and kinds[-1] is Kind.REASONING)
+    return opened * (not kinds) or (bool(kinds) and kinds[-1] is DeltaKind.REASONING)
 
 
-def expected(thought: Thought, prompt: int, tokens: list[int], ids: tuple[int, ...]) -> int | None:
+def expected(
+    thought: ThinkingBudget, prompt: int, tokens: list[int], ids: tuple[int, ...]
+) -> int | None:
     """Token by token: what is due after these."""
     used, place = thought.spent, 0
     for i in range(len(tokens) + 1):
@@ -91,9 +93,11 @@ def test_it_is_closed_where_the_reader_finds_it_open(
     prompt: int,
     plain: bool,
 ) -> None:
-    spelled = Spelled.of(THINK, SMALL, len(PIECES))
+    spelled = ThoughtSpelling.of(THINK, SMALL, len(PIECES))
     ids = (3, 1, 4) if plain else spelled.ids  # "</", "think", ">" or the one token
-    thought = Spelled(spelled.opening, spelled.closing, ids, spelled.parts).thought(budget, inside)
+    thought = ThoughtSpelling(spelled.opening, spelled.closing, ids, spelled.parts).thought(
+        budget, inside
+    )
     before, answer = [10] * prompt, []
     wish = [PIECES.index(piece) for piece in sum(said[1], said[0])]
     for token in [*wish, 10, 10, 10]:  # what the model would draw, as far as it may
@@ -103,26 +107,26 @@ def test_it_is_closed_where_the_reader_finds_it_open(
 
 
 def test_only_tokens_that_hold_some_of_a_mark_are_kept() -> None:
-    spelled = Spelled.of(THINK, SMALL, len(PIECES))
+    spelled = ThoughtSpelling.of(THINK, SMALL, len(PIECES))
     assert spelled.ids == (PIECES.index("</think>"),)
     assert {PIECES[i] for i in spelled.parts} == set(PIECES) - {"a"}
     with pytest.raises(RequestError, match=r"'\[/THINK\]'.*cannot be spelled"):
-        Spelled.of(Marks("[THINK]", "[/THINK]"), SMALL, len(PIECES))
+        ThoughtSpelling.of(ReasoningMarks("[THINK]", "[/THINK]"), SMALL, len(PIECES))
     with pytest.raises(RequestError, match="cannot be spelled"):
-        Spelled.of(THINK, SMALL, PIECES.index("</think>"))  # a piece without logits
+        ThoughtSpelling.of(THINK, SMALL, PIECES.index("</think>"))  # a piece without logits
 
 
 def test_marks_are_spelled_by_the_model_inside() -> None:
     found = describe(Path(__file__).parents[2] / "src/flyweight/assets/stories.gguf")
-    spelled = Spelled.of(THINK, found.tokenizer, found.spec.vocab)
+    spelled = ThoughtSpelling.of(THINK, found.tokenizer, found.spec.vocab)
     written = b"".join(spelled.parts[i] for i in spelled.ids)
     assert written.strip() == b"</think>" and len(spelled.parts) < found.spec.vocab // 2
 
 
-def asking(reasoning: str = "auto") -> Asking:
+def asking(reasoning: str = "auto") -> RequestPreparer:
     found = describe(Path(__file__).parents[2] / "src/flyweight/assets/stories.gguf")
-    return Asking(found.tokenizer, Facts(found.spec.vocab, 128, 256, found.stop_ids),
-                  reasoning=reasoning)  # fmt: skip
+    return RequestPreparer(found.tokenizer, RequestChecks(found.spec.vocab, 128, 256,
+    found.stop_ids), reasoning=reasoning)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -139,19 +143,19 @@ def test_a_prompt_may_end_within_a_thought(
     prompt: dict[str, str], opened: bool, spent: int
 ) -> None:
     params = SamplingParams(thinking_token_budget=5)
-    thought = asking("think").ask(prompt, params, Lane()).words.thought
+    thought = asking("think").ask(prompt, params, RequestContext()).words.thought
     assert thought is not None and thought.budget == 5
     assert (thought.opened, bool(thought.spent)) == (opened, bool(spent))
     ids = asking("think").tokenizer.encode(prompt["prompt"])
-    same = asking("think").ask(ids, params, Lane()).words.thought
+    same = asking("think").ask(ids, params, RequestContext()).words.thought
     assert same is not None and same.opened == prompt["prompt"].endswith("<think>\n")
 
 
 def test_what_cannot_be_kept_is_refused_and_nothing_is_done_unasked() -> None:
     none = SamplingParams(thinking_token_budget=-1)
     assert none.thinking_token_budget is None
-    assert asking().ask("x", none, Lane()).words.thought is None
+    assert asking().ask("x", none, RequestContext()).words.thought is None
     with pytest.raises(RequestError, match="thinking_token_budget = 5, and nothing"):
-        asking().ask("x", SamplingParams(thinking_token_budget=5), Lane())
+        asking().ask("x", SamplingParams(thinking_token_budget=5), RequestContext())
     with pytest.raises(RequestError, match="thinking_token_budget = -2 is out of range"):
         SamplingParams(thinking_token_budget=-2)

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from flyweight.sampling.grammar import embedded
-from flyweight.text.tools.deltas import Answer, Call
-from flyweight.text.tools.formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_HEADED, THINK, Format
-from flyweight.text.tools.grammar import MOST_CALLS, PIECE, CallGrammar, Offer
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.deltas import ParsedAnswer, ParsedCall
+from flyweight.text.tools.formats import (
+    HERMES,
+    JSON,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_HEADED,
+    THINK,
+    CallFormat,
+)
+from flyweight.text.tools.grammar import MOST_CALLS, PIECE, CallGrammar, OfferedTools
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -25,7 +33,7 @@ CITY = {
 }
 NONE = {"type": "object", "properties": {}, "additionalProperties": False}
 SCHEMAS = {"get": CITY, "get_all": NONE, "a.b:c/d-e": NONE}
-OFFERS = [Offer(name, embedded(schema)) for name, schema in SCHEMAS.items()]
+OFFERS = [OfferedTools(name, embedded(schema)) for name, schema in SCHEMAS.items()]
 NAMES = frozenset(offer.name for offer in OFFERS)
 FORMS = {
     "hermes": HERMES,
@@ -34,11 +42,11 @@ FORMS = {
     "headed": MISTRAL_HEADED,
     "json": JSON,
 }
-GET = Call("get", '{"city": "Rome", "days": 3}')
-ALL = Call("get_all", "{}")
+GET = ParsedCall("get", '{"city": "Rome", "days": 3}')
+ALL = ParsedCall("get_all", "{}")
 
 
-def written(form: Format, calls: list[Call]) -> str:
+def written(form: CallFormat, calls: list[ParsedCall]) -> str:
     """As the grammar has it."""
     if form.heads:
         return "".join(f"[TOOL_CALLS]{c.name}[ARGS]{c.arguments}" for c in calls)
@@ -63,18 +71,23 @@ def accepts(grammar: str, text: str) -> bool:
     return taken(grammar, text) == (len(text.encode()), True)
 
 
-def read(form: Format, text: str, **more: Any) -> Answer:
-    parser = AnswerParser(Reading(form, NAMES, **more))
-    return Answer.of(parser.push(text) + parser.finish())
+def read(form: CallFormat, text: str, **more: Any) -> ParsedAnswer:
+    parser = AnswerParser(AnswerFormat(form, NAMES, **more))
+    return ParsedAnswer.of(parser.push(text) + parser.finish())
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_demanded_calls_are_read_as_calls(form: Format) -> None:
+def test_demanded_calls_are_read_as_calls(form: CallFormat) -> None:
     grammar = CallGrammar(form, {}).demanded(OFFERS)
-    for calls in ([GET], [ALL, GET], [GET, Call("a.b:c/d-e", "{}"), GET]):
+    for calls in ([GET], [ALL, GET], [GET, ParsedCall("a.b:c/d-e", "{}"), GET]):
         text = written(form, calls)
-        assert accepts(grammar, text) and read(form, text) == Answer("", "", calls), text
-    for bad in ("", "Hello", written(form, [Call("got", "{}")]), written(form, [GET]) + " Done."):
+        assert accepts(grammar, text) and read(form, text) == ParsedAnswer("", "", calls), text
+    for bad in (
+        "",
+        "Hello",
+        written(form, [ParsedCall("got", "{}")]),
+        written(form, [GET]) + " Done.",
+    ):
         assert not accepts(grammar, bad), bad
     for bad in (
         '{"city": "Lima"}',
@@ -82,11 +95,11 @@ def test_demanded_calls_are_read_as_calls(form: Format) -> None:
         '{"city": "Rome", "x": 1}',
         '{"city": "Rome",  ',
     ):
-        assert not accepts(grammar, written(form, [Call("get", bad)])), bad
+        assert not accepts(grammar, written(form, [ParsedCall("get", bad)])), bad
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_calls_are_counted(form: Format) -> None:
+def test_calls_are_counted(form: CallFormat) -> None:
     one = replace(CallGrammar(form, {}), most=1)
     single = (
         written(form, [GET])
@@ -102,21 +115,23 @@ def test_calls_are_counted(form: Format) -> None:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("marks", [None, THINK])
-def test_allowed_calls_keep_to_their_schemas(form: Format, marks: Any) -> None:
+def test_allowed_calls_keep_to_their_schemas(form: CallFormat, marks: Any) -> None:
     grammar = CallGrammar(form, {}, marks).allowed(OFFERS)
     calls = written(form, [GET, ALL])
     for text in ("", "Hello <there> {}", calls, "x <tool_cal [TOOL_CAL"):
         assert accepts(grammar, text), text
         assert read(form, text).content == ("" if text == calls else text)
-    assert not accepts(grammar, written(form, [Call("get", '{"city": "Lima"}')]))
+    assert not accepts(grammar, written(form, [ParsedCall("get", '{"city": "Lima"}')]))
     if form.trigger and not form.bare:
         text = f"I look.\n{calls}"
-        assert accepts(grammar, text) and read(form, text) == Answer("I look.", "", [GET, ALL])
+        assert accepts(grammar, text) and read(form, text) == ParsedAnswer(
+            "I look.", "", [GET, ALL]
+        )
         assert not accepts(grammar, f"I look.\n{form.trigger} at it")
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_reasoning_comes_first(form: Format) -> None:
+def test_reasoning_comes_first(form: CallFormat) -> None:
     calls = written(form, [GET])
     grammar = CallGrammar(form, {}, THINK)
     opened = replace(grammar, opened=True)
@@ -132,7 +147,7 @@ def test_reasoning_comes_first(form: Format) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_calls_or_another_form(form: Format) -> None:
+def test_calls_or_another_form(form: CallFormat) -> None:
     """Each to the letter, and no text behind or before either; the form may have marks in it."""
     keys = {"kind": {"type": "string"}, "name": {"type": "string"}}
     schema = {"type": "object", "properties": keys, "required": ["kind"]}
@@ -140,7 +155,9 @@ def test_calls_or_another_form(form: Format) -> None:
     grammar = CallGrammar(form, {}).either(OFFERS, embedded(schema))
     for calls in ([GET], [ALL, GET]):
         text = written(form, calls)
-        assert accepts(grammar, text) and read(form, text, either=True) == Answer("", "", calls)
+        assert accepts(grammar, text) and read(form, text, either=True) == ParsedAnswer(
+            "", "", calls
+        )
         assert not accepts(grammar, text + " Done.") and not accepts(grammar, f"So: {text}")
     inside = written(form, [ALL]).replace('"', "'").replace("\n", " ")
     for text in (
@@ -149,8 +166,13 @@ def test_calls_or_another_form(form: Format) -> None:
         f'{{"kind": "{form.trigger}", "name": "got", "more": [{{}}]}}',
     ):
         assert accepts(grammar, text), text
-        assert read(form, text, either=True) == Answer(text), text
-    for text in ("", "Hello", '{"name": "get"}', written(form, [Call("get", '{"city": "x"}')])):
+        assert read(form, text, either=True) == ParsedAnswer(text), text
+    for text in (
+        "",
+        "Hello",
+        '{"name": "get"}',
+        written(form, [ParsedCall("get", '{"city": "x"}')]),
+    ):
         assert not accepts(grammar, text), text
     once = replace(CallGrammar(form, {}), most=1).either(OFFERS, embedded(schema))
     assert not accepts(once, written(form, [GET, GET]))
@@ -192,7 +214,7 @@ def test_special_tokens_are_named() -> None:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_is_drawn_is_a_call(form: Format, seed: int) -> None:
+def test_whatever_is_drawn_is_a_call(form: CallFormat, seed: int) -> None:
     """Bytes by chance within the grammar: the parser reads calls, the schemas hold, and it ends."""
     grammar = CallGrammar(form, {}).demanded(OFFERS)
     lark = llguidance.LLMatcher.grammar_from_lark(grammar)

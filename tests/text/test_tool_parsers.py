@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.errors import ConfigError
-from flyweight.text.tools.deltas import Answer, Call, Delta, Kind
+from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import (
     FORMATS,
     HERMES,
@@ -24,30 +24,30 @@ from flyweight.text.tools.formats import (
     format_of,
     marks_of,
 )
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
 NAMES = frozenset({"get_weather", "math.add", "now"})
 WEATHER = '{"name": "get_weather", "arguments": {"city": "Zürich", "days": [1, 2.5e3]}}'
 ARGUMENTS = '{"city": "Zürich", "days": [1, 2.5e3]}'
 ADD = '{"arguments": {"a": -1, "b": "}]\\"<"}, "name": "math.add"}'
 ADDED = '{"a": -1, "b": "}]\\"<"}'
-CALLS = [Call("get_weather", ARGUMENTS), Call("math.add", ADDED)]
+CALLS = [ParsedCall("get_weather", ARGUMENTS), ParsedCall("math.add", ADDED)]
 
 
-def reading(form: str, **more: Any) -> Reading:
-    return Reading(FORMATS[form], NAMES, **more)
+def reading(form: str, **more: Any) -> AnswerFormat:
+    return AnswerFormat(FORMATS[form], NAMES, **more)
 
 
-def deltas(how: Reading, pieces: Iterable[str], cut: bool = False) -> list[Delta]:
+def deltas(how: AnswerFormat, pieces: Iterable[str], cut: bool = False) -> list[Delta]:
     parser = AnswerParser(how)
     found = [delta for piece in pieces for delta in parser.push(piece)]
     return found + parser.finish(cut)
 
 
-def read(how: Reading, text: str, cut: bool = False) -> Answer:
+def read(how: AnswerFormat, text: str, cut: bool = False) -> ParsedAnswer:
     """Read at once, and letter by letter."""
-    found = Answer.of(deltas(how, [text], cut))
-    assert Answer.of(deltas(how, text, cut)) == found
+    found = ParsedAnswer.of(deltas(how, [text], cut))
+    assert ParsedAnswer.of(deltas(how, text, cut)) == found
     return found
 
 
@@ -75,7 +75,7 @@ BOTH = {
 
 @pytest.mark.parametrize(("form", "text"), [(f, t) for f, all in BOTH.items() for t in all])
 def test_two_calls_of_each_format(form: str, text: str) -> None:
-    assert read(reading(form), text) == Answer("", "", CALLS)
+    assert read(reading(form), text) == ParsedAnswer("", "", CALLS)
 
 
 def test_text_around_calls_is_content() -> None:
@@ -87,12 +87,12 @@ def test_text_around_calls_is_content() -> None:
 def test_a_call_without_arguments() -> None:
     for more in ("", ', "arguments": null', ', "parameters": {}', ', "arguments": "{}"'):
         text = f'{{"name": "now"{more}}}'
-        assert read(reading("json"), text).calls == [Call("now", "{}")]
+        assert read(reading("json"), text).calls == [ParsedCall("now", "{}")]
 
 
 def test_arguments_written_as_text_are_read() -> None:
     text = json.dumps({"name": "now", "arguments": json.dumps({"zone": 'a"b'})})
-    assert read(reading("json"), text).calls == [Call("now", '{"zone": "a\\"b"}')]
+    assert read(reading("json"), text).calls == [ParsedCall("now", '{"zone": "a\\"b"}')]
 
 
 def test_half_a_character_stays_an_escape() -> None:
@@ -137,7 +137,7 @@ NEAR = [
 
 @pytest.mark.parametrize(("form", "text"), NEAR)
 def test_what_is_no_call_is_content_to_the_letter(form: str, text: str) -> None:
-    assert read(reading(form), text) == Answer(text)
+    assert read(reading(form), text) == ParsedAnswer(text)
 
 
 def test_a_call_that_goes_wrong_costs_no_other() -> None:
@@ -149,32 +149,36 @@ def test_a_call_that_goes_wrong_costs_no_other() -> None:
 def test_what_is_cut_off_after_calls_is_no_content() -> None:
     one = '{"name": "now", "arguments": {}}'
     for text in (f"[{one}", f"[{one},", f"[{one}, {{", f'[{one}, {{"name": "no', f"[{one}]"):
-        assert read(reading("json"), text, cut=True) == Answer("", "", [Call("now", "{}")])
+        assert read(reading("json"), text, cut=True) == ParsedAnswer(
+            "", "", [ParsedCall("now", "{}")]
+        )
     assert read(reading("json"), f"[{one}, {{").content == ", {", "the model ended it there"
-    assert read(reading("json"), '[{"na', cut=True) == Answer('[{"na')
+    assert read(reading("json"), '[{"na', cut=True) == ParsedAnswer('[{"na')
 
 
 def test_a_call_that_is_cut_off_stays_one() -> None:
     text = '<tool_call>{"name": "now", "arguments": {"zone": "Eu'
-    assert read(reading("hermes"), text, cut=True).calls == [Call("now", '{"zone": "Eu')]
-    assert read(reading("hermes"), text[:20], cut=True) == Answer(text[:20])
+    assert read(reading("hermes"), text, cut=True).calls == [ParsedCall("now", '{"zone": "Eu')]
+    assert read(reading("hermes"), text[:20], cut=True) == ParsedAnswer(text[:20])
     text = f"<tool_call>{WEATHER}\n</tool_c"
-    assert read(reading("hermes"), text, cut=True) == Answer("", "", CALLS[:1])
+    assert read(reading("hermes"), text, cut=True) == ParsedAnswer("", "", CALLS[:1])
     assert read(reading("hermes"), text).content == "\n</tool_c"
 
 
 def test_calls_beyond_the_most_are_left_out() -> None:
     text = f"<tool_call>{WEATHER}</tool_call>\n<tool_call>{ADD}</tool_call>"
-    assert read(reading("hermes", most=1), text) == Answer("", "", CALLS[:1])
+    assert read(reading("hermes", most=1), text) == ParsedAnswer("", "", CALLS[:1])
 
 
 def test_names_come_first_and_arguments_in_pieces() -> None:
     text = f"<tool_call>{WEATHER}</tool_call><tool_call>{ADD}</tool_call>"
     found = deltas(reading("hermes"), text)
-    assert [d.text for d in found if d.kind is Kind.NAME] == ["get_weather", "math.add"]
+    assert [d.text for d in found if d.kind is DeltaKind.NAME] == ["get_weather", "math.add"]
     kinds = [(d.kind, d.call) for d in found]
-    assert kinds[0] == (Kind.NAME, 0) and kinds.count((Kind.ARGUMENTS, 0)) == len(ARGUMENTS)
-    assert kinds.index((Kind.NAME, 1)) > max(i for i, k in enumerate(kinds) if k[1] == 0)
+    assert kinds[0] == (DeltaKind.NAME, 0) and kinds.count((DeltaKind.ARGUMENTS, 0)) == len(
+        ARGUMENTS
+    )
+    assert kinds.index((DeltaKind.NAME, 1)) > max(i for i, k in enumerate(kinds) if k[1] == 0)
 
 
 # --- reasoning ---
@@ -183,25 +187,25 @@ def test_names_come_first_and_arguments_in_pieces() -> None:
 @pytest.mark.parametrize(
     ("text", "opened", "expected"),
     [
-        ("<think>\nhm\n</think>\n\nFour", False, Answer("Four", "hm")),
-        ("\n <think>a < b\n\n</thin </think>x ", False, Answer("x ", "a < b\n\n</thin")),
-        ("hm\n</think>Four", True, Answer("Four", "hm")),
-        ("\n\nhm </thi", True, Answer("", "hm </thi")),
-        ("<think></think>Four", False, Answer("Four")),
-        (" Four <think>hm</think>", False, Answer(" Four <think>hm</think>")),
-        (" <thi", False, Answer(" <thi")),
-        (" <this>", False, Answer(" <this>")),
-        ("  ", False, Answer("  ")),
+        ("<think>\nhm\n</think>\n\nFour", False, ParsedAnswer("Four", "hm")),
+        ("\n <think>a < b\n\n</thin </think>x ", False, ParsedAnswer("x ", "a < b\n\n</thin")),
+        ("hm\n</think>Four", True, ParsedAnswer("Four", "hm")),
+        ("\n\nhm </thi", True, ParsedAnswer("", "hm </thi")),
+        ("<think></think>Four", False, ParsedAnswer("Four")),
+        (" Four <think>hm</think>", False, ParsedAnswer(" Four <think>hm</think>")),
+        (" <thi", False, ParsedAnswer(" <thi")),
+        (" <this>", False, ParsedAnswer(" <this>")),
+        ("  ", False, ParsedAnswer("  ")),
     ],
 )
-def test_reasoning_is_split_off(text: str, opened: bool, expected: Answer) -> None:
-    assert read(Reading(reasoning=THINK, opened=opened), text) == expected
+def test_reasoning_is_split_off(text: str, opened: bool, expected: ParsedAnswer) -> None:
+    assert read(AnswerFormat(reasoning=THINK, opened=opened), text) == expected
 
 
 def test_reasoning_then_calls() -> None:
     text = f"<think>\nwith <tool_call>\n</think>\n\n<tool_call>\n{WEATHER}\n</tool_call>"
     found = read(reading("hermes", reasoning=THINK), text)
-    assert found == Answer("", "with <tool_call>", CALLS[:1])
+    assert found == ParsedAnswer("", "with <tool_call>", CALLS[:1])
 
 
 # --- cut anywhere ---
@@ -214,7 +218,7 @@ BITS = [
     f"now[ARGS]{ADDED}",
 ]  # fmt: skip
 HOWS = [
-    Reading(form, NAMES, reasoning=marks, opened=opened)
+    AnswerFormat(form, NAMES, reasoning=marks, opened=opened)
     for form in (HERMES, LLAMA, MISTRAL, JSON)
     for marks, opened in ((None, False), (THINK, False), (THINK, True))
 ]
@@ -222,13 +226,13 @@ HOWS = [
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(HOWS), st.lists(st.sampled_from(BITS), max_size=24), st.data())
-def test_how_the_text_is_cut_does_not_matter(how: Reading, bits: list[str], data: Any) -> None:
+def test_how_the_text_is_cut_does_not_matter(how: AnswerFormat, bits: list[str], data: Any) -> None:
     text = "".join(bits)
     cut = data.draw(st.booleans())
     at = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     pieces = [text[a:b] for a, b in zip([0, *at], [*at, len(text)], strict=True)]
     found = read(how, text, cut)
-    assert Answer.of(deltas(how, pieces, cut)) == found
+    assert ParsedAnswer.of(deltas(how, pieces, cut)) == found
     if how.reasoning is None and not found.calls:
         assert found.content == text
     for call in found.calls[: None if not cut else -1]:
@@ -249,7 +253,7 @@ def test_any_arguments_come_through(form: str, value: Any) -> None:
     arguments = json.dumps({"value": value}, ensure_ascii=False)
     made = f'{{"name": "now", "arguments": {arguments}}}'
     found = read(reading(form), f"{FORMATS[form].trigger}{made}")
-    assert found == Answer("", "", [Call("now", arguments)])
+    assert found == ParsedAnswer("", "", [ParsedCall("now", arguments)])
 
 
 NEVER_ENDING = [
@@ -269,7 +273,7 @@ def test_long_near_misses_take_linear_time(form: str, bit: str, at_length: bool)
     def spent(size: int, whole: bool) -> float:
         text = (bit * size)[:size]
         start = time.process_time()
-        Answer.of(deltas(how, [text] if whole else text))
+        ParsedAnswer.of(deltas(how, [text] if whole else text))
         return time.process_time() - start
 
     for whole in (True, False):
@@ -308,7 +312,7 @@ def test_parsers_from_templates() -> None:
 PARTS = ["simple_python", "live_simple", "multiple", "parallel", "parallel_multiple"]
 
 
-def bfcl(part: str) -> list[tuple[frozenset[str], list[Call]]]:
+def bfcl(part: str) -> list[tuple[frozenset[str], list[ParsedCall]]]:
     """Tools and expected calls of one part of the leaderboard."""
     folder = os.environ.get("FLYWEIGHT_DATA")
     if not folder:
@@ -318,7 +322,9 @@ def bfcl(part: str) -> list[tuple[frozenset[str], list[Call]]]:
     for line in (room / "possible_answer" / f"BFCL_v4_{part}.json").read_text().splitlines():
         one = json.loads(line)
         answers[one["id"]] = [
-            Call(name, json.dumps({key: values[0] for key, values in given.items() if values}))
+            ParsedCall(
+                name, json.dumps({key: values[0] for key, values in given.items() if values})
+            )
             for call in one["ground_truth"]
             for name, given in call.items()
         ]
@@ -329,7 +335,7 @@ def bfcl(part: str) -> list[tuple[frozenset[str], list[Call]]]:
     return found
 
 
-def written(form: str, calls: list[Call]) -> str:
+def written(form: str, calls: list[ParsedCall]) -> str:
     """The calls as a model of that format writes them."""
     key = FORMATS[form].arguments
     made = [f'{{"name": {json.dumps(c.name)}, "{key}": {c.arguments}}}' for c in calls]
@@ -346,5 +352,5 @@ def test_the_calls_of_bfcl_come_through(part: str, form: str) -> None:
     for names, calls in bfcl(part):
         text = written(form, calls)
         pieces = [text[i : i + 5] for i in range(0, len(text), 5)]
-        found = Answer.of(deltas(Reading(FORMATS[form], names), pieces))
-        assert found == Answer("", "", calls)
+        found = ParsedAnswer.of(deltas(AnswerFormat(FORMATS[form], names), pieces))
+        assert found == ParsedAnswer("", "", calls)

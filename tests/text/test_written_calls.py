@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.text.tools.deltas import Answer, Call, Delta, Kind
+from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import PYTHONIC, TAGGED, format_of
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 from flyweight.text.tools.xmlcall import types_of
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -30,25 +30,25 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "n": {"type": ["string", "null"]}, "u": {}, "e": {"type": ["string", "integer"]}}},
 }  # fmt: skip
 NAMES = frozenset({*SCHEMAS, "get_weather", "register_user", "do_something_cool", "now"})
-TAGS = Reading(TAGGED, NAMES, typed={name: types_of(one) for name, one in SCHEMAS.items()})
-PYTHON = Reading(PYTHONIC, NAMES)
+TAGS = AnswerFormat(TAGGED, NAMES, typed={name: types_of(one) for name, one in SCHEMAS.items()})
+PYTHON = AnswerFormat(PYTHONIC, NAMES)
 
 
-def deltas(how: Reading, text: str, size: int) -> list[Delta]:
+def deltas(how: AnswerFormat, text: str, size: int) -> list[Delta]:
     parser = AnswerParser(how)
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
     return [delta for piece in pieces for delta in parser.push(piece)] + parser.finish()
 
 
-def read(how: Reading, text: str) -> Answer:
+def read(how: AnswerFormat, text: str) -> ParsedAnswer:
     """Read at once, and cut in every small size."""
-    found = Answer.of(deltas(how, text, len(text) or 1))
+    found = ParsedAnswer.of(deltas(how, text, len(text) or 1))
     for size in (1, 2, 3, 7):
-        assert Answer.of(deltas(how, text, size)) == found
+        assert ParsedAnswer.of(deltas(how, text, size)) == found
     return found
 
 
-def calls(found: Answer) -> list[tuple[str, Any]]:
+def calls(found: ParsedAnswer) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in found.calls]
 
 
@@ -64,7 +64,9 @@ ORLANDO = {"city": "Orlando", "state": "FL", "unit": "fahrenheit"}
 
 def test_tags_of_vllms_examples() -> None:
     weather = tagged("get_current_weather", DALLAS)
-    assert read(TAGS, weather) == Answer("", "", [Call("get_current_weather", json.dumps(DALLAS))])
+    assert read(TAGS, weather) == ParsedAnswer(
+        "", "", [ParsedCall("get_current_weather", json.dumps(DALLAS))]
+    )
     said = "Sure! Let me check the weather for you."
     assert read(TAGS, said + weather).content == said
     both = read(TAGS, f"{weather}\n{tagged('get_current_weather', ORLANDO)}")
@@ -109,7 +111,7 @@ def test_values_need_no_line_breaks() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_tagged_call_is_content(text: str) -> None:
-    assert read(TAGS, text) == Answer(text.rstrip())
+    assert read(TAGS, text) == ParsedAnswer(text.rstrip())
 
 
 def test_tags_and_json_may_stand_in_one_answer() -> None:
@@ -119,9 +121,9 @@ def test_tags_and_json_may_stand_in_one_answer() -> None:
 
 def test_strings_stream_and_joined_they_are_one() -> None:
     found = deltas(TAGS, tagged("types", {"s": "word " * 50}), 5)
-    pieces = [delta for delta in found if delta.kind is Kind.ARGUMENTS]
-    assert len(pieces) > 40 and found[-1].kind is Kind.WHOLE
-    assert found[0] == Delta(Kind.NAME, "types", 0)
+    pieces = [delta for delta in found if delta.kind is DeltaKind.ARGUMENTS]
+    assert len(pieces) > 40 and found[-1].kind is DeltaKind.WHOLE
+    assert found[0] == Delta(DeltaKind.NAME, "types", 0)
 
 
 # --- Python's spelling ---
@@ -149,7 +151,7 @@ ESCAPED = r"get_weather(city='Martha\'s Vineyard', metric='\"cool units\"')"
 def test_python_of_vllms_examples(text: str, arguments: str) -> None:
     """To the letter, as its tests have them."""
     name = text.split("(")[0]
-    assert read(PYTHON, f"[{text}]") == Answer("", "", [Call(name, arguments)])
+    assert read(PYTHON, f"[{text}]") == ParsedAnswer("", "", [ParsedCall(name, arguments)])
 
 
 def test_calls_in_pythons_list() -> None:
@@ -199,7 +201,7 @@ def test_python_agrees_with_what_is_taken(value: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_call_of_pythons_is_content(text: str) -> None:
-    assert read(PYTHON, text) == Answer(text)
+    assert read(PYTHON, text) == ParsedAnswer(text)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_what_is_no_call_of_pythons_is_content(text: str) -> None:
         (PYTHON, "[now(a=", "1"),
     ],
 )
-def test_time_is_linear(how: Reading, head: str, unit: str) -> None:
+def test_time_is_linear(how: AnswerFormat, head: str, unit: str) -> None:
     def spent(count: int) -> float:
         began = time.process_time()
         deltas(how, head + unit * count, 3)
@@ -239,5 +241,5 @@ def test_half_a_character_in_a_value_stays_an_escape() -> None:
 
 @pytest.mark.parametrize("name", ["2nd.step", "/path", "-x", ":x", ".x", "now"])
 def test_any_name_a_tool_may_have_begins_a_call(name: str) -> None:
-    how = Reading(PYTHONIC, frozenset({name}))
+    how = AnswerFormat(PYTHONIC, frozenset({name}))
     assert calls(read(how, f"[{name}(a=1), {name}()]")) == [(name, {"a": 1}), (name, {})]

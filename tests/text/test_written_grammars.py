@@ -9,10 +9,10 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.sampling.fields import fields
-from flyweight.text.tools.deltas import Answer
-from flyweight.text.tools.formats import PYTHONIC, TAGGED, THINK, Format
-from flyweight.text.tools.grammar import CallGrammar, Offer
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.deltas import ParsedAnswer
+from flyweight.text.tools.formats import PYTHONIC, TAGGED, THINK, CallFormat
+from flyweight.text.tools.grammar import CallGrammar, OfferedTools
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 from flyweight.text.tools.xmlcall import types_of
 
 llguidance = pytest.importorskip("llguidance")
@@ -41,13 +41,13 @@ SCHEMAS = {"look": SCHEMA, "any": OPTIONAL, "now": NONE}
 FORMS = {"tagged": TAGGED, "pythonic": PYTHONIC}
 
 
-def grammar(form: Format, **more: Any) -> CallGrammar:
+def grammar(form: CallFormat, **more: Any) -> CallGrammar:
     return CallGrammar(form, {}, **more)
 
 
-def offers(form: Format, keeps: bool = True) -> list[Offer]:
+def offers(form: CallFormat, keeps: bool = True) -> list[OfferedTools]:
     plain = form.tagged
-    return [Offer(n, fields=fields(s, plain=plain, keeps=keeps)) for n, s in SCHEMAS.items()]
+    return [OfferedTools(n, fields=fields(s, plain=plain, keeps=keeps)) for n, s in SCHEMAS.items()]
 
 
 def begun(made: str) -> Any:
@@ -62,10 +62,10 @@ def accepts(made: str, text: str) -> bool:
     return matcher.try_consume_tokens(raw) == len(raw) and matcher.is_accepting()
 
 
-def read(form: Format, text: str, **more: Any) -> Answer:
+def read(form: CallFormat, text: str, **more: Any) -> ParsedAnswer:
     typed = {name: types_of(schema) for name, schema in SCHEMAS.items()}
-    parser = AnswerParser(Reading(form, frozenset(SCHEMAS), typed=typed, **more))
-    return Answer.of(parser.push(text) + parser.finish())
+    parser = AnswerParser(AnswerFormat(form, frozenset(SCHEMAS), typed=typed, **more))
+    return ParsedAnswer.of(parser.push(text) + parser.finish())
 
 
 def tags(name: str, **given: str) -> str:
@@ -187,7 +187,9 @@ def test_tools_that_are_not_strict_take_any_values(name: str) -> None:
 
 def test_values_keep_to_enum_and_const_alike() -> None:
     both = {"properties": {"s": {"enum": ["a", "b"], "const": "b"}}, "required": ["s"]}
-    made = grammar(TAGGED).demanded([Offer("f", fields=fields(both, plain=True, keeps=True))])
+    made = grammar(TAGGED).demanded(
+        [OfferedTools("f", fields=fields(both, plain=True, keeps=True))]
+    )
     assert accepts(made, tags("f", s="b")) and not accepts(made, tags("f", s="a"))
 
 

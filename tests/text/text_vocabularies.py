@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers
 
-from flyweight.text.codec import Marks
+from flyweight.text.codec import SpecialIds
 from flyweight.text.hf import HfCodec
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -68,7 +68,7 @@ def metaspace_decoder() -> Any:
 
 def library_tokenizer(library: Library) -> Tokenizer:
     special = frozenset({0, 1, 2})
-    return Tokenizer(HfCodec(library, special, None), Marks(1, 2, (2,), special_ids=special))
+    return Tokenizer(HfCodec(library, special, None), SpecialIds(1, 2, (2,), special_ids=special))
 
 
 SMALL: dict[str, Callable[[], Tokenizer]] = {

@@ -16,7 +16,7 @@ from flyweight.ops.cpu.gemm import PackedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import load
 from flyweight.weights.packed import shelf
-from flyweight.weights.packed.shelf import Mapped, Written
+from flyweight.weights.packed.shelf import MappedWeights, WrittenWeights
 
 MODELS = sorted(p for p in (Path(__file__).parents[1] / "data" / "models").iterdir() if p.is_dir())
 
@@ -53,7 +53,7 @@ def test_what_is_kept_is_what_is_packed(
 
     plain = list(matrices(load(checkpoint, plan, ops)))
     assert plain
-    for other in (by_shelf(Written), by_shelf(Mapped)):
+    for other in (by_shelf(WrittenWeights), by_shelf(MappedWeights)):
         assert [slot for slot, _ in other] == [slot for slot, _ in plain]
         for (slot, a), (_, b) in zip(plain, other, strict=True):
             assert (a.shape, a.kind) == (b.shape, b.kind), slot

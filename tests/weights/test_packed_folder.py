@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight import _native
-from flyweight.config import KeptWeights
+from flyweight.config import PackedCacheSettings
 from flyweight.errors import ConfigError
 from flyweight.weights.packed import folder as folders
-from flyweight.weights.packed.folder import Folder
+from flyweight.weights.packed.folder import CacheFolder
 
 
 def test_those_unused_for_longest_give_way(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 100)
+    folder = CacheFolder(tmp_path, 100)
     for age, name in enumerate("abcd"):
         file = folder.file(name.encode() * 32)
         file.write_bytes(bytes(30 - age))
@@ -34,18 +34,18 @@ def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for name in ("FLYWEIGHT_CACHE", "FLYWEIGHT_CACHE_SIZE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    plain = KeptWeights(tmp_path / ".cache" / "flyweight", 20 << 30)
-    assert KeptWeights.of_environment() == plain
+    plain = PackedCacheSettings(tmp_path / ".cache" / "flyweight", 20 << 30)
+    assert PackedCacheSettings.of_environment() == plain
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert KeptWeights.of_environment() == plain
+    assert PackedCacheSettings.of_environment() == plain
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert KeptWeights.of_environment().folder == Path("/elsewhere/flyweight")
+    assert PackedCacheSettings.of_environment().folder == Path("/elsewhere/flyweight")
     monkeypatch.setenv("FLYWEIGHT_CACHE", "~/mine")
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "2GB")
-    assert KeptWeights.of_environment() == KeptWeights(tmp_path / "mine", 2 * 10**9)
+    assert PackedCacheSettings.of_environment() == PackedCacheSettings(tmp_path / "mine", 2 * 10**9)
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "much")
     with pytest.raises(ConfigError, match="FLYWEIGHT_CACHE_SIZE = 'much' is not a size"):
-        KeptWeights.of_environment()
+        PackedCacheSettings.of_environment()
 
 
 def test_our_names_and_no_others() -> None:

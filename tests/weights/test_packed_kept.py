@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 from flyweight import LLM, SamplingParams
 from flyweight.build import backend, kept_weights
 from flyweight.config import Settings
-from flyweight.describe import ASSETS, Silent, describe
+from flyweight.describe import ASSETS, SilentListener, describe
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Weight
 from flyweight.weights.load import load
 from flyweight.weights.packed import keptfile, shelf
-from flyweight.weights.packed.folder import Folder
-from flyweight.weights.packed.layout import HEAD, Layout
-from flyweight.weights.packed.shelf import Bare, Mapped, Opener, Written
+from flyweight.weights.packed.folder import CacheFolder
+from flyweight.weights.packed.layout import HEAD, PackedLayout
+from flyweight.weights.packed.shelf import MappedWeights, Opener, UncachedWeights, WrittenWeights
 
 MUTATED = 1200  # bytes of a header that are changed
 STORY = SamplingParams(temperature=0, max_tokens=12, logprobs=3)
 
 
-class Listener(Silent):
+class Listener(SilentListener):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -78,7 +78,7 @@ def test_a_second_start_maps_what_the_first_one_packed(kept: Path) -> None:
     first, notes = story()
     [file] = files(kept)
     assert file.suffix == ".tiles" and file.stat().st_mode & 0o777 == 0o600
-    assert isinstance(opener().open(), Mapped)
+    assert isinstance(opener().open(), MappedWeights)
     before = file.stat()
     second, more = story()
     assert first == second == plain
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_made_anew(kept: Path, harm: str) -> None:
     second, notes = story()
     assert first == second
     assert len(notes) == 1 and notes[0].startswith("kept packed weights are made anew: it")
-    assert isinstance(opener().open(), Mapped)
+    assert isinstance(opener().open(), MappedWeights)
     assert story() == (first, [])
 
 
@@ -189,7 +189,7 @@ def test_checksums_are_verified_when_asked(kept: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, Layout, Path]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, PackedLayout, Path]]:
     """A kept file's bytes, its layout, and where to put what became of it."""
     root = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
@@ -209,7 +209,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, Lay
     st.one_of(st.none(), st.integers(0, 8 << 20)),
 )
 def test_no_header_maps_beyond_its_file(
-    whole: tuple[bytes, Layout, Path], edits: list[tuple[int, int]], size: int | None
+    whole: tuple[bytes, PackedLayout, Path], edits: list[tuple[int, int]], size: int | None
 ) -> None:
     """Whatever its bytes are, a file is used as it was written, or refused."""
     original, layout, path = whole
@@ -240,12 +240,12 @@ def test_somebody_elses_file_is_not_believed(kept: Path, monkeypatch: pytest.Mon
 
 def test_two_writers_are_one(kept: Path) -> None:
     one, other = opener().open(), opener().open()
-    assert isinstance(one, Written) and isinstance(other, Bare)
+    assert isinstance(one, WrittenWeights) and isinstance(other, UncachedWeights)
     other.close(True)
     one.close(False)
     assert files(kept) == [], "given up"
     story()
-    assert isinstance(opener().open(), Mapped)
+    assert isinstance(opener().open(), MappedWeights)
 
 
 def test_what_a_crash_left_is_taken_over(kept: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_folder_that_is_none_costs_a_note(
 
 
 def test_a_nearly_full_disk_is_left_alone(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Folder, "free", lambda self: 1 << 20)
+    monkeypatch.setattr(CacheFolder, "free", lambda self: 1 << 20)
     assert story()[1] == ["packed weights are not kept: the disk is nearly full"]
     assert files(kept) == []
 

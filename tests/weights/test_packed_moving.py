@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, AsyncLLM, SamplingParams
-from flyweight.bench.kernels import Listener
-from flyweight.bench.offline import Requests, Serving
-from flyweight.bench.ours import Options, Ours
+from flyweight.bench.kernels import RunListener
+from flyweight.bench.offline import OfflineRequests, OfflineRun
+from flyweight.bench.ours import BenchEngineOptions, OwnEngine
 from flyweight.bench.workloads import Workload
 from flyweight.weights.packed import moving, shelf
 
@@ -87,7 +87,7 @@ def test_an_asyncio_engine_moves_the_rest_while_nobody_asks(kept: Path, story: l
 
 
 def test_what_is_measured_has_moved(kept: Path) -> None:
-    ours = Ours("stories", [Workload(prompt=8)], Options(threads=1))
-    serving = Serving("stories", Requests(1, 8, 2, 1), Listener(), threads=1)
+    ours = OwnEngine("stories", [Workload(prompt=8)], BenchEngineOptions(threads=1))
+    serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), RunListener(), threads=1)
     assert not ours.loaded.moving.wanted and not serving.llm.loaded.moving.wanted
     assert len(list(kept.iterdir())) == 1, "both have mapped it"

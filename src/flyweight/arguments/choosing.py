@@ -7,17 +7,17 @@ refusals are collected.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flyweight.arguments.draft import Draft
+from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.meanings import Meaning
-from flyweight.arguments.stance import Stance, Value, said
+from flyweight.arguments.stance import Support, Value, said
 from flyweight.errors import ConfigError
 
 Made = TypeVar("Made")
 
 
 def steps(
-    draft: Draft,
-    stances: Sequence[Stance],
+    draft: DraftArguments,
+    stances: Sequence[Support],
     meanings: Mapping[str, Meaning],
     sets: Callable[[str, Value], Meaning | None],
     refusals: list[str],
@@ -42,7 +42,7 @@ def steps(
     return found
 
 
-def _models(draft: Draft) -> list[str]:
+def _models(draft: DraftArguments) -> list[str]:
     """What is to be used, in its own words: its vocabulary may be asked for by the same."""
     model = draft.options.get("model")
     return [*draft.models, model] if isinstance(model, str) else [*draft.models]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyweight.arguments.stance import Value, written
-from flyweight.arguments.wishes import Wish
+from flyweight.arguments.wishes import SettingRequest
 from flyweight.errors import ConfigError
 
 
 @dataclass(slots=True)
-class Draft:
+class DraftArguments:
     """`options` by name, `models` that were named without one.  `engine` are fields of `Settings`,
     `server` of the server's settings; `wishes` what became of options that set no field.
     """
@@ -22,10 +22,12 @@ class Draft:
     models: Sequence[str] = ()
     engine: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[SettingRequest] = field(default_factory=list)
 
     def wish(self, name: str, active: str, why: str) -> None:
-        self.wishes.append(Wish(f"--{name}", written(name, self.options[name]), active, why))
+        self.wishes.append(
+            SettingRequest(f"--{name}", written(name, self.options[name]), active, why)
+        )
 
     def conflict(self, one: str, other: str) -> None:
         """Raises `ConfigError` where both were given."""

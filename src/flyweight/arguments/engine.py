@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from flyweight.arguments.choosing import made, steps, tried
-from flyweight.arguments.draft import Draft
+from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.flags import ENGINE, MODEL
 from flyweight.arguments.meanings import MEANINGS, Meaning
 from flyweight.arguments.stance import Value
 from flyweight.arguments.stances import OFFLINE, STANCES
-from flyweight.arguments.wishes import Wish
+from flyweight.arguments.wishes import SettingRequest
 from flyweight.config import Settings, unknown
 from flyweight.errors import ConfigError, Refusals
 from flyweight.validation.untrusted import shown
@@ -37,7 +37,7 @@ ADAPTERS = "--lora-modules NAME=FOLDER", 'adapters={"NAME": "FOLDER"}'
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class EngineChoices:
     """`given` are the arguments as they were written, `wishes` what became of those that are no
     setting.  `sampling` are defaults before the model's own, None taking one away; without
     `model_defaults` those are not used.  Without `priorities` requests are served in order.
@@ -45,27 +45,27 @@ class Chosen:
 
     settings: Settings
     given: Mapping[str, str] = field(default_factory=dict)
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[SettingRequest, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     model_defaults: bool = True
     priorities: bool = True
 
 
-def chosen(arguments: Mapping[str, Any]) -> Chosen:
+def chosen(arguments: Mapping[str, Any]) -> EngineChoices:
     """What the arguments come to.  Raises `ConfigError` for all that cannot be, at once."""
     given = {name: value for name, value in arguments.items() if value is not None}
     refusals = [unknown(name, KNOWN) for name in given if name not in KNOWN]
     options: dict[str, Value] = {}
     for name in given.keys() & KNOWN:
         tried(partial(_read, options, name, given[name]), refusals)
-    draft = Draft({_option(name): options[name] for name in given if name in options})
+    draft = DraftArguments({_option(name): options[name] for name in given if name in options})
     for step in steps(draft, FIXED, MEANINGS, partial(_setter, given), refusals):
         tried(partial(step, draft), refusals)
     settings = made(lambda found: Settings.of(**found), draft.engine, refusals)
     if settings is None or refusals:
         raise Refusals(map(pythonic, refusals))
     written = {name: f"{name} = {value!r}"[:200] for name, value in given.items()}
-    return Chosen(
+    return EngineChoices(
         settings=settings,
         given=written,
         wishes=tuple(_wish(wish, written) for wish in draft.wishes),
@@ -82,7 +82,7 @@ def _setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:
     if field is None or (option in MEANINGS and (isinstance(value, str) or value == -1)):
         return None
 
-    def put(draft: Draft) -> None:
+    def put(draft: DraftArguments) -> None:
         draft.engine[field] = value
 
     return put
@@ -117,7 +117,7 @@ def _read(options: dict[str, Value], name: str, value: object) -> None:
         options[name] = value if isinstance(value, bool) else str(value)
 
 
-def _wish(wish: Wish, given: Mapping[str, str]) -> Wish:
+def _wish(wish: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
     """What became of an argument, in Python's words."""
     name = pythonic(wish.feature)
-    return Wish(name, given.get(name, wish.asked), wish.active, pythonic(wish.why))
+    return SettingRequest(name, given.get(name, wish.asked), wish.active, pythonic(wish.why))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from flyweight.arguments import objects, quantization, speculation
-from flyweight.arguments.draft import Draft
+from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.values import count, number
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import shown
@@ -22,10 +22,10 @@ KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "fl
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
 POLICIES = ("priority", "fcfs")
 FORMATS = ("auto", "gguf", "safetensors", "pt")
-Meaning = Callable[[Draft], None]
+Meaning = Callable[[DraftArguments], None]
 
 
-def model(draft: Draft) -> None:
+def model(draft: DraftArguments) -> None:
     models = list(dict.fromkeys(draft.models))
     if "model" in draft.options:
         models = list(dict.fromkeys([*models, draft.text("model")]))
@@ -38,13 +38,13 @@ def model(draft: Draft) -> None:
         draft.engine["model"] = models[0]
 
 
-def _max_model_len(draft: Draft) -> None:
+def _max_model_len(draft: DraftArguments) -> None:
     text = draft.text("max-model-len")
     if text not in ("auto", "-1"):
         draft.engine["max_model_len"] = count("--max-model-len", text)
 
 
-def _utilization(draft: Draft) -> None:
+def _utilization(draft: DraftArguments) -> None:
     draft.conflict("gpu-memory-utilization", "memory-limit")
     text = draft.text("gpu-memory-utilization")
     share = number("--gpu-memory-utilization", text)
@@ -60,7 +60,7 @@ def _utilization(draft: Draft) -> None:
     )  # fmt: skip
 
 
-def _dtype(draft: Draft) -> None:
+def _dtype(draft: DraftArguments) -> None:
     asked = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
     if asked == "auto":
         draft.wish("dtype", "auto", "weights are as the file has them; see activations")
@@ -80,7 +80,7 @@ def _dtype(draft: Draft) -> None:
     draft.wish("dtype", f"activations {computed}", why)
 
 
-def _kv_dtype(draft: Draft) -> None:
+def _kv_dtype(draft: DraftArguments) -> None:
     asked = draft.text("kv-cache-dtype")
     if asked.startswith("fp8"):
         raise ConfigError(
@@ -90,7 +90,7 @@ def _kv_dtype(draft: Draft) -> None:
     draft.engine["kv_cache_dtype"] = KV.get(asked, asked)
 
 
-def _quantization(draft: Draft) -> None:
+def _quantization(draft: DraftArguments) -> None:
     text = draft.text("quantization")
     asked = quantization.method(text) if text.lstrip().startswith("{") else text.lower()
     if asked in ("none", "auto"):
@@ -107,7 +107,7 @@ def _quantization(draft: Draft) -> None:
         )
 
 
-def _load_format(draft: Draft) -> None:
+def _load_format(draft: DraftArguments) -> None:
     asked = draft.text("load-format").lower()
     if asked not in FORMATS:
         raise ConfigError(
@@ -121,7 +121,7 @@ def _load_format(draft: Draft) -> None:
     draft.wish("load-format", asked, "the files' kind is seen from the files")
 
 
-def _generation_config(draft: Draft) -> None:
+def _generation_config(draft: DraftArguments) -> None:
     asked = draft.text("generation-config")
     if asked not in ("auto", "vllm"):
         raise ConfigError(
@@ -132,14 +132,14 @@ def _generation_config(draft: Draft) -> None:
     draft.wish("generation-config", asked, "defaults of requests that leave an option out")
 
 
-def _sampling(draft: Draft) -> None:
+def _sampling(draft: DraftArguments) -> None:
     name = "override-generation-config"
     found = objects.sampling(f"--{name}", draft.text(name))
     draft.server["sampling_defaults"] = found
     draft.wish(name, objects.told(found), "instead of the model's, where a request does not say")
 
 
-def _adapters(draft: Draft) -> None:
+def _adapters(draft: DraftArguments) -> None:
     if draft.options.get("enable-lora") is not True:
         raise ConfigError("--lora-modules needs --enable-lora")
     found: dict[str, str] = {}
@@ -176,7 +176,7 @@ def _adapter(word: str) -> tuple[str, str, str]:
     return match[1], match[2], ""
 
 
-def _enable_lora(draft: Draft) -> None:
+def _enable_lora(draft: DraftArguments) -> None:
     named = draft.options.keys() & {"lora-modules", "adapters"}
     if draft.options["enable-lora"] is True and not named:
         raise ConfigError(
@@ -186,14 +186,14 @@ def _enable_lora(draft: Draft) -> None:
         draft.wish("enable-lora", "adapters that are named", "they are loaded with the model")
 
 
-def _speculation(draft: Draft) -> None:
+def _speculation(draft: DraftArguments) -> None:
     found = speculation.read(draft.text("speculative-config"))
     draft.engine["draft_tokens"] = found.tokens
     draft.engine["prompt_lookup_max"] = found.longest
     draft.engine["prompt_lookup_min"] = found.shortest
 
 
-def _policy(draft: Draft) -> None:
+def _policy(draft: DraftArguments) -> None:
     asked = draft.text("scheduling-policy")
     if asked not in POLICIES:
         raise ConfigError(

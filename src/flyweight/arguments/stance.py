@@ -27,7 +27,7 @@ COUNT = re.compile(r"[0-9]+(\.0*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Stance:
+class Support:
     """`so` are the values that ask for what is so; `active` and `why` are told of them, `instead`
     of the others.
     """

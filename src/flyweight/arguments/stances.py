@@ -6,49 +6,49 @@ is in neither is unknown.
 
 from typing import Literal
 
-from flyweight.arguments.stance import ANY, BOTH, EVERY, NONE, ZEROS, Stance
+from flyweight.arguments.stance import ANY, BOTH, EVERY, NONE, ZEROS, Support
 
 
-def one(name: str, what: str, also: str = "") -> Stance:
+def one(name: str, what: str, also: str = "") -> Support:
     """A way to spread a model over devices."""
-    return Stance(
+    return Support(
         name, "text", ("1",), "1", f"one process computes {what}",
         "leave it out, or say 1; --threads sets how many cores are used", (also,) if also else (),
     )  # fmt: skip
 
 
-def either(name: str, active: str, why: str) -> Stance:
+def either(name: str, active: str, why: str) -> Support:
     """A switch that changes nothing here, on or off."""
-    return Stance(name, "switch", BOTH, active, why, "leave it out")
+    return Support(name, "switch", BOTH, active, why, "leave it out")
 
 
-def refused(name: str, kind: Literal["switch", "text"], why: str, instead: str) -> Stance:
-    return Stance(name, kind, NONE, "off", why, instead)
+def refused(name: str, kind: Literal["switch", "text"], why: str, instead: str) -> Support:
+    return Support(name, kind, NONE, "off", why, instead)
 
 
-def always(name: str, why: str, active: str = "always") -> Stance:
+def always(name: str, why: str, active: str = "always") -> Support:
     """A switch that is on."""
-    return Stance(name, "switch", ("on",), active, why, "leave it out")
+    return Support(name, "switch", ("on",), active, why, "leave it out")
 
 
-def never(name: str, why: str, instead: str = "leave it out", active: str = "never") -> Stance:
+def never(name: str, why: str, instead: str = "leave it out", active: str = "never") -> Support:
     """A switch that is off."""
-    return Stance(name, "switch", ("off",), active, why, instead)
+    return Support(name, "switch", ("off",), active, why, instead)
 
 
-def only(name: str, so: tuple[str, ...], why: str, *also: str) -> Stance:
+def only(name: str, so: tuple[str, ...], why: str, *also: str) -> Support:
     """A choice that is made."""
-    return Stance(name, "text", so, so[0], why, f"leave it out, or say {' or '.join(so)}", also)
+    return Support(name, "text", so, so[0], why, f"leave it out, or say {' or '.join(so)}", also)
 
 
-def unbounded(name: str, active: str, why: str) -> Stance:
+def unbounded(name: str, active: str, why: str) -> Support:
     """A number that bounds nothing here."""
-    return Stance(name, "text", EVERY, active, why, "say a whole number, or leave it out")
+    return Support(name, "text", EVERY, active, why, "say a whole number, or leave it out")
 
 
-def accepted(name: str, why: str) -> Stance:
+def accepted(name: str, why: str) -> Support:
     """A value of any kind that changes no answer."""
-    return Stance(name, "text", ANY, "no effect", why, "leave it out")
+    return Support(name, "text", ANY, "no effect", why, "leave it out")
 
 
 SERVED = (
@@ -58,47 +58,47 @@ SERVED = (
     either("enforce-eager", "always", "there are no graphs to capture on a CPU"),
     either("trust-remote-code", "never used", "no code from a checkpoint is run; every family that "
            "is served is part of the package"),
-    Stance(
+    Support(
         "deterministic", "switch", ("on",), "always",
         "every row is computed the same way in any batch; there is no other kernel to switch to",
         "leave it out: an answer does not depend on what else runs",
     ),
-    Stance(
+    Support(
         "enable-chunked-prefill", "switch", ("on",), "always",
         "a long prompt never holds up the others for more than a step",
         "leave it out; --max-num-batched-tokens says how much of a prompt a step may have",
     ),
-    Stance(
+    Support(
         "cpu-offload-gb", "text", ("0", "0.0"), "0", "weights are in main memory already",
         "leave it out; --memory-limit bounds what is held",
     ),
-    Stance(
+    Support(
         "prefix-caching-hash-algo", "text", ("blake2b",), "blake2b",
         "blocks are found by a chain of BLAKE2b digests", "leave it out, or say blake2b",
     ),
-    Stance(
+    Support(
         "tokenizer-mode", "text", ("auto",), "auto", "the model's own files say which it is",
         "leave it out, or say auto",
     ),
-    Stance(
+    Support(
         "device", "text", ("cpu", "auto"), "cpu", "this engine computes on the CPU",
         "leave it out, or say cpu",
     ),
     only("runner", ("auto", "generate", "pooling"), "one engine generates and embeds"),
-    Stance(
+    Support(
         "max-num-partial-prefills", "text", NONE, "no limit",
         "any number of prompts may be partly computed", "--max-num-batched-tokens and "
         "--long-prefill-token-threshold bound what a step has of them",
     ),
-    Stance(
+    Support(
         "max-loras", "text", EVERY, "all", "all adapters are held, and any of them may share a "
         "step", "say a whole number, or leave it out",
     ),
-    Stance(
+    Support(
         "max-lora-rank", "text", EVERY, "each its own", "nothing is reserved by rank",
         "say a whole number, or leave it out",
     ),
-    Stance(
+    Support(
         "tokenizer", "text", NONE, "the model's own", "the vocabulary is the model's own",
         "leave it out, or say the model again; its files are read from beside the weights",
     ),
@@ -130,12 +130,12 @@ MODEL = (
     refused("rope-theta", "text", "a model's config is taken as it is", "edit its config.json"),
     refused("logits-processors", "text", "no code but the package's is run",
             "logit_bias, bad_words and allowed_token_ids of a request say what may be drawn"),
-    Stance(
+    Support(
         "limit-mm-per-prompt", "text", ZEROS, "text only", "a prompt has no images, audio or video",
         "set each limit to 0, or leave it out",
     ),
     accepted("mm-processor-kwargs", "a prompt has no images, audio or video"),
-    Stance(
+    Support(
         "pooler-config", "text", ('{"pooling_type":"LAST"}',), "of each request",
         "each request sets its own pooling and normalization; the default is the last token, "
         "normalized", "leave it out, and set pooling and normalize in the request",

@@ -10,7 +10,7 @@ DEFAULT = "by default"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SettingRequest:
     """Something asked for that is no setting of the engine: what became of it, and why."""
 
     feature: str
@@ -20,14 +20,14 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SettingRequests:
     """What a user asked for: options as they were written by name, and what became of some.
     `plain` are told where no feature tells of them.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
-    noted: tuple[Wish, ...] = ()
-    plain: tuple[Wish, ...] = ()
+    noted: tuple[SettingRequest, ...] = ()
+    plain: tuple[SettingRequest, ...] = ()
 
     def of(self, *names: str) -> str:
         """How a feature was asked for."""

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyweight.describe import Described
+from flyweight.describe import ModelDescription
 from flyweight.weights.formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelFacts:
     """`name` is the file's with its folder's before it, `kind` a short description."""
 
     name: str
@@ -20,7 +20,7 @@ class Facts:
     params: int
 
     @classmethod
-    def of(cls, found: Described) -> "Facts":
+    def of(cls, found: ModelDescription) -> "ModelFacts":
         tensors = [t for t in found.checkpoint.tensors.values() if t.kind in FORMATS]
         params = sum(math.prod(t.shape) for t in tensors)
         weights: Counter[str] = Counter()

@@ -8,17 +8,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flyweight.bench.facts import Facts
-from flyweight.bench.limits import Sample
-from flyweight.bench.ours import Options, Timed
-from flyweight.bench.rows import OURS, Row, Spread
-from flyweight.bench.surroundings import Around
+from flyweight.bench.facts import ModelFacts
+from flyweight.bench.limits import LimitSample
+from flyweight.bench.ours import BenchEngineOptions, TimedRun
+from flyweight.bench.rows import OURS, BenchRow, Spread
+from flyweight.bench.surroundings import Surroundings
 from flyweight.bench.workloads import Workload
-from flyweight.plan.roofline import Seen, Shape, Work, work
+from flyweight.plan.roofline import Shape, StepShape, StepWork, work
 
 
 @dataclass(slots=True)
-class Column:
+class PlotColumn:
     """One engine's measurements of one test, a round each: its time, the limits around it, the
     cores others used.
     """
@@ -26,25 +26,25 @@ class Column:
     engine: str
     version: str
     isa: str
-    timed: list[Timed] = field(default_factory=list)
-    around: list[Sample] = field(default_factory=list)
+    timed: list[TimedRun] = field(default_factory=list)
+    around: list[LimitSample] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PlotSubject:
     """What rows of a run have in common."""
 
-    facts: Facts
+    facts: ModelFacts
     shape: Shape
-    options: Options
+    options: BenchEngineOptions
     kv_dtype: str
     threads: int
-    around: Around
+    around: Surroundings
     busy: int = 0
 
 
-def rows(subject: Subject, test: Workload, columns: Sequence[Column]) -> list[Row]:
+def rows(subject: PlotSubject, test: Workload, columns: Sequence[PlotColumn]) -> list[BenchRow]:
     """A row an engine, ours first; peers' steps are taken to be ours."""
     ours = columns[0]
     assert ours.engine == OURS
@@ -58,19 +58,19 @@ def rows(subject: Subject, test: Workload, columns: Sequence[Column]) -> list[Ro
 
 
 def row(
-    subject: Subject,
+    subject: PlotSubject,
     test: Workload,
-    column: Column,
-    steps: Sequence[Seen],
+    column: PlotColumn,
+    steps: Sequence[StepShape],
     ratio: Spread | None = None,
-) -> Row:
+) -> BenchRow:
     facts, options, around = subject.facts, subject.options, subject.around
     seconds = [timed.seconds for timed in column.timed]
     speeds = [test.timed / s for s in seconds]
     vector = [sample.vector for sample in column.around]
     bound = [work(subject.shape, steps, limits) for limits in vector]
     middle = statistics.median(seconds)
-    return Row(
+    return BenchRow(
         engine=column.engine,
         version=column.version,
         isa=column.isa,
@@ -114,7 +114,7 @@ def row(
 
 
 def tile_shares(
-    shape: Shape, column: Column, steps: Sequence[Seen], seconds: Sequence[float]
+    shape: Shape, column: PlotColumn, steps: Sequence[StepShape], seconds: Sequence[float]
 ) -> Spread | None:
     """Of the limits with a tile unit's peaks, where there is one."""
     tiles = [sample.tile for sample in column.around if sample.tile is not None]
@@ -123,7 +123,7 @@ def tile_shares(
     return shares([work(shape, steps, tile) for tile in tiles], seconds)
 
 
-def shares(bound: Sequence[Work], seconds: Sequence[float]) -> Spread:
+def shares(bound: Sequence[StepWork], seconds: Sequence[float]) -> Spread:
     return Spread.of([b.seconds / s for b, s in zip(bound, seconds, strict=True)])
 
 

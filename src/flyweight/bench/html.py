@@ -6,7 +6,7 @@ Invariant: the page is self-contained: no script, no network, nothing from a fil
 from collections.abc import Sequence
 from html import escape
 
-from flyweight.bench.rows import CACHED_BYTES, OURS, Row
+from flyweight.bench.rows import CACHED_BYTES, OURS, BenchRow
 
 WIDTH, BAR, NAME, FIGURE = 420, 18, 150, 150  # pixels
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f")
@@ -17,7 +17,7 @@ STYLE = (
 )
 
 
-def page(rows: Sequence[Row]) -> str:
+def page(rows: Sequence[BenchRow]) -> str:
     """Models, in each its tests, in each its engines."""
     engines = list(dict.fromkeys(row.engine for row in rows))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(engines)}
@@ -37,13 +37,13 @@ def page(rows: Sequence[Row]) -> str:
     )
 
 
-def about(row: Row) -> str:
+def about(row: BenchRow) -> str:
     return (
         f"{row.model_type}, {row.model_size / 1e6:.0f} MB; {row.cpu_info}, {row.n_threads} threads"
     )
 
 
-def bars(rows: Sequence[Row], colours: dict[str, str]) -> str:
+def bars(rows: Sequence[BenchRow], colours: dict[str, str]) -> str:
     """Two columns of bars: tokens a second, and shares of the limit (a line marks all of it)."""
     fastest = max((row.avg_ts for row in rows), default=1.0) or 1.0
     second = NAME + WIDTH + FIGURE

@@ -12,14 +12,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from flyweight.bench.facts import file_name, size
-from flyweight.bench.figures import Column, Subject, rows
-from flyweight.bench.limits import Prober
-from flyweight.bench.ours import Options, Ours, Timed, check_depth, isa, kv_dtype, settings
-from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
-from flyweight.bench.rows import OURS, Row, key
-from flyweight.bench.surroundings import Around, Neighbours
+from flyweight.bench.figures import PlotColumn, PlotSubject, rows
+from flyweight.bench.limits import LimitSampler
+from flyweight.bench.ours import (
+    BenchEngineOptions,
+    OwnEngine,
+    TimedRun,
+    check_depth,
+    isa,
+    kv_dtype,
+    settings,
+)
+from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, opened
+from flyweight.bench.rows import OURS, BenchRow, key
+from flyweight.bench.surroundings import OtherProcesses, Surroundings
 from flyweight.bench.workloads import Workload, needed
-from flyweight.describe import Silent, find
+from flyweight.describe import SilentListener, find
 from flyweight.plan.machine import machine
 
 BUSY = "while True: pass"  # a neighbour that takes a core
@@ -28,41 +36,43 @@ PEER_STEP = 4096  # tokens of prompts a peer computes at once, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KernelRun:
     """A run of `bench kernels`: `busy` processes take a core each meanwhile."""
 
     model: str
     tests: Sequence[Workload]
-    options: Options = field(default_factory=Options)
+    options: BenchEngineOptions = field(default_factory=BenchEngineOptions)
     rounds: int = 5
-    peers: Sequence[Named] = ()
-    means: Means = field(default_factory=Means)
+    peers: Sequence[PeerArgument] = ()
+    means: PeerMethod = field(default_factory=PeerMethod)
     busy: int = 0
 
 
-class Listener(Silent):
+class RunListener(SilentListener):
     """Who is told how a run goes; every method may do nothing."""
 
     def round(self, test: str, done: int, total: int) -> None: ...
-    def rows(self, rows: Sequence[Row]) -> None: ...
+    def rows(self, rows: Sequence[BenchRow]) -> None: ...
 
 
-Run = Callable[[Workload, int], Timed]
+Run = Callable[[Workload, int], TimedRun]
 
 
-def run(asked: Asked, done: Sequence[Row] = (), tell: Listener | None = None) -> list[Row]:
+def run(
+    asked: KernelRun, done: Sequence[BenchRow] = (), tell: RunListener | None = None
+) -> list[BenchRow]:
     """Measures what is not in `done`; rows are told of as soon as a test is finished, and returned
     together.
     """
-    tell = tell or Listener()
+    tell = tell or RunListener()
     for test in asked.tests:
         check_depth(test, asked.options.block_size)
     wanted = missing(asked, {row.key for row in done}, tell)
     if not wanted:
         return []
-    found: list[Row] = []
+    found: list[BenchRow] = []
     with ExitStack() as stack:
-        bench = Kernels(asked, wanted, tell, stack)
+        bench = KernelBenchmark(asked, wanted, tell, stack)
         for i, test in enumerate(wanted):
             told = bench.measure(test, i, len(wanted))
             tell.rows(told)
@@ -70,7 +80,9 @@ def run(asked: Asked, done: Sequence[Row] = (), tell: Listener | None = None) ->
     return found
 
 
-def missing(asked: Asked, known: set[tuple[object, ...]], tell: Silent) -> list[Workload]:
+def missing(
+    asked: KernelRun, known: set[tuple[object, ...]], tell: SilentListener
+) -> list[Workload]:
     """Tests that lack a row of ours or of a peer's."""
     if not known:
         return [*asked.tests]
@@ -86,31 +98,31 @@ def missing(asked: Asked, known: set[tuple[object, ...]], tell: Silent) -> list[
     ]
 
 
-class Kernels:
+class KernelBenchmark:
     """The engine, its peers and a prober, ready for tests."""
 
     def __init__(
-        self, asked: Asked, tests: Sequence[Workload], tell: Listener, stack: ExitStack
+        self, asked: KernelRun, tests: Sequence[Workload], tell: RunListener, stack: ExitStack
     ) -> None:
         self.asked, self.tell = asked, tell
-        self.ours = ours = Ours(asked.model, tests, asked.options, tell)
-        self.subject = Subject(
+        self.ours = ours = OwnEngine(asked.model, tests, asked.options, tell)
+        self.subject = PlotSubject(
             ours.facts,
             ours.shape,
             asked.options,
             ours.kv_dtype,
             ours.threads,
-            Around.here(),
+            Surroundings.here(),
             asked.busy,
         )
-        self.prober = Prober(ours.threads, ours.isa, ours.facts.nbytes)
+        self.prober = LimitSampler(ours.threads, ours.isa, ours.facts.nbytes)
         self.peers = list(self._open(tests, stack))
 
     def _open(self, tests: Sequence[Workload], stack: ExitStack) -> Iterator[Peer]:
         asked, block = self.asked, self.asked.options.block_size
         length, seqs, blocks = needed(tests, block, PEER_STEP)
         tokens = max(blocks * block, length)
-        room = Room(tokens, seqs, tokens * self.ours.token_bytes)
+        room = PeerSetup(tokens, seqs, tokens * self.ours.token_bytes)
         means = replace(asked.means, threads=self.ours.threads)
         for named in asked.peers:
             try:
@@ -121,12 +133,12 @@ class Kernels:
             stack.callback(peer.close)
             yield peer
 
-    def measure(self, test: Workload, number: int, tests: int) -> list[Row]:
+    def measure(self, test: Workload, number: int, tests: int) -> list[BenchRow]:
         """All rounds of a test; our row first."""
         self.tell.round(test.name, number * self.asked.rounds, tests * self.asked.rounds)
         vocab = self.ours.loaded.spec.vocab
-        columns = [Column(OURS, self.subject.around.version, self.ours.isa)]
-        columns += [Column(peer.label, peer.version, self.ours.isa) for peer in self.peers]
+        columns = [PlotColumn(OURS, self.subject.around.version, self.ours.isa)]
+        columns += [PlotColumn(peer.label, peer.version, self.ours.isa) for peer in self.peers]
         runs: list[Run] = [self.ours.timed]
         runs += [lambda t, r, peer=peer: peer.timed(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
         live = self._ready(test, list(zip(columns, runs, strict=True)))
@@ -139,7 +151,9 @@ class Kernels:
             column.version = peer.version  # a program tells only once it has run
         return rows(self.subject, test, [column for column, _ in live])
 
-    def _ready(self, test: Workload, pairs: list[tuple[Column, Run]]) -> list[tuple[Column, Run]]:
+    def _ready(
+        self, test: Workload, pairs: list[tuple[PlotColumn, Run]]
+    ) -> list[tuple[PlotColumn, Run]]:
         """Everybody once, short and untimed: some compile for the sizes they meet first.  Who is
         still there.
         """
@@ -155,13 +169,13 @@ class Kernels:
         return live
 
     def _round(
-        self, test: Workload, round: int, pairs: list[tuple[Column, Run]], busy: Sequence[int]
-    ) -> list[tuple[Column, Run]]:
+        self, test: Workload, round: int, pairs: list[tuple[PlotColumn, Run]], busy: Sequence[int]
+    ) -> list[tuple[PlotColumn, Run]]:
         """Everybody once; who is still there."""
         live = []
         before = self.prober.sample()
         for column, timed in pairs:
-            others = Neighbours([*busy, *(pid for peer in self.peers for pid in peer.pids)])
+            others = OtherProcesses([*busy, *(pid for peer in self.peers for pid in peer.pids)])
             try:
                 column.timed.append(timed(test, round))
             except PeerError as error:

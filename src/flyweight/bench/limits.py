@@ -15,7 +15,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.ops.cpu import available_isas
-from flyweight.plan.roofline import Limits
+from flyweight.plan.roofline import MachineLimits
 
 COLUMNS = 1024  # floats of a row of what is read
 LEAST_BYTES, MOST_BYTES = 256 << 20, 1 << 30  # the first is beyond most caches
@@ -25,23 +25,23 @@ TILE_UNITS = {"amx": "avx512"}  # target with a matrix unit: the vector target b
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LimitSample:
     """Limits of the vector units, and those with the tile unit in their place where there is
     one.
     """
 
-    vector: Limits
-    tile: Limits | None = None
+    vector: MachineLimits
+    tile: MachineLimits | None = None
 
-    def between(self, other: "Sample") -> "Sample":
+    def between(self, other: "LimitSample") -> "LimitSample":
         """The middle of two samples, taken before and after."""
         tile = None
         if self.tile is not None and other.tile is not None:
             tile = _middle(self.tile, other.tile)
-        return Sample(_middle(self.vector, other.vector), tile)
+        return LimitSample(_middle(self.vector, other.vector), tile)
 
 
-class Prober:
+class LimitSampler:
     """Samples limits whenever asked."""
 
     def __init__(self, threads: int, isa: str, nbytes: int) -> None:
@@ -51,11 +51,11 @@ class Prober:
         size = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
         self.memory = _readable(self.pool, size // (4 * COLUMNS))
 
-    def sample(self) -> Sample:
+    def sample(self) -> LimitSample:
         """About a tenth of a second, and what reading the memory takes."""
         read = _rate(lambda: _native.probe_read(self.pool, self.memory))
         tile = _peaks(self.tile, read) if self.tile else None
-        return Sample(_peaks(self.pool, read), tile)
+        return LimitSample(_peaks(self.pool, read), tile)
 
 
 def _readable(pool: _native.Pool, rows: int) -> _native.Tiles:
@@ -68,11 +68,11 @@ def _readable(pool: _native.Pool, rows: int) -> _native.Tiles:
     return memory
 
 
-def _peaks(pool: _native.Pool, read: float) -> Limits:
+def _peaks(pool: _native.Pool, read: float) -> MachineLimits:
     f32 = _rate(lambda: _native.probe_fma(pool, ROUNDS))
     int8 = _rate(lambda: _native.probe_dot(pool, ROUNDS))
     bf16 = _rate(lambda: _native.probe_bf16(pool, ROUNDS))
-    return Limits(read, int8, bf16, f32)
+    return MachineLimits(read, int8, bf16, f32)
 
 
 def _rate(probe: Callable[[], int]) -> float:
@@ -85,7 +85,7 @@ def _rate(probe: Callable[[], int]) -> float:
     return statistics.median(rates)
 
 
-def _middle(a: Limits, b: Limits) -> Limits:
-    return Limits(
+def _middle(a: MachineLimits, b: MachineLimits) -> MachineLimits:
+    return MachineLimits(
         (a.read + b.read) / 2, (a.int8 + b.int8) / 2, (a.bf16 + b.bf16) / 2, (a.f32 + b.f32) / 2
     )

@@ -13,24 +13,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flyweight.bench.figures import deviation
-from flyweight.bench.kernels import Listener
-from flyweight.bench.limits import Prober, Sample
-from flyweight.bench.ours import Notes, isa
-from flyweight.bench.peers import Means, Named, Peer, PeerError, Room, opened
+from flyweight.bench.kernels import RunListener
+from flyweight.bench.limits import LimitSample, LimitSampler
+from flyweight.bench.ours import RunNotes, isa
+from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, opened
 from flyweight.bench.record import recording
 from flyweight.bench.rows import Spread
-from flyweight.bench.surroundings import Neighbours
+from flyweight.bench.surroundings import OtherProcesses
 from flyweight.bench.workloads import ids
 from flyweight.llm import LLM
 from flyweight.plan.machine import machine
-from flyweight.plan.roofline import Seen, Shape, shape, work
+from flyweight.plan.roofline import Shape, StepShape, shape, work
 from flyweight.types import SamplingParams
 
 PERCENTS = (10, 25, 50, 75, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class OfflineRequests:
     """`count` requests of so many tokens in and out; at most `seqs` at once."""
 
     count: int
@@ -48,7 +48,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class OfflineResult:
     """What serving them once took: seconds, achieved bytes and operations a second (in 1e9), the
     share of the limits, and the cores others used.
     """
@@ -62,7 +62,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PeerComparison:
     """A peer's seconds for the same requests, and how much faster ours were."""
 
     engine: str
@@ -71,11 +71,13 @@ class Beside:
     ratio: Spread
 
 
-class Serving:
+class OfflineRun:
     """An `LLM` with room for the requests, a prober beside it, and peers."""
 
-    def __init__(self, model: str, requests: Requests, tell: Listener, **settings: Any) -> None:
-        notes = Notes(tell)
+    def __init__(
+        self, model: str, requests: OfflineRequests, tell: RunListener, **settings: Any
+    ) -> None:
+        notes = RunNotes(tell)
         length = requests.input_len + requests.output_len
         self.requests, self.tell = requests, tell
         self.llm = LLM(
@@ -95,14 +97,14 @@ class Serving:
             found.checkpoint, found.plan, found.spec, given.activations, stored
         )
         self.weights = weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
-        self.prober = Prober(self.threads, isa(given), weights)
+        self.prober = LimitSampler(self.threads, isa(given), weights)
         self.peers: list[Peer] = []
 
     @property
     def vocab(self) -> int:
         return self.llm.loaded.spec.vocab
 
-    def once(self, round: int, *, shown: bool = False) -> Served:
+    def once(self, round: int, *, shown: bool = False) -> OfflineResult:
         """All requests, once; `shown` with a bar of how many are answered."""
         prompts = self.requests.prompts(self.vocab, round)
         params = SamplingParams(temperature=0, max_tokens=self.requests.output_len, ignore_eos=True)
@@ -118,13 +120,13 @@ class Serving:
         )
 
     @contextmanager
-    def beside(self, named: Sequence[Named], means: Means) -> Iterator[None]:
+    def beside(self, named: Sequence[PeerArgument], means: PeerMethod) -> Iterator[None]:
         """Peers are there until the block ends."""
         each = self.requests.input_len + self.requests.output_len + 2
         tokens = each * min(self.requests.count, self.requests.seqs)
         layers = self.llm.loaded.spec.layers
         kv = tokens * sum(layer.kv.width for layer in layers) * self.shape.kv_bytes
-        room = Room(tokens, min(self.requests.count, self.requests.seqs), kv)
+        room = PeerSetup(tokens, min(self.requests.count, self.requests.seqs), kv)
         try:
             for name in named:
                 try:
@@ -142,16 +144,16 @@ class Serving:
         """A peer's seconds for the same requests."""
         return peer.serve(self.requests.prompts(self.vocab, round), self.requests.output_len)
 
-    def _others(self) -> Neighbours:
-        return Neighbours([pid for peer in self.peers for pid in peer.pids])
+    def _others(self) -> OtherProcesses:
+        return OtherProcesses([pid for peer in self.peers for pid in peer.pids])
 
 
 def served(
-    asked: Shape, steps: Sequence[Seen], seconds: float, sample: Sample, others: float
-) -> Served:
+    asked: Shape, steps: Sequence[StepShape], seconds: float, sample: LimitSample, others: float
+) -> OfflineResult:
     done = work(asked, steps, sample.vector)
     tile = work(asked, steps, sample.tile).seconds / seconds if sample.tile else None
-    return Served(
+    return OfflineResult(
         seconds,
         done.nbytes / seconds / 1e9,
         done.operations / seconds / 1e9,
@@ -162,12 +164,12 @@ def served(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OfflineReport:
     """Rounds of the same requests, ours and peers', with so many bytes of weights."""
 
-    requests: Requests
-    ours: tuple[Served, ...]
-    peers: tuple[Beside, ...]
+    requests: OfflineRequests
+    ours: tuple[OfflineResult, ...]
+    peers: tuple[PeerComparison, ...]
     weights: int = 0
 
     @property
@@ -175,7 +177,7 @@ class Outcome:
         return [one.seconds for one in self.ours]
 
     @property
-    def middle(self) -> Served:
+    def middle(self) -> OfflineResult:
         """The round of the median time."""
         return sorted(self.ours, key=lambda one: one.seconds)[len(self.ours) // 2]
 
@@ -209,10 +211,10 @@ class Outcome:
         }
 
 
-def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
+def serve(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
     """Rounds in turn, after some that are not counted."""
     tell, total = serving.tell, warm + rounds
-    ours: list[Served] = []
+    ours: list[OfflineResult] = []
     times: dict[str, list[float]] = {peer.label: [] for peer in serving.peers}
     for turn in range(total):
         if total > 1:
@@ -233,7 +235,7 @@ def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
                 times[peer.label].append(seconds)
     mine = [one.seconds for one in ours]
     beside = tuple(
-        Beside(
+        PeerComparison(
             peer.label,
             peer.version,
             tuple(times[peer.label]),
@@ -242,4 +244,4 @@ def serve(serving: Serving, rounds: int, warm: int) -> Outcome:
         for peer in serving.peers
         if peer.label in times
     )
-    return Outcome(serving.requests, tuple(ours), beside, serving.weights)
+    return OfflineReport(serving.requests, tuple(ours), beside, serving.weights)

@@ -10,29 +10,29 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from flyweight import _native
-from flyweight.bench.facts import Facts
+from flyweight.bench.facts import ModelFacts
 from flyweight.bench.record import recording
 from flyweight.bench.workloads import Workload, needed
 from flyweight.build import backend, build
 from flyweight.config import Settings
-from flyweight.describe import Described, Silent
+from flyweight.describe import ModelDescription, SilentListener
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import machine
 from flyweight.plan.memory import MemoryPlan
-from flyweight.plan.roofline import Seen, shape
+from flyweight.plan.roofline import StepShape, shape
 from flyweight.types import Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedRun:
     """Seconds of one run of a test, and the steps in it (none where they are not known), which
     took `outside` seconds beside the runner: scheduling, batches, commits.
     """
 
     seconds: float
-    steps: tuple[Seen, ...] = ()
+    steps: tuple[StepShape, ...] = ()
     outside: float = 0.0
 
     @property
@@ -42,7 +42,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BenchEngineOptions:
     """How the engine is set up for measuring."""
 
     threads: int | None = None
@@ -53,14 +53,14 @@ class Options:
     memory_limit: str = "80%"
 
 
-class Notes(Silent):
+class RunNotes(SilentListener):
     """Keeps what a load finds out about the model, and passes the rest on."""
 
-    def __init__(self, tell: Silent) -> None:
+    def __init__(self, tell: SilentListener) -> None:
         self.tell = tell
-        self.found: Described | None = None
+        self.found: ModelDescription | None = None
 
-    def planned(self, plan: MemoryPlan, found: Described) -> None:
+    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
         self.found = found
 
     def progress(self, done: int, total: int) -> None:
@@ -76,7 +76,7 @@ class Notes(Silent):
         self.tell.fetching(file, done, total)
 
 
-def settings(model: str, tests: Sequence[Workload], options: Options) -> Settings:
+def settings(model: str, tests: Sequence[Workload], options: BenchEngineOptions) -> Settings:
     """The engine's settings for these tests: no more K/V than they need."""
     step = max(options.max_num_batched_tokens, 1)
     length, seqs, blocks = needed(tests, options.block_size, step)
@@ -105,22 +105,26 @@ def kv_dtype(given: Settings) -> str:
     return backend(replace(given, threads=1), 1).kv_dtype if asked == "auto" else asked
 
 
-class Ours:
+class OwnEngine:
     """An engine made to run some tests."""
 
     def __init__(
-        self, model: str, tests: Sequence[Workload], options: Options, tell: Silent | None = None
+        self,
+        model: str,
+        tests: Sequence[Workload],
+        options: BenchEngineOptions,
+        tell: SilentListener | None = None,
     ) -> None:
         for test in tests:
             check_depth(test, options.block_size)
-        notes = Notes(tell or Silent())
+        notes = RunNotes(tell or SilentListener())
         given = settings(model, tests, options)
         self.options, self.loaded = options, build(given, notes)
         self.loaded.moving.settle()
         self.threads, self.isa = given.threads or machine().cores, isa(given)
         found = notes.found
         assert found is not None, "a load tells what it found"
-        self.facts, self.path = Facts.of(found), found.checkpoint.path
+        self.facts, self.path = ModelFacts.of(found), found.checkpoint.path
         self.kv_dtype = self.loaded.memory.sizing.kv_dtype
         self.shape = shape(
             found.checkpoint, found.plan, found.spec, options.activations, self.kv_dtype
@@ -129,7 +133,7 @@ class Ours:
         self.token_bytes = width * self.shape.kv_bytes
         self._ids = count()
 
-    def timed(self, test: Workload, round: int) -> Timed:
+    def timed(self, test: Workload, round: int) -> TimedRun:
         """One run."""
         if test.depth or test.shared:
             self._fill(test)
@@ -145,7 +149,7 @@ class Ours:
         while self.loaded.engine.busy:
             self.loaded.engine.step()
 
-    def _prefill(self, test: Workload, round: int) -> Timed:
+    def _prefill(self, test: Workload, round: int) -> TimedRun:
         engine = self.loaded.engine
         fresh = test.fresh(self._vocab, round)
         before = engine.metrics.cached
@@ -157,9 +161,9 @@ class Ours:
             seconds = time.perf_counter() - start
         self._found(test, engine.metrics.cached - before, test.depth)
         steps = tuple(recorder.seen(self.options.block_size))
-        return Timed(seconds, steps, seconds - recorder.inside)
+        return TimedRun(seconds, steps, seconds - recorder.inside)
 
-    def _decode(self, test: Workload, round: int) -> Timed:
+    def _decode(self, test: Workload, round: int) -> TimedRun:
         engine, size = self.loaded.engine, self.options.block_size
         before = engine.metrics.cached
         prompts = [p or [1] for p in test.prompts(self._vocab)]
@@ -181,7 +185,7 @@ class Ours:
         for id in mine:
             engine.abort(id)
         assert all(step.tokens == test.seqs for step in steps), "a sequence ended too early"
-        return Timed(seconds, steps, seconds - recorder.inside)
+        return TimedRun(seconds, steps, seconds - recorder.inside)
 
     def _add(self, test: Workload, tokens: Sequence[int], answer: int, round: int = 0) -> str:
         """Queues a request.  Only tests that want it find what others computed."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flyweight.bench.ours import Timed
+from flyweight.bench.ours import TimedRun
 from flyweight.bench.workloads import Workload
 from flyweight.errors import ConfigError, FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
@@ -33,7 +33,7 @@ class PeerError(FlyweightError):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class PeerArgument:
     """A peer as the command line names it."""
 
     kind: str
@@ -47,7 +47,7 @@ class Named:
         return " ".join((self.kind + file, *self.flags))
 
     @classmethod
-    def of(cls, text: str) -> "Named":
+    def of(cls, text: str) -> "PeerArgument":
         """Raises `ConfigError`."""
         try:
             first, *flags = shlex.split(text) or [""]
@@ -65,7 +65,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PeerSetup:
     """What a peer must hold: tokens of K/V in all, sequences at once, bytes of K/V."""
 
     tokens: int
@@ -74,7 +74,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PeerMethod:
     """How peers are run: threads, the interpreter that has them, llama.cpp's own binary (None where
     it cannot be the peer).
     """
@@ -92,17 +92,17 @@ class Peer(Protocol):
 
     @property
     def pids(self) -> Sequence[int]: ...
-    def timed(self, test: Workload, vocab: int, round: int) -> Timed: ...
+    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun: ...
     def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float: ...
     def close(self) -> None: ...
 
 
-class Child:
+class PeerProcess:
     """A peer that stays loaded between its turns, stopped by a signal so that it disturbs nobody
     then.
     """
 
-    def __init__(self, named: Named, model: str, room: Room, means: Means) -> None:
+    def __init__(self, named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> None:
         self.named, self.label = named, named.label
         options = {
             "threads": means.threads,
@@ -145,14 +145,14 @@ class Child:
     def pids(self) -> Sequence[int]:
         return (self.process.pid,)
 
-    def timed(self, test: Workload, vocab: int, round: int) -> Timed:
+    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun:
         prompts = [p or [1] for p in test.prompts(vocab)]
         if test.prompt:
             before = prompts[0] if test.depth else []
             fresh = test.fresh(vocab, round)
-            return Timed(self.ask({"do": "prefill", "before": before, "tokens": fresh}))
+            return TimedRun(self.ask({"do": "prefill", "before": before, "tokens": fresh}))
         command = {"do": "decode", "prompts": prompts, "shared": test.shared, "gen": test.gen}
-        return Timed(self.ask(command))
+        return TimedRun(self.ask(command))
 
     def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float:
         """Seconds for all of these, answered with `gen` tokens each."""
@@ -198,10 +198,10 @@ class Child:
         return answer
 
 
-class Binary:
+class PeerBinary:
     """llama-bench, and llama-batched-bench beside it, run anew for every round."""
 
-    def __init__(self, named: Named, model: str, means: Means) -> None:
+    def __init__(self, named: PeerArgument, model: str, means: PeerMethod) -> None:
         self.label, self.flags = named.label, named.flags
         self.model, self.threads = named.file or model, means.threads
         path = Path(means.binary or "").expanduser()
@@ -218,19 +218,19 @@ class Binary:
     def pids(self) -> Sequence[int]:
         return ()
 
-    def timed(self, test: Workload, vocab: int, round: int) -> Timed:
+    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun:
         """These programs warm themselves up."""
         if round < 0:
-            return Timed(0.0)
+            return TimedRun(0.0)
         if test.seqs > 1:
             row = self._run(self._batched(test))
-            return Timed(float(row["t_tg"]))
+            return TimedRun(float(row["t_tg"]))
         row = self._run(
             [str(self.single), "-r", "1", "-p", str(test.prompt), "-n", str(test.gen),
              "-d", str(test.depth), "-o", "jsonl"]
         )  # fmt: skip
         self.version = f"llama.cpp {row['build_commit']}"
-        return Timed(float(row["samples_ns"][0]) / 1e9)
+        return TimedRun(float(row["samples_ns"][0]) / 1e9)
 
     def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float:
         raise PeerError(f"{self.label}: its programs serve no requests; llama-cpp-python does")
@@ -260,10 +260,10 @@ class Binary:
         return row
 
 
-def opened(named: Named, model: str, room: Room, means: Means) -> Peer:
+def opened(named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> Peer:
     """A peer, ready.  Raises `ConfigError` for one that is not installed, `PeerError` for one that
     cannot read the file.
     """
     if named.kind == "llama.cpp" and means.binary:
-        return Binary(named, model, means)
-    return Child(named, model, room, means)
+        return PeerBinary(named, model, means)
+    return PeerProcess(named, model, room, means)

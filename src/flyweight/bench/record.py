@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.engine.engine import Engine, Runs
-from flyweight.engine.processors import Edit
+from flyweight.engine.engine import Engine, ModelRunner
+from flyweight.engine.processors import LogitsEdit
 from flyweight.engine.runner import Ticket
-from flyweight.plan.roofline import Seen
+from flyweight.plan.roofline import StepShape
 from flyweight.wire import I32, Batch, Sampled
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """What is kept of a batch; `tables` only where sequences may share blocks."""
 
     starts: I32
@@ -28,11 +28,11 @@ class Step:
     tables: I32 | None
     rows: int
 
-    def seen(self, block_size: int) -> Seen:
+    def seen(self, block_size: int) -> StepShape:
         """The step as the roofline counts it."""
         counts, contexts = np.diff(self.starts).tolist(), self.contexts.tolist()
         chunks = tuple(zip(counts, contexts, strict=True))
-        return Seen(chunks, self.rows, self._distinct(block_size))
+        return StepShape(chunks, self.rows, self._distinct(block_size))
 
     def _distinct(self, block_size: int) -> int:
         """Positions of K/V that are not another sequence's too."""
@@ -50,16 +50,18 @@ class Step:
 class Recorder:
     """A runner around another."""
 
-    def __init__(self, inner: Runs) -> None:
+    def __init__(self, inner: ModelRunner) -> None:
         self.inner = inner
-        self.steps: list[Step] = []
+        self.steps: list[RecordedStep] = []
         self.inside = 0.0  # seconds within the runner: copies, model, sampling
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[Edit] = ()
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
     ) -> Ticket:
         tables = batch.tables.copy() if len(batch.contexts) > 1 else None
-        self.steps.append(Step(batch.starts.copy(), batch.contexts.copy(), tables, len(batch.rows)))
+        self.steps.append(
+            RecordedStep(batch.starts.copy(), batch.contexts.copy(), tables, len(batch.rows))
+        )
         start = time.perf_counter()
         ticket = self.inner.submit(batch, moves, edits)
         self.inside += time.perf_counter() - start
@@ -71,7 +73,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def seen(self, block_size: int) -> list[Seen]:
+    def seen(self, block_size: int) -> list[StepShape]:
         """The steps so far, for the roofline."""
         return [step.seen(block_size) for step in self.steps]
 

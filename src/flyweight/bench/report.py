@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 
 from flyweight.bench.html import page
-from flyweight.bench.rows import CACHED_BYTES, OURS, Row, Spread
-from flyweight.bench.surroundings import Around
+from flyweight.bench.rows import CACHED_BYTES, OURS, BenchRow, Spread
+from flyweight.bench.surroundings import Surroundings
 
 DETERMINISTIC = (
     "deterministic: always on; overhead: n/a, there are no kernels without it to compare with"
@@ -23,7 +23,7 @@ HEADS = (
 RIGHT = frozenset(("size", "params", "threads", "test", "t/s", "GB/s", "Gop/s"))
 
 
-def report(rows: Sequence[Row], form: str) -> str:
+def report(rows: Sequence[BenchRow], form: str) -> str:
     """All rows in one of `FORMS`."""
     if form == "csv":
         return as_csv(rows)
@@ -42,7 +42,7 @@ def head() -> list[str]:
     return [_cells(HEADS), "|" + "|".join(rule) + "|"]
 
 
-def line(row: Row) -> str:
+def line(row: BenchRow) -> str:
     """A row of the table, as llama-bench would say it."""
     return _cells(
         (
@@ -61,16 +61,16 @@ def line(row: Row) -> str:
     )
 
 
-def backend(row: Row) -> str:
+def backend(row: BenchRow) -> str:
     return f"{row.engine} {row.isa}" if row.engine == OURS else row.engine
 
 
-def test(row: Row) -> str:
+def test(row: BenchRow) -> str:
     """The test's name, with what was done to disturb it."""
     return row.test + (f" + {row.n_busy} busy" if row.n_busy else "")
 
 
-def share(row: Row) -> str:
+def share(row: BenchRow) -> str:
     """`71 %`, and of a tile unit's limits in brackets; a dash for weights that caches hold, which
     memory's speed does not limit.
     """
@@ -87,7 +87,7 @@ def ratio(spread: Spread | None) -> str:
     return f"{spread.median:.2f} [{spread.least:.2f}..{spread.most:.2f}]"
 
 
-def machine_line(around: Around, rows: Sequence[Row]) -> str:
+def machine_line(around: Surroundings, rows: Sequence[BenchRow]) -> str:
     """Where and beside what: the machine, its limits while the rows were taken, who else ran."""
     parts = [around.cpu, f"{around.cores} cores", f"{around.memory / (1 << 30):.0f} GiB"]
     if rows:
@@ -106,7 +106,7 @@ def machine_line(around: Around, rows: Sequence[Row]) -> str:
     return "; ".join([*parts, f"flyweight {around.version}{commit}", *versions])
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[BenchRow]) -> str:
     """A line a row; spreads as three columns, samples with blanks between them."""
     out = io.StringIO()
     flat = [_flat(row) for row in rows]
@@ -117,7 +117,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def _flat(row: Row) -> dict[str, object]:
+def _flat(row: BenchRow) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in row.document().items():
         if name in ("share", "share_tile", "ratio"):

@@ -43,7 +43,7 @@ def key(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """`share` is of the vector units' limits, `share_tile` of the tile unit's where there is one;
     `ratio` is our speed over this engine's in the same round, for peers.  `gbps` and `gops` are
     bytes of the file and K/V, and operations, that the test asks for, over the time it took.
@@ -118,7 +118,7 @@ class Row:
             raise ConfigError(f"no row of results: {error}") from None
 
 
-def load(path: Path) -> list[Row]:
+def load(path: Path) -> list[BenchRow]:
     """Rows of a file of results, none where there is no file.  A line that was cut off by an end
     of the run is passed over; its figures are taken anew.
     """
@@ -130,7 +130,7 @@ def load(path: Path) -> list[Row]:
     return [_read(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _read(path: Path, number: int, line: str) -> Row:
+def _read(path: Path, number: int, line: str) -> BenchRow:
     """The row on a line."""
     where = f"{path}: line {number}"
     try:
@@ -140,7 +140,7 @@ def _read(path: Path, number: int, line: str) -> Row:
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is no row of results")
     try:
-        return Row.of(document)
+        return BenchRow.of(document)
     except ConfigError as error:
         raise ConfigError(f"{where} is {error}") from None
 
@@ -154,7 +154,7 @@ def torn(line: str) -> bool:
     return False
 
 
-def save(path: Path, rows: Iterable[Row]) -> None:
+def save(path: Path, rows: Iterable[BenchRow]) -> None:
     """Adds rows to a file of results, each on a line of its own.  The start of a row that an
     interrupted run left is cut off; whatever else is there stays.
     """

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.peers import Means, Named, PeerError, Room, opened
+from flyweight.bench.peers import PeerArgument, PeerError, PeerMethod, PeerSetup, opened
 from flyweight.bench.rows import Spread
 from flyweight.config import beside_environment
 from flyweight.errors import ConfigError
@@ -25,7 +25,7 @@ CACHE = "FLYWEIGHT_CACHE"  # where a cache of packed weights is looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartupRun:
     """Seconds to the first token and to the process's end, and the most memory it held."""
 
     first: float
@@ -34,11 +34,11 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
+class StartupRuns:
     """The first start, the later ones, and what peers took to a first token."""
 
-    cold: Start
-    warm: tuple[Start, ...]
+    cold: StartupRun
+    warm: tuple[StartupRun, ...]
     peers: dict[str, tuple[float, ...]]
 
     @property
@@ -58,11 +58,11 @@ Told = Callable[[str, int, int], None]
 
 
 def startup(
-    model: str, options: Sequence[str], rounds: int, peers: Sequence[Named], means: Means,
-    tell: Told = lambda what, done, total: None, warn: Callable[[str], None] = lambda message: None,
-) -> Starts:  # fmt: skip
+    model: str, options: Sequence[str], rounds: int, peers: Sequence[PeerArgument], means:
+    PeerMethod, tell: Told = lambda what, done, total: None, warn: Callable[[str], None] = lambda
+    message: None, ) -> StartupRuns:  # fmt: skip
     """One cold start and `rounds` later ones, peers in turn; one that fails is left out."""
-    warm: list[Start] = []
+    warm: list[StartupRun] = []
     theirs: dict[str, list[float]] = {peer.label: [] for peer in peers}
     with tempfile.TemporaryDirectory(prefix="flyweight-bench-") as cache:
         tell("first start", 0, rounds + 1)
@@ -78,10 +78,10 @@ def startup(
                 except PeerError as error:
                     warn(f"{error}; it is left out")
                     del theirs[peer.label]
-    return Starts(cold, tuple(warm), {label: tuple(times) for label, times in theirs.items()})
+    return StartupRuns(cold, tuple(warm), {label: tuple(times) for label, times in theirs.items()})
 
 
-def start(model: str, options: Sequence[str], cache: Path) -> Start:
+def start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
     """`flyweight run MODEL Once -n 1`."""
     words = ["run", model, PROMPT, "-n", "1", "--temperature", "0", "--ignore-eos", *options]
     began = time.perf_counter()
@@ -104,15 +104,15 @@ def start(model: str, options: Sequence[str], cache: Path) -> Start:
     if process.returncode:
         lines = said.decode(errors="replace").strip().splitlines() or ["nothing"]
         raise ConfigError(f"flyweight run says {one_line(lines[-1], 200)}")
-    return Start(first, whole, usage.ru_maxrss * 1024)
+    return StartupRun(first, whole, usage.ru_maxrss * 1024)
 
 
-def first_token(peer: Named, model: str, means: Means) -> float:
+def first_token(peer: PeerArgument, model: str, means: PeerMethod) -> float:
     """Seconds from a peer's start to the first token of one prompt."""
     if means.binary and peer.kind == "llama.cpp":
         raise PeerError("llama.cpp's programs tell no first token; llama-cpp-python does")
     began = time.perf_counter()
-    there = opened(peer, model, Room(256, 1, 1 << 28), means)
+    there = opened(peer, model, PeerSetup(256, 1, 1 << 28), means)
     try:
         there.serve([[1, 2, 3, 4]], 1)
         return time.perf_counter() - began

@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class Surroundings:
     """Where figures were taken; the same for every row of a run."""
 
     cpu: str
@@ -31,7 +31,7 @@ class Around:
     commit: str
 
     @classmethod
-    def here(cls) -> "Around":
+    def here(cls) -> "Surroundings":
         found = machine()
         return cls(cpu_name(), found.cores, found.total, __version__, commit())
 
@@ -60,7 +60,7 @@ def commit(package: Path = Path(__file__).parent) -> str:
     return done.stdout.strip()
 
 
-class Neighbours:
+class OtherProcesses:
     """Cores that other processes used since this was made; those in `ours` are not others."""
 
     def __init__(self, ours: Sequence[int] = (), root: Path = PROC) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flyweight.build import backend, judge_length, kept_weights, load_kept, memory_plan, needs
 from flyweight.config import Settings
-from flyweight.describe import Described, Notify, Silent, describe, find
+from flyweight.describe import LoadListener, ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import machine
@@ -20,7 +20,7 @@ from flyweight.weights.packed.shelf import LEAST
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PackedModel:
     """What a start will find: the file of packed weights (None: `why` there is none), `fresh` when
     it was made now, in `seconds`; and the memory plan.
     """
@@ -34,11 +34,11 @@ class Prepared:
     why: str = ""
 
 
-def prepare(settings: Settings, notify: Notify | None = None) -> Prepared:
+def prepare(settings: Settings, notify: LoadListener | None = None) -> PackedModel:
     """Checks that `max_num_seqs` sequences of `max_model_len` tokens fit, and packs.  Raises
     `ConfigError` or `CheckpointError`.
     """
-    tell: Notify = notify or Silent()
+    tell: LoadListener = notify or SilentListener()
     found = describe(find(settings, tell))
     ops = backend(settings, machine().cores)
     memory = whole_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops))
@@ -51,24 +51,24 @@ def prepare(settings: Settings, notify: Notify | None = None) -> Prepared:
 
 
 def _packed(
-    settings: Settings, found: Described, ops: Ops, tell: Notify, memory: MemoryPlan
-) -> Prepared:
+    settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener, memory: MemoryPlan
+) -> PackedModel:
     path = found.checkpoint.path
     way = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
     if way is None:
-        return Prepared(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
+        return PackedModel(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
     data = way.layout.data
     if data < LEAST:
         why = f"{size(data)} are packed faster than they are looked after"
-        return Prepared(path, None, data, False, 0.0, memory, why)
+        return PackedModel(path, None, data, False, 0.0, memory, why)
     file = way.file
     before, began = _inode(file), time.monotonic()
     load_kept(settings, found, ops, tell)
     after, took = _inode(file), time.monotonic() - began
     if after is None:
         why = f"{size(way.layout.size)} could not be kept in {size(way.folder.room)} of room"
-        return Prepared(path, None, data, False, took, memory, why)
-    return Prepared(path, file, data, before != after, took, memory)
+        return PackedModel(path, None, data, False, took, memory, why)
+    return PackedModel(path, file, data, before != after, took, memory)
 
 
 def _inode(file: Path) -> int | None:

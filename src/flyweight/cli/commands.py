@@ -14,7 +14,7 @@ from flyweight.types import SamplingParams
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:
-    from flyweight.cli.session import Session
+    from flyweight.cli.session import ChatSession
 
 HELP = '''\
 /set [NAME [VALUE]]  show or change a sampling option: /set temperature 0.2
@@ -47,7 +47,7 @@ LISTS = ("stop", "bad_words", "dry_sequence_breakers")
 NONE = {"none": None, "null": None}
 
 
-def obey(session: "Session", line: str) -> bool:
+def obey(session: "ChatSession", line: str) -> bool:
     """Does what a line beginning with `/` says; False when it ends the session."""
     word, _, rest = line.partition(" ")
     word, rest = ALIASES.get(word, word), rest.strip()
@@ -59,7 +59,7 @@ def obey(session: "Session", line: str) -> bool:
         "/stats": session.stats,
         "/retry": session.retry,
     }
-    valued: Mapping[str, Callable[[Session, str], None]] = {
+    valued: Mapping[str, Callable[[ChatSession, str], None]] = {
         "/set": change,
         "/system": system,
         "/save": save,
@@ -77,7 +77,7 @@ def obey(session: "Session", line: str) -> bool:
     return True
 
 
-def change(session: "Session", text: str) -> None:
+def change(session: "ChatSession", text: str) -> None:
     """`/set NAME VALUE`; without a value it shows the option, without a name all of them."""
     name, _, value = text.removeprefix("parameter ").strip().partition(" ")  # Ollama's word
     name = name.lstrip("-").replace("-", "_")  # --max-tokens, as on the command line
@@ -113,20 +113,20 @@ def told(params: SamplingParams, name: str) -> str:
     return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def system(session: "Session", text: str) -> None:
+def system(session: "ChatSession", text: str) -> None:
     """`/system TEXT`; without a text it shows the message."""
     if text:
         session.talk.system = "" if text in ('""', "''") else text
     session.tell(session.talk.system or "no system message")
 
 
-def save(session: "Session", text: str) -> None:
+def save(session: "ChatSession", text: str) -> None:
     file = _file("/save", text)
     session.talk.save(file)
     session.tell(f"saved {session.turns()} to {printable(str(file))}")
 
 
-def load(session: "Session", text: str) -> None:
+def load(session: "ChatSession", text: str) -> None:
     file = _file("/load", text)
     session.talk.load(file)
     session.forget_last()

@@ -13,7 +13,7 @@ from flyweight.cli import options as opt
 from flyweight.config import Settings, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.checks.prepare import Prepared
+    from flyweight.checks.prepare import PackedModel
 
 LEAST_STEP = 512  # tokens in a step, as elsewhere, or one for every sequence
 
@@ -75,7 +75,7 @@ def compile_model(
     console.print(f"{called(done.model)}: {said(done)}", highlight=False, soft_wrap=True)
 
 
-def said(done: Prepared) -> str:
+def said(done: PackedModel) -> str:
     """What became of the packed weights, in a line."""
     from flyweight.plan.memory import size
     from flyweight.validation.untrusted import printable
@@ -88,7 +88,7 @@ def said(done: Prepared) -> str:
     return f"{load}; {size(done.packed)} of weights {how}, kept in {printable(str(done.kept))}"
 
 
-def document(done: Prepared) -> dict[str, Any]:
+def document(done: PackedModel) -> dict[str, Any]:
     """The same for scripts."""
     plan = done.memory
     return {

@@ -21,7 +21,7 @@ LEAST = 8  # they are dropped where less than an eighth of it is left for an ans
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ConversationTurn:
     """What a person said, and the model's answer."""
 
     said: str
@@ -34,7 +34,7 @@ class Conversation:
     def __init__(self, llm: LLM, system: str, shifts: bool = True) -> None:
         self.llm, self.system, self.shifts = llm, system, shifts
         self.chats = llm.tokenizer.chat_template is not None
-        self.turns: list[Turn] = []
+        self.turns: list[ConversationTurn] = []
         self.longest = llm.loaded.limits.max_model_len
 
     def prompt(self, line: str, skipped: int = 0) -> Prompt:
@@ -48,7 +48,7 @@ class Conversation:
             text += (" " if apart else "") + said + answer
         return text
 
-    def messages(self, turns: list[Turn]) -> list[Message]:
+    def messages(self, turns: list[ConversationTurn]) -> list[Message]:
         """These turns, after the system text, as a chat template takes them."""
         found: list[Message] = []
         if self.system:
@@ -105,7 +105,7 @@ class Conversation:
         self.system, self.turns = read(file)
 
 
-def read(file: Path) -> tuple[str, list[Turn]]:
+def read(file: Path) -> tuple[str, list[ConversationTurn]]:
     """The system text and the turns in a file.  Raises `CheckpointError` where it cannot be read,
     `RequestError` where it holds no conversation.
     """
@@ -122,7 +122,7 @@ def read(file: Path) -> tuple[str, list[Turn]]:
             "file",
         )
     texts = [text for _, text in said]
-    return system, [Turn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
+    return system, [ConversationTurn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
 
 
 def _message(file: Path, at: int, message: object) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.weights.hub.cache import Kept
+    from flyweight.weights.hub.cache import CachedModel
     from flyweight.weights.hub.names import HubName
 
 NameOf = Annotated[
@@ -96,7 +96,7 @@ def parsed(name: str, revision: str | None) -> HubName:
     return found
 
 
-def facts(one: Kept) -> dict[str, object]:
+def facts(one: CachedModel) -> dict[str, object]:
     """A model of the cache, for scripts."""
     return {
         "name": one.name,

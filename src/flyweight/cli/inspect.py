@@ -15,7 +15,7 @@ from flyweight.config import Settings
 if TYPE_CHECKING:  # commands import what computes when they run
     from rich.table import Table
 
-    from flyweight.describe import Described
+    from flyweight.describe import ModelDescription
     from flyweight.plan.memory import MemoryPlan, SlotKinds
     from flyweight.spec import ModelSpec
 
@@ -72,7 +72,7 @@ def inspect(
         console.print(table)
 
 
-def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, Any]:
+def document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, Any]:
     """Everything `inspect` shows, for scripts."""
     slots = {
         slot.name: {
@@ -94,7 +94,7 @@ def document(found: Described, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, 
     }
 
 
-def facts(found: Described) -> Table:
+def facts(found: ModelDescription) -> Table:
     """The spec, in a reader's words."""
     from flyweight.cli.show import called, plain_table
     from flyweight.validation.untrusted import printable
@@ -156,7 +156,7 @@ def _short(tensor: str) -> str:
     return ".".join(parts[-2:]) if parts[-1] == "bias" else parts[-1]
 
 
-def weight_table(found: Described, kinds: SlotKinds) -> Table:
+def weight_table(found: ModelDescription, kinds: SlotKinds) -> Table:
     """The weight plan; slots that look alike in every layer and expert share a row."""
     from flyweight.cli.show import plain_table
 

@@ -178,13 +178,13 @@ def run(
         "prompt_logprob_rows": 0,  # nobody here asks for any
     }
     try:
-        answer(prompt, settings, given, Talk(system, context, as_json, verbose))
+        answer(prompt, settings, given, RunOptions(system, context, as_json, verbose))
     except CheckpointError as error:
         raise CheckpointError(f"{error}{otherwise}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class RunOptions:
     """How an answer is asked for and shown."""
 
     system: str = ""
@@ -194,12 +194,12 @@ class Talk:
 
 
 def answer(
-    prompt: str | None, settings: dict[str, Any], sampling: dict[str, Any], talk: Talk
+    prompt: str | None, settings: dict[str, Any], sampling: dict[str, Any], talk: RunOptions
 ) -> None:
     """Checks everything that can be checked, loads the model, and answers or talks."""
     SamplingParams(**sampling)
     Settings.of(**settings)
-    from flyweight.cli.session import CONTEXT, Session  # this takes a moment to import
+    from flyweight.cli.session import CONTEXT, ChatSession  # this takes a moment to import
     from flyweight.cli.show import loading
     from flyweight.llm import LLM
 
@@ -215,7 +215,7 @@ def answer(
     if sampling.get("mirostat"):  # it takes no other cut beside it
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})
-    session = Session(llm, params, talk.system, console, talk.context)
+    session = ChatSession(llm, params, talk.system, console, talk.context)
     if prompt is None:
         session.run()
     elif talk.as_json:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from flyweight.cli import commands, lines
-from flyweight.cli.conversation import Conversation, Turn
+from flyweight.cli.conversation import Conversation, ConversationTurn
 from flyweight.cli.show import figures, stats_in_words
-from flyweight.cli.wrap import Wrapped
+from flyweight.cli.wrap import WordWrapper
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
 from flyweight.outputs import RequestOutput
@@ -25,7 +25,7 @@ from flyweight.validation.untrusted import one_line
 CONTEXT = ("shift", "full")  # what happens when it is full: the oldest turns go, or a refusal
 
 
-class Session:
+class ChatSession:
     """A conversation with one model; `context` is one of CONTEXT."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Session:
             self.talk.turns = before
             raise
         said = self.last.outputs[0].text if self.last else ""
-        self.talk.turns.append(Turn(line, said))
+        self.talk.turns.append(ConversationTurn(line, said))
         if self.last is not None:
             note = "stopped · " if stopped else ""
             self.console.print(f"{note}{self._figures(self.last)}", style="dim", soft_wrap=True)
@@ -101,7 +101,7 @@ class Session:
         when Ctrl-C ended it.  Pressed again while the request is given up, it has nothing to end.
         """
         self.last, stopped = None, False
-        out = Wrapped(sys.stdout, window)
+        out = WordWrapper(sys.stdout, window)
         params = self.params
         if self.retries and params.seed is not None:
             params = replace(params, seed=params.seed + self.retries)

@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flyweight.describe import Described
+from flyweight.describe import ModelDescription
 from flyweight.outputs import RequestOutput
 from flyweight.plan.memory import MemoryPlan, size, summary
 from flyweight.validation.untrusted import printable
@@ -41,7 +41,7 @@ def called(path: Path) -> str:
     return printable(os.path.basename(os.path.abspath(path)) or str(path))
 
 
-class Loading:
+class LoadingDisplay:
     """Tells about a load: notes and warnings, the memory plan in a line or (`verbose`) as a table,
     and a bar for downloads and for large files at a terminal.
     """
@@ -51,7 +51,7 @@ class Loading:
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
-    def planned(self, plan: MemoryPlan, found: Described) -> None:
+    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
         if not self.plan:
             return
         if self.verbose:
@@ -97,11 +97,11 @@ class Loading:
 
 
 @contextmanager
-def loading(*, verbose: bool = False, planned: bool = True) -> Iterator[Loading]:
-    """A `Loading` on stderr, whose bar goes when the block ends, however it ends; `planned` tells
-    of the memory plan.
+def loading(*, verbose: bool = False, planned: bool = True) -> Iterator[LoadingDisplay]:
+    """A `LoadingDisplay` on stderr, whose bar goes when the block ends, however it ends; `planned`
+    tells of the memory plan.
     """
-    tell = Loading(plain_console(stderr=True), verbose, planned)
+    tell = LoadingDisplay(plain_console(stderr=True), verbose, planned)
     try:
         yield tell
     finally:

@@ -10,7 +10,7 @@ import typer
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.server.lifecycle.records import Record
+    from flyweight.server.lifecycle.records import ServerRecord
 
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
 TELL = 1.0  # seconds until it is said what is waited for
@@ -52,7 +52,7 @@ def _nobody(port: int | None) -> str:
     return f"--port = {port}: no server of ours is there; ours: {ports}"
 
 
-def end(record: "Record", now: bool) -> int:
+def end(record: "ServerRecord", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import size
     from flyweight.server.lifecycle.processes import family, resident

@@ -45,7 +45,7 @@ ParseSpecial = Annotated[bool, typer.Option(help="Read special tokens written in
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TokenRow:
     """One token: its piece as the vocabulary spells it, and what it adds to a text (`bytes` where
     that is no whole character).
     """
@@ -86,7 +86,7 @@ def tokenize(
         show(found, given)
 
 
-def described(tokenizer: Tokenizer, token: int) -> Token:
+def described(tokenizer: Tokenizer, token: int) -> TokenRow:
     """What there is to say of an id."""
     raw = tokenizer.token_bytes(token, special=True)
     try:
@@ -94,16 +94,16 @@ def described(tokenizer: Tokenizer, token: int) -> Token:
     except UnicodeDecodeError:
         text, split = raw.decode("utf-8", "replace"), list(raw)
     special = token in tokenizer.special_ids
-    return Token(token, tokenizer.piece(token), text, split, special)
+    return TokenRow(token, tokenizer.piece(token), text, split, special)
 
 
-def document(found: Sequence[Token], text: str, path: str) -> dict[str, Any]:
+def document(found: Sequence[TokenRow], text: str, path: str) -> dict[str, Any]:
     """Everything the table shows, for scripts."""
     tokens = [asdict(token) for token in found]
     return {"path": path, "count": len(found), "characters": len(text), "tokens": tokens}
 
 
-def show(found: Sequence[Token], text: str) -> None:
+def show(found: Sequence[TokenRow], text: str) -> None:
     """A table, a token a row, and a line of figures."""
     from flyweight.cli.show import plain_console, plain_table
     from flyweight.validation.untrusted import printable

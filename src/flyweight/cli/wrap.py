@@ -13,7 +13,7 @@ from rich.cells import cell_len
 NARROWEST = 20  # columns; a narrower window is left to the terminal
 
 
-class Wrapped:
+class WordWrapper:
     """Writes to `stream`, breaking lines at `width()` columns, where these are 20 or more."""
 
     def __init__(self, stream: TextIO, width: Callable[[], int]) -> None:

@@ -1,7 +1,8 @@
 """What a drafter is: three methods and the two messages that cross them.
 
-Invariant: an `Ask` holds all a drafter may know of a sequence; a `Draft` is only a guess, and its
-verdict reaches the drafter as the tokens of the next ask.  Drafters keep their own watermarks.
+Invariant: a `DraftRequest` holds all a drafter may know of a sequence; a `Draft` is only a guess,
+and its verdict reaches the drafter as the tokens of the next ask.  Drafters keep their own
+watermarks.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,7 +14,7 @@ from flyweight.wire import F32, Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class DraftRequest:
     """A sequence about to decode.
 
     `tokens` are all those settled so far (prompt and accepted, no drafts), only ever appended to
@@ -47,7 +48,7 @@ class Drafter(Protocol):
         """Sees a finished step, and the hidden states [T,H] of the layers it asked to tap."""
         ...
 
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> Sequence[Draft]:
         """One draft for each ask, in order."""
         ...
 

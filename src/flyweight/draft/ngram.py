@@ -8,7 +8,7 @@ the text: each sequence keeps chains of positions that share their last few toke
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flyweight.draft.drafter import Ask, Draft
+from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Array
 from flyweight.wire import Batch
@@ -17,7 +17,7 @@ WALK = 256  # matches looked at per step; only text that repeats itself more tha
 
 
 @dataclass(slots=True)
-class Chains:
+class NgramIndex:
     """Where each run of `prompt_lookup_min` tokens last ended, and before[end]: the time before."""
 
     latest: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -35,19 +35,19 @@ class NgramDrafter:
                 f"{max(1, min(prompt_lookup_min, prompt_lookup_max))}"
             )
         self._max, self._min = prompt_lookup_max, prompt_lookup_min
-        self._chains: dict[Hashable, Chains] = {}
+        self._chains: dict[Hashable, NgramIndex] = {}
 
     def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
         """Nothing to learn: the text is in the asks."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._propose(ask) for ask in asks]
 
     def forget(self, id: Hashable) -> None:
         self._chains.pop(id, None)
 
-    def _propose(self, ask: Ask) -> Draft:
-        chains = self._chains.setdefault(ask.id, Chains())
+    def _propose(self, ask: DraftRequest) -> Draft:
+        chains = self._chains.setdefault(ask.id, NgramIndex())
         self._extend(chains, ask.tokens)
         end = self._match(chains, ask.tokens)
         if end == 0:
@@ -55,7 +55,7 @@ class NgramDrafter:
         period = len(ask.tokens) - end  # past the text's end the guess goes on from itself
         return Draft(tuple(ask.tokens[end + i % period] for i in range(ask.limit)))
 
-    def _extend(self, chains: Chains, tokens: Sequence[int]) -> None:
+    def _extend(self, chains: NgramIndex, tokens: Sequence[int]) -> None:
         """Files every position that has a next token; the last one waits until it has."""
         for end in range(len(chains.before), len(tokens)):
             before = 0
@@ -65,7 +65,7 @@ class NgramDrafter:
                 chains.latest[run] = end
             chains.before.append(before)
 
-    def _match(self, chains: Chains, tokens: Sequence[int]) -> int:
+    def _match(self, chains: NgramIndex, tokens: Sequence[int]) -> int:
         """Where the best earlier match of the text's last tokens ends; 0 when there is none."""
         end = chains.latest.get(tuple(tokens[-self._min :]), 0) if len(tokens) >= self._min else 0
         best, longest = 0, 0

@@ -6,9 +6,9 @@ were given.  The server's ledger tells more, at /v1/engine/effective.
 
 from collections.abc import Iterator
 
-from flyweight.arguments.engine import Chosen
-from flyweight.arguments.wishes import DEFAULT, Wish
-from flyweight.build import Loaded
+from flyweight.arguments.engine import EngineChoices
+from flyweight.arguments.wishes import DEFAULT, SettingRequest
+from flyweight.build import LoadedModel
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import size
@@ -24,7 +24,7 @@ COUNTERS = {  # vLLM's name for a total of the engine's
 }
 
 
-def effective(chosen: Chosen, loaded: Loaded) -> list[dict[str, str]]:
+def effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str, str]]:
     """Rows of feature, asked, active and why: what was decided, then every argument of vLLM's that
     was given and is no setting.
     """
@@ -35,11 +35,11 @@ def effective(chosen: Chosen, loaded: Loaded) -> list[dict[str, str]]:
     ]
 
 
-def _decided(chosen: Chosen, loaded: Loaded) -> Iterator[Wish]:
+def _decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[SettingRequest]:
     settings, limits, plan = chosen.settings, loaded.limits, loaded.memory
 
-    def row(name: str, active: object, why: str) -> Wish:
-        return Wish(name, chosen.given.get(name, DEFAULT), str(active), why)
+    def row(name: str, active: object, why: str) -> SettingRequest:
+        return SettingRequest(name, chosen.given.get(name, DEFAULT), str(active), why)
 
     yield row("model", settings.model or "stories", f"family {loaded.spec.family}")
     yield row(

@@ -15,13 +15,13 @@ from flyweight.errors import RequestError
 from flyweight.types import Event, Request
 
 
-class Chore(Protocol):
+class BetweenSteps(Protocol):
     """Something to be done a little at a time."""
 
     def step(self) -> None: ...
 
 
-class Gathers(Protocol):
+class EventCollector(Protocol):
     """Takes one request's events; `feed` is true when a choice has ended that the engine knows
     nothing of (a stop string).
     """
@@ -33,16 +33,23 @@ class Gathers(Protocol):
     def feed(self, event: Event) -> bool: ...
 
 
-C = TypeVar("C", bound=Gathers)
+C = TypeVar("C", bound=EventCollector)
+Output = TypeVar("Output", covariant=True)
+
+
+class BatchCollector(EventCollector, Protocol[Output]):
+    """A collector of one kind of output."""
+
+    def output(self) -> Output: ...
 
 
 class Loop:
     """The requests under way, each with the list its run reads."""
 
-    def __init__(self, engine: Engine, limits: Limits, chore: Chore) -> None:
+    def __init__(self, engine: Engine, limits: Limits, chore: BetweenSteps) -> None:
         self.engine, self.limits, self.chore = engine, limits, chore
         self.stepped = self.closed = False
-        self.live: dict[str, tuple[Gathers, dict[Gathers, None]]] = {}
+        self.live: dict[str, tuple[EventCollector, dict[EventCollector, None]]] = {}
 
     def run(self, collectors: Iterator[C]) -> Iterator[list[C]]:
         """Steps until every request is answered; yields after each step the collectors it fed.
@@ -108,7 +115,7 @@ class _Call(Generic[C]):
         self._loop, self._collectors = loop, collectors
         self._coming = next(collectors, None)
         self._mine: set[str] = set()
-        self._news: dict[Gathers, None] = {}  # in order
+        self._news: dict[EventCollector, None] = {}  # in order
 
     @property
     def unfinished(self) -> bool:

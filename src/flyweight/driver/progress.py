@@ -43,7 +43,7 @@ class Progress(tqdm):  # type: ignore[misc]
             self.refresh()
 
 
-class Patience:
+class CallProgress:
     """What an `LLM` made without `notify` says: only how a download goes, where there is a
     terminal.
     """

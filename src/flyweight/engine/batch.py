@@ -12,7 +12,7 @@ from itertools import chain, repeat
 import numpy as np
 
 from flyweight.engine.step import Chunk, Plan
-from flyweight.sampling.arrays import Row, columns
+from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.wire import I32, U32, Batch, SampleBatch
 
 
@@ -20,7 +20,7 @@ def build(
     plan: Plan,
     block_size: int,
     adapters: Mapping[str, int] | None = None,
-    lay: Callable[[Sequence[Row]], SampleBatch] = columns,
+    lay: Callable[[Sequence[LogitsRow]], SampleBatch] = columns,
     masks: Mapping[int, U32] | None = None,
 ) -> Batch:
     """The batch of a plan's chunks, in their order; `adapters` are the numbers of those there
@@ -93,11 +93,11 @@ def _tables(chunks: list[Chunk], contexts: "array[int]", block_size: int) -> I32
     return _ints(blocks).reshape(len(chunks), width)
 
 
-def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[Row]:
+def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[LogitsRow]:
     """For each chunk that wants logits one row for the next token, and one after each guess, as if
     the guesses before it had been accepted; before these, the rows whose next token is given.
     """
-    rows: list[Row] = []
+    rows: list[LogitsRow] = []
     for chunk in chunks:
         if chunk.pooled:
             continue
@@ -105,8 +105,8 @@ def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[Row]:
         if seq.scorer is not None:
             first = chunk.start + chunk.count - chunk.rows + 1
             for i in range(first, first + chunk.scored):
-                rows.append(Row(seq.scorer, i, (), given=seq.tokens[i]))
+                rows.append(LogitsRow(seq.scorer, i, (), given=seq.tokens[i]))
         for i in range(held, held + chunk.rows - chunk.scored):
             tokens = seq.known(0, i) if i > held else seq.tokens
-            rows.append(Row(seq.options, i, tokens, seq.mu, mask=masks.get(len(rows))))
+            rows.append(LogitsRow(seq.options, i, tokens, seq.mu, mask=masks.get(len(rows))))
     return rows

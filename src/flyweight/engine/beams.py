@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Plan, Produced
-from flyweight.sampling.beam import Hypothesis, Row, Rules, State, advance, rules
+from flyweight.sampling.beam import BeamState, Hypothesis, Row, Rules, advance, rules
 from flyweight.types import Event, Finish
 
 
 @dataclass(slots=True, eq=False)
-class Search:
+class BeamRequest:
     """One request's: a sequence for every live beam, in the state's order, and the rows that are
     there.
     """
 
     rules: Rules
     live: list[Sequence]
-    state: State = field(default_factory=State)
+    state: BeamState = field(default_factory=BeamState)
     rows: dict[Sequence, Row] = field(default_factory=dict)
     aborted: bool = False
 
@@ -36,24 +36,24 @@ class Search:
         return len(self.rows) == len(self.live) and all(seq.extensible for seq in self.live)
 
 
-class Beams:
+class BeamSearches:
     """Searches by request id, from their first row on."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.searches: dict[str, Search] = {}
+        self.searches: dict[str, BeamRequest] = {}
 
     def take(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
         """Takes the rows of a committed step; answers of the searches that ended with it."""
         events: list[Event] = []
-        touched: dict[str, Search] = {}
+        touched: dict[str, BeamRequest] = {}
         for chunk, out in zip(plan.chunks, produced, strict=True):
             seq = chunk.seq
             if not chunk.rows or seq.request.beam is None:
                 continue
             search = self.searches.get(seq.request.id)
             if search is None:
-                search = Search(rules(seq.request), [seq])
+                search = BeamRequest(rules(seq.request), [seq])
                 self.searches[seq.request.id] = search
             (row,) = out.logprobs
             search.rows[seq] = row.top_ids, row.top
@@ -83,7 +83,7 @@ class Beams:
             search.live = self.scheduler.restart(search.live[0], answers)
             search.rows = {}
 
-    def _advance(self, search: Search) -> list[Event]:
+    def _advance(self, search: BeamRequest) -> list[Event]:
         """One step of a search.  The state changes first, or with the last line: an interrupt
         between leaves one that can be started over.
         """
@@ -108,7 +108,7 @@ class Beams:
         search.live, search.rows = live, {}
         return []
 
-    def _end(self, search: Search, ended: Seq[Hypothesis]) -> list[Event]:
+    def _end(self, search: BeamRequest, ended: Seq[Hypothesis]) -> list[Event]:
         now, seq = self.scheduler.clock(), search.live[0]
         seq.first, seq.last = seq.first or now, now
         events = [_event(seq, i, found) for i, found in enumerate(ended)]

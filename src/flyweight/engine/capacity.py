@@ -8,7 +8,7 @@ never wait for each other's.  Standard library only; changes nothing.
 from collections.abc import Sequence as Seq
 
 from flyweight.config import Limits
-from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.errors import RequestError
 from flyweight.types import Request
 
@@ -57,7 +57,7 @@ def needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
     width = seq.request.width
     if width == 1:
         return 1
-    return 0 if any(s.state is State.RUNNING for s in group) else width
+    return 0 if any(s.state is SequenceState.RUNNING for s in group) else width
 
 
 def startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int:

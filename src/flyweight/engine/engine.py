@@ -11,31 +11,31 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
 
-from flyweight.draft.drafter import Ask, Drafter
+from flyweight.draft.drafter import Drafter, DraftRequest
 from flyweight.engine.batch import build, moves
-from flyweight.engine.beams import Beams
-from flyweight.engine.grammars import Grammars, Marks
-from flyweight.engine.metrics import Metrics, Stats
-from flyweight.engine.pooling import Pooling
-from flyweight.engine.processors import Edit, edits
+from flyweight.engine.beams import BeamSearches
+from flyweight.engine.grammars import Grammars, StepMasks
+from flyweight.engine.metrics import EngineMetrics, EngineStats
+from flyweight.engine.pooling import PoolingRows
+from flyweight.engine.processors import LogitsEdit, edits
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import UNLIMITED, Chunk, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
-from flyweight.sampling.arrays import Columns
+from flyweight.sampling.arrays import OptionColumns
 from flyweight.sampling.verify import accept
 from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
 from flyweight.validation.ranges import loaded
 from flyweight.wire import I32, Batch, Sampled
 
 
-class Runs(Protocol):
+class ModelRunner(Protocol):
     """What the engine needs of a runner."""
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Seq[Edit] = ()
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Seq[LogitsEdit] = ()
     ) -> Ticket: ...
     def wait(self, ticket: Ticket) -> Sampled: ...
 
@@ -46,19 +46,19 @@ class Engine:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runs,
+        runner: ModelRunner,
         drafter: Drafter | None,
-        metrics: Metrics,
+        metrics: EngineMetrics,
         adapters: Seq[str] = (),
         grammars: Grammars | None = None,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.drafter, self.metrics = drafter, metrics
-        self.pooling, self.beams = Pooling(), Beams(scheduler)
+        self.pooling, self.beams = PoolingRows(), BeamSearches(scheduler)
         self.grammars = grammars or Grammars()
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self.places: list[int] = []  # see `_judged`
-        self._columns = Columns()
+        self._columns = OptionColumns()
         self.computing = False  # within the runner, the long part of a step
         self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
         self.events: list[Event] = []  # of a step under way, or one that was interrupted
@@ -160,9 +160,9 @@ class Engine:
             self.drafter.observe(batch, {})
             self._draft(self.drafter)
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         pool = self.scheduler.pool
-        return Stats(
+        return EngineStats(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
             blocks=pool.blocks,
@@ -219,7 +219,7 @@ class Engine:
         left = [*self.scheduler.waiting, *(chunk.seq for chunk in self._plan.chunks)]
         self._forget([(seq.request.id, seq.index) for seq in left])
 
-    def _run(self, plan: Plan, batch: Batch, own: Seq[Edit]) -> Sampled:
+    def _run(self, plan: Plan, batch: Batch, own: Seq[LogitsEdit]) -> Sampled:
         self.computing = True
         try:
             copies = moves(plan, self.scheduler.limits.block_size)
@@ -227,7 +227,7 @@ class Engine:
         finally:
             self.computing = False
 
-    def _verify(self, plan: Plan, sampled: Sampled, marks: Marks) -> list[Produced]:
+    def _verify(self, plan: Plan, sampled: Sampled, marks: StepMasks) -> list[Produced]:
         """The tokens each chunk's rows drew, up to the first that no guess foresaw; none where a
         row has an error, or is to be drawn again.
         """
@@ -296,12 +296,14 @@ class Engine:
         """Fills the drafts of sequences about to decode."""
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
-        asks: list[Ask] = []
+        asks: list[DraftRequest] = []
         for seq in self.scheduler.running:
             limit = min(most, seq.room - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
                 seqs.append(seq)
-                asks.append(Ask((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit))
+                asks.append(
+                    DraftRequest((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit)
+                )
         for seq, ask, draft in zip(seqs, asks, drafter.propose(asks), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = list(draft.tokens[: ask.limit])

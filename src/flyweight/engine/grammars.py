@@ -4,7 +4,7 @@ Invariant: a matcher has taken exactly the tokens its sequence has generated, or
 them; so preemption, forks and interrupts need not be told to it.  A compiled grammar grows with
 the texts that are held to it, up to limits after which it takes none; so each request has one of
 its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for
-the others (`Turns`).  Knows no grammar and no vocabulary.
+the others (`MaskBudget`).  Knows no grammar and no vocabulary.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Plan
-from flyweight.engine.turns import Key, Turns
+from flyweight.engine.turns import Key, MaskBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
@@ -31,12 +31,12 @@ PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing els
 FAILED = "the grammar could not be followed: {}"
 
 
-class Matcher(Protocol):
+class MatcherProtocol(Protocol):
     """See `sampling.grammar`."""
 
     broken: str
 
-    def copy(self) -> "Matcher": ...
+    def copy(self) -> "MatcherProtocol": ...
     @property
     def over(self) -> bool: ...
     def take(self, tokens: Seq[int]) -> int: ...
@@ -45,14 +45,14 @@ class Matcher(Protocol):
     def mask(self, *, endless: bool = False) -> U32: ...
 
 
-class Compiles(Protocol):
+class CompilerProtocol(Protocol):
     """See `sampling.grammar`."""
 
-    def compile(self, outputs: StructuredOutputs) -> Matcher: ...
+    def compile(self, outputs: StructuredOutputs) -> MatcherProtocol: ...
 
 
 @dataclass(slots=True)
-class Marks:
+class StepMasks:
     """What grammars say of one step: masks and errors by row, and the rows (the first of a chunk's
     that are drawn) that have neither and whose draws do not count: their turn comes later.
     """
@@ -64,7 +64,7 @@ class Marks:
 
 @dataclass(slots=True)
 class _Held:
-    matcher: Matcher
+    matcher: MatcherProtocol
     taken: int = 0  # tokens after the prompt
 
 
@@ -74,16 +74,18 @@ class Grammars:
     unfinished requests take about `most` bytes at first, or there is one.
     """
 
-    def __init__(self, make: Callable[[], Compiles] | None = None, most: int = LIVE_BYTES) -> None:
+    def __init__(
+        self, make: Callable[[], CompilerProtocol] | None = None, most: int = LIVE_BYTES
+    ) -> None:
         self._make, self._most = make, most
-        self._compiler: Compiles | None = None
+        self._compiler: CompilerProtocol | None = None
         self._thread: ThreadPoolExecutor | None = None
         # Those without a future wait for room.
-        self._begun: dict[str, tuple[Request, Future[Matcher] | None]] = {}
+        self._begun: dict[str, tuple[Request, Future[MatcherProtocol] | None]] = {}
         self._sizes: dict[str, int] = {}  # of what is compiled, or being compiled
-        self._live: dict[str, Matcher] = {}  # at the beginning, for each request under way
+        self._live: dict[str, MatcherProtocol] = {}  # at the beginning, for each request under way
         self._held: dict[Key, _Held] = {}
-        self.turns = Turns()
+        self.turns = MaskBudget()
 
     # --- before a request is scheduled ---
 
@@ -166,7 +168,7 @@ class Grammars:
             self._sizes[id] = size
             self._begun[id] = request, self._worker().submit(self._compiled, outputs)
 
-    def _compiled(self, outputs: StructuredOutputs) -> Matcher:
+    def _compiled(self, outputs: StructuredOutputs) -> MatcherProtocol:
         """In a thread of its own, which lets the loop go on."""
         return self._build().compile(outputs)
 
@@ -176,7 +178,7 @@ class Grammars:
             self._thread = ThreadPoolExecutor(1, "grammar")
         return self._thread
 
-    def _build(self) -> Compiles:
+    def _build(self) -> CompilerProtocol:
         if self._compiler is None:
             assert self._make is not None
             self._compiler = self._make()
@@ -184,12 +186,12 @@ class Grammars:
 
     # --- with each step ---
 
-    def marks(self, plan: Plan, seconds: float = inf) -> Marks:
+    def marks(self, plan: Plan, seconds: float = inf) -> StepMasks:
         """What may be drawn at each row of a plan that a grammar holds; `seconds` are the step's
-        allowance (see `Turns`).
+        allowance (see `MaskBudget`).
         """
         rows = _constrained(plan)
-        found = Marks(later={first for _, first in rows})
+        found = StepMasks(later={first for _, first in rows})
         clock = self.turns.clock
         for i in self.turns.served([_key(chunk.seq) for chunk, _ in rows], seconds):
             chunk, first = rows[i]
@@ -237,7 +239,7 @@ class Grammars:
             self._live.pop(id, None)
             self._sizes.pop(id, None)
 
-    def _mark(self, chunk: Chunk, first: int, found: Marks) -> None:
+    def _mark(self, chunk: Chunk, first: int, found: StepMasks) -> None:
         """A row for what comes next, and one after each guess."""
         seq = chunk.seq
         matcher, taken = self._of(seq).matcher, 0
@@ -277,6 +279,6 @@ def _constrained(plan: Plan) -> list[tuple[Chunk, int]]:
     return found
 
 
-def _outgrown(matcher: Matcher) -> str:
+def _outgrown(matcher: MatcherProtocol) -> str:
     """Why it can go on no more; empty where it can."""
     return f"{OUTGROWN}: {matcher.broken}" if matcher.broken else ""

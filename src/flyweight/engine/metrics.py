@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Metrics:
+class EngineMetrics:
     """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
     were found; `accepted` + `rejected` = `proposed` guesses of
@@ -42,7 +42,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class EngineStats:
     """The engine at one moment.  `cached_blocks` are free blocks whose contents can be found."""
 
     running: int
@@ -50,4 +50,4 @@ class Stats:
     blocks: int
     free_blocks: int
     cached_blocks: int
-    totals: Metrics
+    totals: EngineMetrics

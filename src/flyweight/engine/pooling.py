@@ -16,7 +16,7 @@ from flyweight.wire import F32
 F64 = NDArray[np.float64]
 
 
-class Pooling:
+class PoolingRows:
     """The sums of the requests under way, by id."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ another.  Standard library only.
 from collections.abc import Sequence as Seq
 from secrets import token_bytes
 
-from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.kv.blocks import DIGEST, BlockPool, root_key
 from flyweight.kv.known import Known
 from flyweight.types import Request, Reuse
@@ -45,7 +45,7 @@ class PrefixCache:
                 seq.cached = valid
         else:
             seq.cached = leader.cached
-            if leader.state is State.RUNNING and leader.computed >= most > valid:
+            if leader.state is SequenceState.RUNNING and leader.computed >= most > valid:
                 return list(leader.table.blocks[: -(-most // B)]), most
         return found, valid
 

@@ -22,7 +22,7 @@ LARGEST = np.finfo(np.float32).max
 
 
 @dataclass(slots=True)
-class Edit:
+class LogitsEdit:
     """Logits row `row` is to go through a sequence's functions; `error` says why it did not."""
 
     row: int
@@ -30,9 +30,9 @@ class Edit:
     error: str = ""
 
 
-def edits(plan: Plan) -> list[Edit]:
+def edits(plan: Plan) -> list[LogitsEdit]:
     """One for each row to be drawn for a request with functions of its own."""
-    found: list[Edit] = []
+    found: list[LogitsEdit] = []
     if not any(chunk.seq.options.edited for chunk in plan.chunks):
         return found
     row = 0
@@ -41,12 +41,12 @@ def edits(plan: Plan) -> list[Edit]:
             continue
         drawn = chunk.rows > chunk.scored  # one row: such sequences have no guesses
         if drawn and chunk.seq.options.edited:
-            found.append(Edit(row + chunk.scored, chunk.seq))
+            found.append(LogitsEdit(row + chunk.scored, chunk.seq))
         row += chunk.rows
     return found
 
 
-def apply(logits: F32, wanted: Seq[Edit]) -> None:
+def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
     """Puts what the functions return in their rows' place; NaN bans, as -inf does."""
     for edit in wanted:
         name = ""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flyweight.engine.processors import Edit, apply
+from flyweight.engine.processors import LogitsEdit, apply
 from flyweight.ops.base import KVLayer, Ops
 from flyweight.wire import F32, I32, Batch, Sampled
 
@@ -42,7 +42,7 @@ class Runner:
         self.model, self.ops, self.kv = model, ops, kv
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[Edit] = ()
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
     ) -> Ticket:
         """Starts a step.  `moves` are the slots to copy from and to (copy-on-write) before it
         writes; `edits` are the callers' own, to rows of logits before they are sampled.

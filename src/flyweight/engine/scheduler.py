@@ -17,7 +17,7 @@ from flyweight.config import Limits
 from flyweight.engine import capacity
 from flyweight.engine.outcome import event_of, trim
 from flyweight.engine.prefix import PrefixCache
-from flyweight.engine.sequence import Sequence, State
+from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import UNLIMITED, Chunk, Load, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Copy, Table
@@ -118,13 +118,13 @@ class Scheduler:
         new.cached, new.scheduled, new.first, new.mu = seq.cached, seq.scheduled, seq.first, seq.mu
         choices.append(new)
         seat = seq.request.width > 1 or self._free_seats() > 0
-        if seq.state is not State.RUNNING or seq.computed < seq.prompt - 1 or not seat:
+        if seq.state is not SequenceState.RUNNING or seq.computed < seq.prompt - 1 or not seat:
             insort(self.waiting, new, key=_rank)
             return new
         held = -(-seq.computed // self.pool.block_size)
         self.pool.share(table, seq.table.blocks[:held])
         table.published = min(seq.table.published, held)
-        new.computed, new.state = seq.computed, State.RUNNING
+        new.computed, new.state = seq.computed, SequenceState.RUNNING
         insort(self.running, new, key=_rank)
         return new
 
@@ -190,7 +190,7 @@ class Scheduler:
         for seq in [seq for choices in self.by_id.values() for seq in choices]:
             seq.table = Table(seq.table.root, hashes=seq.table.hashes)
             seq.computed, seq.draft, seq.in_flight = 0, [], False
-            seq.state = State.WAITING
+            seq.state = SequenceState.WAITING
             insort(self.waiting, seq, key=_rank)
 
     # --- kinds of steps ---
@@ -227,7 +227,7 @@ class Scheduler:
         """
         total = 0
         for seq in decodes:
-            if seq.state is State.RUNNING:
+            if seq.state is SequenceState.RUNNING:
                 used = self._decode(seq, spare, plan)
                 total += used
                 spare -= max(0, used - 1)
@@ -254,7 +254,7 @@ class Scheduler:
         priority below `worst`.
         """
         for seq in ready:
-            able = seq.state is State.RUNNING and not seq.decoding
+            able = seq.state is SequenceState.RUNNING and not seq.decoding
             if budget and able and seq.request.priority <= worst:
                 budget -= self._prefill(seq, budget, plan, None)
         if not plan.preempted:
@@ -336,7 +336,7 @@ class Scheduler:
             live = [s for group in self.by_id.values() for s in group]
             seq.reuse = self.prefix.explain(seq, live)
         self.pool.share(seq.table, shared)
-        seq.computed, seq.state = valid, State.RUNNING
+        seq.computed, seq.state = valid, SequenceState.RUNNING
         seq.scheduled = seq.scheduled or self.clock()
         insort(self.running, seq, key=_rank)
         return self.pool.grow(seq.table, valid, len(seq.tokens))
@@ -345,15 +345,15 @@ class Scheduler:
         """Back to waiting, to be computed again; what was published may still be found."""
         self.pool.release(seq.table)
         self.running.remove(seq)
-        seq.computed, seq.draft, seq.state = 0, [], State.WAITING
+        seq.computed, seq.draft, seq.state = 0, [], SequenceState.WAITING
         insort(self.waiting, seq, key=_rank)
         plan.preempted.append(seq)
 
     def _finish(self, seq: Sequence) -> None:
-        (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        (self.running if seq.state is SequenceState.RUNNING else self.waiting).remove(seq)
         self.prefix.end(seq)
         self.pool.release(seq.table)
-        seq.state, seq.in_flight, seq.draft = State.FINISHED, False, []
+        seq.state, seq.in_flight, seq.draft = SequenceState.FINISHED, False, []
         left = [s for s in self.by_id[seq.request.id] if s is not seq]
         if left:
             self.by_id[seq.request.id] = left
@@ -368,7 +368,7 @@ def _ready(seq: Sequence) -> bool:
     leader = seq.leader
     return (
         leader is None
-        or leader.state is State.FINISHED
+        or leader.state is SequenceState.FINISHED
         or leader.computed >= seq.prompt - 1
         or leader.generated > 0
     )

@@ -12,11 +12,11 @@ from typing import Optional
 
 from flyweight.kv.blocks import Table
 from flyweight.sampling.beam import rules
-from flyweight.sampling.options import Options
+from flyweight.sampling.options import SequenceOptions
 from flyweight.types import Request, Reuse, SamplingParams, Timings
 
 
-class State(Enum):
+class SequenceState(Enum):
     """A waiting sequence holds no blocks; a finished one is forgotten."""
 
     WAITING = "waiting"
@@ -41,7 +41,7 @@ class Sequence:
     leader: Optional["Sequence"] = None
     computed: int = 0
     draft: list[int] = field(default_factory=list)
-    state: State = State.WAITING
+    state: SequenceState = SequenceState.WAITING
     in_flight: bool = False
     cached: int = 0
     scheduled: float = 0.0
@@ -49,19 +49,19 @@ class Sequence:
     last: float = 0.0
     reuse: Reuse | None = None
     mu: float = field(init=False)  # mirostat's state, which every token it draws moves
-    options: Options = field(init=False)
-    scorer: Options | None = None
+    options: SequenceOptions = field(init=False)
+    scorer: SequenceOptions | None = None
     scored: int = 0
 
     def __post_init__(self) -> None:
         r = self.request
         best = None if r.beam is None else rules(r).candidates
         own = r.seed, self.index, len(r.tokens)
-        self.options = Options(r.params, *own, r.stop_ids, r.words, best)
+        self.options = SequenceOptions(r.params, *own, r.stop_ids, r.words, best)
         self.mu = 2 * r.params.mirostat_tau
         if self.index == 0 and r.params.prompt_logprobs is not None:
             wanted = SamplingParams(temperature=0, logprobs=r.params.prompt_logprobs)
-            self.scorer = Options(wanted, seed=0, choice=0, prompt=0)
+            self.scorer = SequenceOptions(wanted, seed=0, choice=0, prompt=0)
 
     @property
     def prompt(self) -> int:
@@ -93,7 +93,7 @@ class Sequence:
         """Whether a token may be added by somebody else: all is computed, or it waits.  Between
         these it has blocks for the tokens that it had when it was admitted, and no others.
         """
-        return self.state is not State.RUNNING or self.computed == len(self.tokens)
+        return self.state is not SequenceState.RUNNING or self.computed == len(self.tokens)
 
     @property
     def every_row(self) -> bool:

@@ -13,7 +13,7 @@ from math import inf
 Key = tuple[str, int]  # a choice of a request
 
 
-class Turns:
+class MaskBudget:
     """A choice costs what its mask took, in the loop's processor time, and what was taken after
     it.
     """

@@ -17,7 +17,7 @@ RUN = 4 << 20  # bytes of one layer that are asked for at a time: a huge page of
 SPARE = 2 << 30  # bytes of all layers that an idle engine asks for ahead of the blocks in use
 
 
-class Ahead:
+class Prefault:
     """Asks for memory in the order in which a pool first hands out its blocks: ascending."""
 
     def __init__(self, pool: BlockPool, layers: Sequence[KVLayer], ops: Ops) -> None:

@@ -15,7 +15,7 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.base import LowRank, Ops
 from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.validation.untrusted import shown
-from flyweight.weights.adapter import Adapter, Pair
+from flyweight.weights.adapter import Adapter, LoraPair
 from flyweight.wire import F32
 
 ADAPTED = {  # slots of a layer that the decoder runs as `Linear`; single experts' are not
@@ -24,19 +24,19 @@ ADAPTED = {  # slots of a layer that the decoder runs as `Linear`; single expert
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedAdapter:
     """One source's pair in its slot: its rows begin at `first`."""
 
-    pair: Pair
+    pair: LoraPair
     source: Source
     first: int
 
 
-def places(adapter: Adapter, plan: WeightPlan) -> dict[str, list[Placed]]:
+def places(adapter: Adapter, plan: WeightPlan) -> dict[str, list[PlacedAdapter]]:
     """Slot name to the pairs in it.  `plan` is the model's as published.  Raises `CheckpointError`
     for pairs that fit nowhere.
     """
-    found: dict[str, list[Placed]] = {}
+    found: dict[str, list[PlacedAdapter]] = {}
     for slot in plan.slots:
         placed = list(_of_slot(adapter, slot))
         if placed:
@@ -69,17 +69,17 @@ def kinds(adapter: Adapter, plan: WeightPlan) -> list[tuple[tuple[int, ...], str
     return found
 
 
-def _of_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[Placed]:
+def _of_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[PlacedAdapter]:
     first, adapted = 0, slot.name.split(".", 2)[-1] in ADAPTED
     for source in slot.sources:
         pair = adapter.pairs.get(source.tensor.removesuffix(".weight"))
         if pair is not None and adapted:
             _check(adapter, pair, source, slot)
-            yield Placed(pair, source, first)
+            yield PlacedAdapter(pair, source, first)
         first += source.out
 
 
-def _check(adapter: Adapter, pair: Pair, source: Source, slot: SlotPlan) -> None:
+def _check(adapter: Adapter, pair: LoraPair, source: Source, slot: SlotPlan) -> None:
     whole = source.start == 0 and len(source.shape) == 2
     wanted = (source.out, slot.shape[1])
     if not whole or pair.shape != wanted:
@@ -89,7 +89,7 @@ def _check(adapter: Adapter, pair: Pair, source: Source, slot: SlotPlan) -> None
         )
 
 
-def _packed(placed: list[Placed], shape: tuple[int, ...], ops: Ops) -> LowRank:
+def _packed(placed: list[PlacedAdapter], shape: tuple[int, ...], ops: Ops) -> LowRank:
     rank = sum(p.pair.rank for p in placed)
     down = np.concatenate([p.pair.down() for p in placed])  # [rank, K]
     up: F32 = np.zeros((shape[0], rank), np.float32)

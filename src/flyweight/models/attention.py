@@ -1,5 +1,5 @@
-"""Attention over the paged cache: with queries, keys and values of their own (`Attention`), or one
-latent a position (`LatentAttention`).
+"""Attention over the paged cache: with queries, keys and values of their own (`AttentionLayer`),
+or one latent a position (`LatentAttention`).
 
 Invariant: reads K/V only through `ops.attend`; a row's output depends on that row's tokens alone.
 T tokens, Hq query heads, D head size.
@@ -26,7 +26,7 @@ class Mixer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionLayer:
     """Grouped-query attention (Ainslie et al., 2023).  q, k and v are one matrix: one pass over the
     input.
     """
@@ -149,4 +149,4 @@ def made(parts: Parts, i: int) -> Mixer:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
     qkv, out = parts.linear(at + "qkv"), parts.linear(at + "out")
     sinks = weights.get(at + "sinks")
-    return Attention(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps)
+    return AttentionLayer(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flyweight.models.config import Config, filled, flag, integer, real
 from flyweight.models.plans import (
-    Names,
+    TensorNames,
     decoder_plan,
     each,
     gated_decoder,
@@ -17,7 +17,7 @@ from flyweight.models.plans import (
 )
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
-NAMES = Names(mlp_norm="")
+NAMES = TensorNames(mlp_norm="")
 
 
 def spec(config: Config) -> ModelSpec:

@@ -18,7 +18,7 @@ from flyweight.wire import F32, I32, Batch
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions
 
 
-class Solo:
+class SingleProcess:
     """A model that is alone: every collective is the identity."""
 
     rank = 0

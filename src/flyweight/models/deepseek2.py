@@ -8,7 +8,7 @@ from flyweight.errors import CheckpointError
 from flyweight.models.config import Config, flag, integer, known, real, refuse
 from flyweight.models.latent import Latent
 from flyweight.models.mixture import MoeNames
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.models.rope import rope_spec, yarn_mscale
 from flyweight.spec import (
     Files,
@@ -86,4 +86,4 @@ def judge_groups(count: int, top: int, groups: int, kept: int) -> None:
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, Names(), files, blocks=Latent(spec.hidden, NAMES, files))
+    return decoder_plan(spec, TensorNames(), files, blocks=Latent(spec.hidden, NAMES, files))

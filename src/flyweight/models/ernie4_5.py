@@ -5,7 +5,7 @@ with a bias on every matrix or on none.
 from dataclasses import replace
 
 from flyweight.models.config import Config, flag
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, interleaved
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, interleaved
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 USUAL = {
@@ -28,4 +28,4 @@ def spec(config: Config) -> ModelSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF keeps the interleaved order of q and k."""
-    return decoder_plan(spec, Names(), files, interleaved(spec))
+    return decoder_plan(spec, TensorNames(), files, interleaved(spec))

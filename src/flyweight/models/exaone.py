@@ -1,10 +1,10 @@
 """EXAONE 3 and 3.5 (LG AI Research, 2024): a Llama under names of its own."""
 
 from flyweight.models.config import Config
-from flyweight.models.plans import Names, decoder_plan, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, gated_decoder
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     embed="transformer.wte",
     norm="transformer.ln_f",
     layer="transformer.h.",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from flyweight.models.config import Config, filled, refuse
 from flyweight.models.llama import biased
-from flyweight.models.plans import Names, decoder_plan, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, gated_decoder
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 TANH = "gelu_pytorch_tanh"
@@ -23,4 +23,4 @@ def spec(config: Config) -> ModelSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF's converters add the 1 to the norms' weights."""
-    return decoder_plan(spec, Names(), files, plus=0.0 if files.converted else 1.0)
+    return decoder_plan(spec, TensorNames(), files, plus=0.0 if files.converted else 1.0)

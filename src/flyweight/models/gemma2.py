@@ -5,10 +5,10 @@ and logits, and a window on every other layer.
 from dataclasses import replace
 
 from flyweight.models.config import Config, filled, real
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, sliding
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     attn_post="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
     mlp_post="post_feedforward_layernorm",

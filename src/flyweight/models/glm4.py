@@ -5,10 +5,10 @@ up in one matrix.  The 0414 models (`glm4`) also norm the output of each block.
 from dataclasses import replace
 
 from flyweight.models.config import Config, filled, flag
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, interleaved
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, interleaved
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
-NAMES = Names(up=("mlp.gate_up_proj",))
+NAMES = TensorNames(up=("mlp.gate_up_proj",))
 POST_NORMS = replace(NAMES, attn_post="post_self_attn_layernorm", mlp_post="post_mlp_layernorm")
 FUSED = "self_attn.qkv_proj"  # in GGUF files made from the first GLM-4's own code
 USUAL = {

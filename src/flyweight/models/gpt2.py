@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from flyweight.models.config import MOST_POSITIONS, Config, integer, real, refuse
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, SlotPlan, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     embed="transformer.wte",
     positions="transformer.wpe",
     norm="transformer.ln_f",

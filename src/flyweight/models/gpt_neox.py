@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from flyweight.models.config import Config, filled, flag, real
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     embed="gpt_neox.embed_in",
     norm="gpt_neox.final_layer_norm",
     head="embed_out",

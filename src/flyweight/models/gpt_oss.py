@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 
 from flyweight.models.config import Config, filled, flag, integer, refuse
 from flyweight.models.mixture import STACKED, Experts, MoeNames
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split, sliding
+from flyweight.models.plans import (
+    TensorNames,
+    decoder_plan,
+    each,
+    gated_decoder,
+    half_split,
+    sliding,
+)
 from flyweight.spec import Files, LayerSpec, ModelSpec, MoeSpec, RouteSpec, Source, WeightPlan
 
 ROUTER = MoeNames(router="mlp.router")
@@ -36,12 +43,12 @@ def spec(config: Config) -> ModelSpec:
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """As published, gate and up of all experts are one tensor, their elements taking turns."""
     names = STACKED if files.converted else ROUTER
-    blocks = Experts if files.converted else Published
-    return decoder_plan(spec, Names(), files, blocks=blocks(spec.hidden, names, files))
+    blocks = Experts if files.converted else GptOssExperts
+    return decoder_plan(spec, TensorNames(), files, blocks=blocks(spec.hidden, names, files))
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Experts):
+class GptOssExperts(Experts):
     """Experts in tensors of all of them, [E, in, out] or, in MXFP4, [E, out, in]."""
 
     def _expert(

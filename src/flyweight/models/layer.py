@@ -11,7 +11,7 @@ from flyweight.models.feedforward import FeedForward
 from flyweight.models.linear import Parts
 from flyweight.models.norms import Plain, PostNorm, Scaled
 from flyweight.ops.base import KVLayer, Ops, Rotation
-from flyweight.ops.stack import After, Norm, Recipe
+from flyweight.ops.stack import Norm, Recipe, ResidualAdd
 from flyweight.wire import F32, Batch
 
 Post = Norm | Scaled  # what is done to a block's output before it is added
@@ -86,5 +86,5 @@ def made(parts: Parts, i: int) -> Layer:
     return Serial(first, attn, after[0], second, mlp, after[1], rope)
 
 
-def _after(post: Post) -> After:
-    return After(factor=post.by) if isinstance(post, Scaled) else After(post.recipe())
+def _after(post: Post) -> ResidualAdd:
+    return ResidualAdd(factor=post.by) if isinstance(post, Scaled) else ResidualAdd(post.recipe())

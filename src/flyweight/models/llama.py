@@ -5,7 +5,7 @@ queries, llama3 rope.
 from dataclasses import replace
 
 from flyweight.models.config import Config, flag
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, half_split
 from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
 
 
@@ -29,4 +29,4 @@ def biased(found: ModelSpec, config: Config) -> ModelSpec:
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF's converters put the rows of q's and k's heads into the interleaved rope order."""
     turn = half_split(spec.layers[0].head) if files.converted else ()
-    return decoder_plan(spec, Names(), files, turn)
+    return decoder_plan(spec, TensorNames(), files, turn)

@@ -16,7 +16,7 @@ from flyweight.models.config import (
     text_part,
 )
 from flyweight.models.mixture import STACKED, Experts, MoeNames
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, half_split
 from flyweight.spec import (
     Files,
     LayerSpec,
@@ -39,7 +39,9 @@ USUAL = {  # what transformers fills in
     "max_position_embeddings": 131072,
     "rope_theta": 500000.0,
 }
-NAMES = Names(up=("feed_forward.gate_proj", "feed_forward.up_proj"), down="feed_forward.down_proj")
+NAMES = TensorNames(
+    up=("feed_forward.gate_proj", "feed_forward.up_proj"), down="feed_forward.down_proj"
+)
 MOE = MoeNames(
     router="feed_forward.router",
     experts="feed_forward.experts",
@@ -137,7 +139,7 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     if any(name.startswith(WRAPPED) for name in files.names):
         top = {k: WRAPPED + getattr(names, k) for k in ("embed", "norm", "head", "layer")}
         names = replace(names, **top)
-    blocks = Experts if files.converted else Published
+    blocks = Experts if files.converted else Llama4Experts
     moe = STACKED if files.converted else MOE
     found = decoder_plan(
         spec, names, files, turn=half_split(head), blocks=blocks(spec.hidden, moe, files)
@@ -146,7 +148,7 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Experts):
+class Llama4Experts(Experts):
     """Experts in tensors of all of them, [E, in, out], gate before up."""
 
     def _expert(

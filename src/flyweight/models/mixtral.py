@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from flyweight.models.config import Config, filled, integer
 from flyweight.models.mixture import Experts, MoeNames
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, half_split, sliding
+from flyweight.models.plans import (
+    TensorNames,
+    decoder_plan,
+    each,
+    gated_decoder,
+    half_split,
+    sliding,
+)
 from flyweight.spec import Files, ModelSpec, MoeSpec, RouteSpec, WeightPlan
 
 NAMES = MoeNames("block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2")
@@ -22,4 +29,4 @@ def spec(config: Config) -> ModelSpec:
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF calls it a llama, and turns its heads."""
     turn = half_split(spec.layers[0].head) if files.converted else ()
-    return decoder_plan(spec, Names(), files, turn, blocks=Experts(spec.hidden, NAMES, files))
+    return decoder_plan(spec, TensorNames(), files, turn, blocks=Experts(spec.hidden, NAMES, files))

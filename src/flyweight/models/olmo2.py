@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from flyweight.models.config import Config, flag
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     attn_norm="",
     attn_post="post_attention_layernorm",
     mlp_norm="",

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from flyweight.models.config import Config, flag, integer, refuse
 from flyweight.models.gpt2 import plain
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, WeightPlan
 
-NAMES = Names(
+NAMES = TensorNames(
     embed="model.decoder.embed_tokens",
     positions="model.decoder.embed_positions",
     norm="model.decoder.final_layer_norm",

@@ -3,10 +3,10 @@ another, and longrope for long contexts.
 """
 
 from flyweight.models.config import Config
-from flyweight.models.plans import Names, decoder_plan, gated_decoder, sliding
+from flyweight.models.plans import TensorNames, decoder_plan, gated_decoder, sliding
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
-NAMES = Names(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
+NAMES = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
 
 
 def spec(config: Config) -> ModelSpec:

@@ -40,7 +40,7 @@ MOST_BLOCKS = 1 << 15  # single experts and latent heads; the largest published 
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TensorNames:
     """Where a family keeps what; every name but the top ones lies under `layer` and a number.
 
     `qkv` is one fused matrix or three; `up` gate and up, one fused matrix of both, or the up
@@ -67,7 +67,7 @@ class Names:
     narrow: str = ""
     base: str = ""
 
-    def bare(self) -> "Names":
+    def bare(self) -> "TensorNames":
         """The names in a checkpoint that leaves out `base`."""
         top = {k: getattr(self, k).removeprefix(self.base) for k in TOP}
         return replace(self, **top)
@@ -149,11 +149,11 @@ def interleaved(spec: ModelSpec) -> tuple[int, ...]:
 
 def decoder_plan(
     spec: ModelSpec,
-    names: Names,
+    names: TensorNames,
     files: Files,
     turn: tuple[int, ...] = (),
     plus: float = 0.0,
-    blocks: "Blocks | None" = None,
+    blocks: "LayerBlocks | None" = None,
 ) -> WeightPlan:
     """The slots of a decoder.  `turn` is the order of the rows of q's and k's heads, `plus` is
     added to norms' weights; `blocks` makes the slots of blocks that are not the usual ones.
@@ -193,7 +193,7 @@ def _judge_count(spec: ModelSpec) -> None:
         )
 
 
-class Blocks(Protocol):
+class LayerBlocks(Protocol):
     """Slots of blocks that only some families have, given the slots' prefix, the tensors' prefix
     and the layer.
     """
@@ -232,7 +232,7 @@ class _Plan:
     """What the slots of one model have in common."""
 
     spec: ModelSpec
-    names: Names
+    names: TensorNames
     turn: tuple[int, ...]
     plus: float
 

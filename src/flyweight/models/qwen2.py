@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from flyweight.models.config import Config, flag, integer
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, sliding
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 
@@ -22,4 +22,4 @@ def windows(found: ModelSpec, config: Config) -> ModelSpec:
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, Names(), files)
+    return decoder_plan(spec, TensorNames(), files)

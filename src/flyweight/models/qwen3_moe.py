@@ -6,7 +6,7 @@ from flyweight.errors import CheckpointError
 from flyweight.models import qwen3
 from flyweight.models.config import Config, flag, integer
 from flyweight.models.mixture import Experts, MoeNames
-from flyweight.models.plans import Names, decoder_plan, each
+from flyweight.models.plans import TensorNames, decoder_plan, each
 from flyweight.spec import Files, LayerSpec, ModelSpec, MoeSpec, RouteSpec, WeightPlan
 from flyweight.validation.untrusted import shown
 
@@ -43,4 +43,4 @@ def mixed(found: ModelSpec, config: Config, moe: MoeSpec) -> ModelSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     blocks = Experts(spec.hidden, MoeNames(), files)
-    return decoder_plan(spec, Names(), files, blocks=blocks)
+    return decoder_plan(spec, TensorNames(), files, blocks=blocks)

@@ -5,10 +5,10 @@ some sizes (12B) attention and MLP in parallel and a norm for each head of q and
 from dataclasses import replace
 
 from flyweight.models.config import Config, filled, flag, real
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
 from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, Source, WeightPlan
 
-SIDE_BY_SIDE = Names(mlp_norm="")
+SIDE_BY_SIDE = TensorNames(mlp_norm="")
 
 
 def spec(config: Config) -> ModelSpec:
@@ -25,7 +25,7 @@ def spec(config: Config) -> ModelSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """As published the norm of every head is a tensor; GGUF's converters stack them."""
-    found = decoder_plan(spec, SIDE_BY_SIDE if spec.parallel else Names(), files)
+    found = decoder_plan(spec, SIDE_BY_SIDE if spec.parallel else TensorNames(), files)
     return found if files.converted else replace(found, slots=tuple(map(_apart, found.slots)))
 
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from flyweight.models.config import Config, filled, flag, real
-from flyweight.models.plans import Names, decoder_plan, each, gated_decoder, sliding
+from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, sliding
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
-NAMES = Names(up=("mlp.c_fc",), down="mlp.c_proj")
+NAMES = TensorNames(up=("mlp.c_fc",), down="mlp.c_proj")
 
 
 def spec(config: Config) -> ModelSpec:

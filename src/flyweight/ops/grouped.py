@@ -19,7 +19,7 @@ E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WeightLayout:
     """The structure of a grouped weight, without its numbers: the fields of `GroupedWeight`, arrays
     by the names of their types, "" for those it lacks.
     """
@@ -42,21 +42,21 @@ class Layout:
 
 # The structures that have a name; backends pack these.
 LAYOUTS = {
-    "q8_0": Layout(8, 32, codes="int8"),
-    "q4_0": Layout(4, 32, zero=8),
-    "q4_1": Layout(4, 32, mins="float16"),
-    "q5_0": Layout(5, 32, zero=16),
-    "q5_1": Layout(5, 32, mins="float16"),
-    "q2_k": Layout(2, 16, 0, "uint8", "uint8", "uint8", 256, "float16"),
-    "q3_k": Layout(3, 16, 4, "uint8", "int8", "", 256, "float16"),
-    "q4_k": Layout(4, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
-    "q5_k": Layout(5, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
-    "q6_k": Layout(6, 16, 32, "uint8", "int8", "", 256, "float16"),
-    "iq4_nl": Layout(4, 32, values=NON_LINEAR),
-    "iq4_xs": Layout(4, 32, 0, "uint8", "int8", "", 256, "float16", NON_LINEAR),
-    "mxfp4": Layout(4, 32, scales="uint8", values=E2M1),
-    "nvfp4": Layout(4, 16, values=E2M1),
-    "int8_k": Layout(8, 16, 0, "int8", "int8", "", 256, "float32"),
+    "q8_0": WeightLayout(8, 32, codes="int8"),
+    "q4_0": WeightLayout(4, 32, zero=8),
+    "q4_1": WeightLayout(4, 32, mins="float16"),
+    "q5_0": WeightLayout(5, 32, zero=16),
+    "q5_1": WeightLayout(5, 32, mins="float16"),
+    "q2_k": WeightLayout(2, 16, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q3_k": WeightLayout(3, 16, 4, "uint8", "int8", "", 256, "float16"),
+    "q4_k": WeightLayout(4, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q5_k": WeightLayout(5, 32, 0, "uint8", "uint8", "uint8", 256, "float16"),
+    "q6_k": WeightLayout(6, 16, 32, "uint8", "int8", "", 256, "float16"),
+    "iq4_nl": WeightLayout(4, 32, values=NON_LINEAR),
+    "iq4_xs": WeightLayout(4, 32, 0, "uint8", "int8", "", 256, "float16", NON_LINEAR),
+    "mxfp4": WeightLayout(4, 32, scales="uint8", values=E2M1),
+    "nvfp4": WeightLayout(4, 16, values=E2M1),
+    "int8_k": WeightLayout(8, 16, 0, "int8", "int8", "", 256, "float32"),
 }
 _NAMES = {layout: name for name, layout in LAYOUTS.items()}
 
@@ -87,8 +87,8 @@ class GroupedWeight:
     values: tuple[int, ...] = ()
 
     @property
-    def layout(self) -> Layout:
-        return Layout(
+    def layout(self) -> WeightLayout:
+        return WeightLayout(
             self.bits,
             self.group,
             self.zero,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.wire import F32, Listed, Sampled
+from flyweight.wire import F32, ListedLogprobs, Sampled
 
 
-def with_listed(logits: F32, listed: Listed | None, found: Sampled) -> Sampled:
+def with_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> Sampled:
     """`found` with the listed ids in place of the best ones, in the rows that have such a list.
     What it tells of the best tells what the row's logits lack to be log-probabilities, to the last
     bits: nobody's is nearer to 0.

@@ -12,14 +12,14 @@ from flyweight.ops.base import LowRank, Weights
 from flyweight.wire import F32, I32, Batch
 
 
-class Finer(Protocol):
+class LowRankOps(Protocol):
     """What it takes of a backend."""
 
     def linear(self, x: F32, w: Weights) -> F32: ...
     def take(self, x: F32, rows: I32) -> F32: ...
 
 
-def adapt(ops: Finer, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+def adapt(ops: LowRankOps, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
     """y += up(down(x)) in place, by row."""
     assert batch.adapters is not None
     owners = np.repeat(batch.adapters, np.diff(batch.starts))  # [T]

@@ -37,7 +37,7 @@ from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.ops.lowrank import adapt
 from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
-from flyweight.ops.stack import Finer, Layer
+from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 
@@ -177,8 +177,8 @@ class ReferenceOps:
     def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
         adapt(self, y, x, low, batch)
 
-    def stack(self, layers: Sequence[Layer]) -> Finer:
-        return Finer(layers)
+    def stack(self, layers: Sequence[Layer]) -> SteppedStack:
+        return SteppedStack(layers)
 
     def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
         angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)  # [T, dim/2]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flyweight.ops import truncate
 from flyweight.ops.listed import with_listed
-from flyweight.ops.truncate import OFF, Cut
+from flyweight.ops.truncate import OFF, CutRow
 from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
 
 WORD = 2**64 - 1
@@ -43,11 +43,11 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
     return with_listed(logits, s.listed, found)
 
 
-def cuts_of(s: SampleBatch) -> dict[int, Cut]:
+def cuts_of(s: SampleBatch) -> dict[int, CutRow]:
     """The rarer cuts of those rows that have one."""
     if s.cuts is None:
         return {}
-    return {r: Cut.of(s.cuts, q) for q, r in enumerate(s.cuts.rows.tolist())}
+    return {r: CutRow.of(s.cuts, q) for q, r in enumerate(s.cuts.rows.tolist())}
 
 
 def descending(logits: F32) -> I64:
@@ -108,7 +108,7 @@ def _penalise(out: F32, s: SampleBatch, r: int) -> None:
     out[drawn] -= presence
 
 
-def choose(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[int, float]:
+def choose(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[int, float]:
     """The token of row r, and mirostat's state after it."""
     if s.temperature[r] == 0 or not np.isfinite(logits.max()):  # greedy, or nothing to draw from
         return int(logits.argmax()), cut.mu  # numpy's argmax takes the lowest id of equals
@@ -122,7 +122,7 @@ def choose(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[int, float]:
     return int(ids[place]), mu
 
 
-def kept(logits: F32, s: SampleBatch, r: int, cut: Cut) -> tuple[I64, F64]:
+def kept(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[I64, F64]:
     """The candidates of row r that all cuts, one after the other, leave; best first, with their
     weights.
     """

@@ -34,7 +34,7 @@ class Norm(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class ResidualAdd:
     """What is done to a block's output before it is added: a norm, then a factor."""
 
     norm: RowNorm | None = None
@@ -72,10 +72,10 @@ class Recipe:
 
     attn_norm: RowNorm | None
     attn: Mixing
-    attn_post: After
+    attn_post: ResidualAdd
     mlp_norm: RowNorm | None
     mlp: Feeding
-    mlp_post: After
+    mlp_post: ResidualAdd
     rope: int | None
 
 
@@ -105,7 +105,7 @@ class Stack(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finer:
+class SteppedStack:
     """A stack in the finer ops."""
 
     layers: Sequence[Layer]

@@ -13,7 +13,7 @@ from flyweight.wire import F32, F64, I64, Cuts
 ESTIMATED = 100  # candidates mirostat 1 estimates the distribution's exponent from, as published
 
 
-class Cut(NamedTuple):
+class CutRow(NamedTuple):
     """One row of `wire.Cuts`; as it stands, all are off."""
 
     typical_p: float = 1.0
@@ -30,7 +30,7 @@ class Cut(NamedTuple):
         return cls(*(getattr(cuts, name)[q].item() for name in cls._fields))
 
 
-OFF = Cut()
+OFF = CutRow()
 
 
 def above_sigmas(logits: F32, n: float) -> F32:

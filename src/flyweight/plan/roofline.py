@@ -22,7 +22,7 @@ UNITS = ("int8", "bf16", "f32")  # what is multiplied, and so whose peak counts
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     """A machine's limits: bytes read a second, and operations a second by what is multiplied."""
 
     read: float
@@ -35,14 +35,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class OpCost:
     """`operations` on `unit`, and the bytes that must be read for them."""
 
     operations: float
     nbytes: float
     unit: str
 
-    def seconds(self, limits: Limits) -> float:
+    def seconds(self, limits: MachineLimits) -> float:
         return max(self.operations / limits.peak(self.unit), self.nbytes / limits.read)
 
 
@@ -59,14 +59,16 @@ class Matrix:
     share: float = 1.0
     head: bool = False
 
-    def op(self, tokens: int) -> Op:
+    def op(self, tokens: int) -> OpCost:
         """Experts are taken to be chosen evenly: so many of them are read, in expectation."""
         met = 1 - (1 - self.share) ** tokens if tokens else 0.0
-        return Op(2 * self.rows * self.columns * tokens * self.share, self.nbytes * met, self.unit)
+        return OpCost(
+            2 * self.rows * self.columns * tokens * self.share, self.nbytes * met, self.unit
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepShape:
     """A step: `chunks` are (tokens computed, positions seen in the end) of each sequence, `rows`
     how many logits are wanted, `distinct` the positions of K/V there are without those shared.
     """
@@ -88,7 +90,7 @@ class Shape:
     layers: tuple[tuple[LayerSpec, int], ...]
     kv_bytes: int  # of one element of K or V
 
-    def ops(self, seen: Seen) -> list[Op]:
+    def ops(self, seen: StepShape) -> list[OpCost]:
         """Every op of a step that counts; norms, rotation and sampling are taken to be free."""
         found = [attention(layer, seen, self.kv_bytes, n) for layer, n in self.layers]
         for matrix, n in self.matrices:
@@ -98,7 +100,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """What steps asked for, added up, and the least seconds they could take."""
 
     operations: float = 0.0
@@ -106,7 +108,7 @@ class Work:
     seconds: float = 0.0
 
 
-def attention(layer: LayerSpec, seen: Seen, kv_bytes: int, layers: int = 1) -> Op:
+def attention(layer: LayerSpec, seen: StepShape, kv_bytes: int, layers: int = 1) -> OpCost:
     """Scores and mixtures of one layer, or of `layers` alike, in bf16 as the roofline counts."""
     window, chunk = layer.kv.window or 1 << 62, layer.kv.chunk
     if chunk:
@@ -119,7 +121,7 @@ def attention(layer: LayerSpec, seen: Seen, kv_bytes: int, layers: int = 1) -> O
         reach = sum(min(context, window + count - 1) for count, context in seen.chunks)
     width = layer.kv.k_dim + layer.kv.v_dim
     nbytes = min(reach, seen.distinct) * layer.kv.width * kv_bytes
-    return Op(2.0 * pairs * layer.heads * width * layers, float(nbytes * layers), "bf16")
+    return OpCost(2.0 * pairs * layer.heads * width * layers, float(nbytes * layers), "bf16")
 
 
 def met(count: int, context: int, window: int) -> int:
@@ -137,7 +139,7 @@ def met_in(chunk: int, context: int) -> int:
     return (whole * chunk * (chunk + 1) + rest * (rest + 1)) // 2
 
 
-def work(shape: Shape, steps: Iterable[Seen], limits: Limits) -> Work:
+def work(shape: Shape, steps: Iterable[StepShape], limits: MachineLimits) -> StepWork:
     """Adds up what steps ask for; equal steps are counted once."""
     operations = nbytes = seconds = 0.0
     for seen, times in Counter(steps).items():
@@ -145,7 +147,7 @@ def work(shape: Shape, steps: Iterable[Seen], limits: Limits) -> Work:
             operations += times * op.operations
             nbytes += times * op.nbytes
             seconds += times * op.seconds(limits)
-    return Work(operations, nbytes, seconds)
+    return StepWork(operations, nbytes, seconds)
 
 
 def shape(

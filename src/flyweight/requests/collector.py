@@ -67,7 +67,7 @@ class _Scores:
         )
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """What is new of choice number `choice` since the last piece of it; `text` may be empty while a
     character or a stop string is incomplete.
     """
@@ -193,7 +193,7 @@ class Collector:
             return BeamSearchOutput(**known, prompt_text=self._prompt_text())
         return RequestOutput(**known)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TextPiece]:
         """What is new in every choice that has news, at a cost that does not grow with the text."""
         found = []
         for index, choice in enumerate(self.choices):
@@ -209,7 +209,7 @@ class Collector:
                 scores = choice.scores.listed(self._spelled).since(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
-            found.append(Piece(index, text, new, scores, choice.finish, choice.reason))
+            found.append(TextPiece(index, text, new, scores, choice.finish, choice.reason))
         return found
 
     def _best(self) -> list[_Choice]:

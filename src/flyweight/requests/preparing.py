@@ -16,8 +16,8 @@ from flyweight.errors import CheckpointError, RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.collector import Collector, VectorCollector, drawn
-from flyweight.requests.prompts import Asked, Lane, Prompt, Reader, encoded
-from flyweight.text.meter import USUAL, Bounds
+from flyweight.requests.prompts import PreparedPrompt, Prompt, PromptReader, RequestContext, encoded
+from flyweight.text.meter import USUAL, RenderBounds
 from flyweight.text.tokenizer import Tokenizer, well_formed
 from flyweight.text.tools.formats import AUTO, marks_of
 from flyweight.types import Request, SamplingParams
@@ -41,7 +41,7 @@ def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RequestChecks:
     """What a request is checked against: the vocabulary's size, the longest sequence, how many
     prompt tokens a step may score, the ids that end a sequence, adapters by name, and how many
     log-probabilities may be listed beside a token's own.
@@ -55,7 +55,7 @@ class Facts:
     best: int = 64
 
 
-class Asking:
+class RequestPreparer:
     """Makes requests for one model.  `seed` seeds those that have none of their own; None: by
     chance.  `judge` refuses constraints that cannot be kept to; None: that is done elsewhere.
     `reasoning` names the marks of it, see `text.tools.formats`.
@@ -64,13 +64,13 @@ class Asking:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        facts: Facts,
+        facts: RequestChecks,
         seed: int | None = None,
         judge: Callable[[StructuredOutputs], None] | None = None,
         reasoning: str = AUTO,
     ) -> None:
         self.tokenizer, self.facts, self._judge = tokenizer, facts, judge
-        self.reader = Reader(
+        self.reader = PromptReader(
             tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters, facts.best,
             marks_of(reasoning, tokenizer.marks.fullest_template),
         )  # fmt: skip
@@ -80,7 +80,7 @@ class Asking:
     def id(self) -> str:
         return f"request-{next(self._ids)}"
 
-    def ask(self, prompt: Prompt, params: Params, lane: Lane) -> Asked:
+    def ask(self, prompt: Prompt, params: Params, lane: RequestContext) -> PreparedPrompt:
         """A checked prompt with what is wanted of it.  Raises `RequestError`."""
         if isinstance(params, SamplingParams):
             if params.structured_outputs is not None and self._judge is not None:
@@ -92,7 +92,7 @@ class Asking:
         params.check_ends(len(ends), self.facts.vocab)
         return replace(self.reader.read(prompt, UNSAMPLED, lane), beam=params)
 
-    def collector(self, asked: Asked, id: str, arrival: float | None = None) -> Collector:
+    def collector(self, asked: PreparedPrompt, id: str, arrival: float | None = None) -> Collector:
         """Of a request for tokens; `arrival` where its clock starts later than it was read."""
         if asked.beam is not None:
             return self._search(asked, id)
@@ -112,7 +112,7 @@ class Asking:
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)
 
-    def vector(self, asked: Asked, id: str) -> VectorCollector:
+    def vector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
         """Of a request for the prompt's vector."""
         pooling = asked.pooling
         # What a decoder makes of its first token does not depend on the others.
@@ -128,7 +128,7 @@ class Asking:
         )
         return VectorCollector(request, asked.text, asked.tokens)
 
-    def _search(self, asked: Asked, id: str) -> Collector:
+    def _search(self, asked: PreparedPrompt, id: str) -> Collector:
         beam = asked.beam
         assert beam is not None
         shown = replace(UNSAMPLED, include_stop_str_in_output=beam.include_stop_str_in_output)
@@ -145,7 +145,7 @@ class Asking:
         every = replace(shown, n=beam.beam_width)
         return Collector(request, self.tokenizer, asked.text, asked=every)
 
-    def _room(self, asked: Asked, wanted: int | None) -> int:
+    def _room(self, asked: PreparedPrompt, wanted: int | None) -> int:
         """Tokens an answer may have."""
         room = self.facts.max_model_len - len(asked.tokens)
         return room if wanted is None else min(room, wanted)
@@ -165,7 +165,7 @@ def conversation(
     tools: Sequence[Mapping[str, Any]] | None = None,
     longest: int | None = None,
     add_special: bool = False,
-    bounds: Bounds = USUAL,
+    bounds: RenderBounds = USUAL,
     **variables: Any,
 ) -> dict[str, Any]:
     """The prompt a chat template makes of messages: the model's, or the one that is given as text

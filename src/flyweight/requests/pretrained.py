@@ -24,7 +24,7 @@ UNSUPPORTED = (
 )
 
 
-class Encoding(dict[str, list[Any]]):
+class TokenizerEncoding(dict[str, list[Any]]):
     """`input_ids` and `attention_mask` (all 1), by key or as attributes."""
 
     @property
@@ -89,15 +89,19 @@ class PreTrainedTokenizer:
         return self._own.chat_template
 
     @overload
-    def __call__(self, text: str, *, add_special_tokens: bool = ...) -> Encoding: ...
+    def __call__(self, text: str, *, add_special_tokens: bool = ...) -> TokenizerEncoding: ...
     @overload
-    def __call__(self, text: list[str], *, add_special_tokens: bool = ...) -> Encoding: ...
-    def __call__(self, text: str | list[str], *, add_special_tokens: bool = True) -> Encoding:
+    def __call__(self, text: list[str], *, add_special_tokens: bool = ...) -> TokenizerEncoding: ...
+    def __call__(
+        self, text: str | list[str], *, add_special_tokens: bool = True
+    ) -> TokenizerEncoding:
         """Ids of a text, or a list of them for a list of texts."""
         if isinstance(text, str):
             return encoding(self.encode(text, add_special_tokens))
         several = [self.encode(one, add_special_tokens) for one in text]
-        return Encoding(input_ids=several, attention_mask=[[1] * len(ids) for ids in several])
+        return TokenizerEncoding(
+            input_ids=several, attention_mask=[[1] * len(ids) for ids in several]
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._own.encode(text, add_special_tokens)
@@ -146,11 +150,12 @@ class PreTrainedTokenizer:
         return_dict: bool = False,
         **template_switches: Any,
     ) -> Any:
-        """The prompt of a conversation, or a list of them for several: ids, an `Encoding`
+        """The prompt of a conversation, or a list of them for several: ids, a `TokenizerEncoding`
         (return_dict=True) or text (tokenize=False).
 
-        Unlike transformers 5, ids come as a list unless `return_dict` asks for an `Encoding`.
-        Further keywords are the template's own switches.  Raises `RequestError`.
+        Unlike transformers 5, ids come as a list unless `return_dict` asks for an
+        `TokenizerEncoding`. Further keywords are the template's own switches.  Raises
+        `RequestError`.
         """
         if refused := [name for name in UNSUPPORTED if template_switches.get(name)]:
             raise RequestError(
@@ -200,5 +205,5 @@ class PreTrainedTokenizer:
         return None if token is None else self._own.piece(token)
 
 
-def encoding(ids: list[int]) -> Encoding:
-    return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
+def encoding(ids: list[int]) -> TokenizerEncoding:
+    return TokenizerEncoding(input_ids=ids, attention_mask=[1] * len(ids))

@@ -1,7 +1,7 @@
 """What callers give as prompts, checked before any work: text, token ids, or both.
 
-Invariant: an `Asked` can be served, as far as vocabulary, context and options tell.  Knows no
-engine and no chat template.
+Invariant: a `PreparedPrompt` can be served, as far as vocabulary, context and options tell.
+Knows no engine and no chat template.
 """
 
 import os
@@ -17,9 +17,9 @@ from flyweight.errors import RequestError
 from flyweight.inputs import LoRARequest, LoRARequests, PromptType
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.formats import Marks
+from flyweight.text.tools.formats import ReasoningMarks
 from flyweight.text.words import Lexicon
-from flyweight.types import ALL, Request, SamplingParams, Thought, Words
+from flyweight.types import ALL, Request, RequestWords, SamplingParams, ThinkingBudget
 from flyweight.validation.ranges import loaded, require
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ Prompt = PromptType
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class RequestContext:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
     goes first), the adapter it goes through, "" for none, and whether it is told what it got from
     the cache.
@@ -43,21 +43,21 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PreparedPrompt:
     """One prompt, checked; its tokens four bytes each until the engine gets to it."""
 
     text: str | None
     tokens: "array[int]"
     params: SamplingParams
-    lane: Lane
-    words: Words
+    lane: RequestContext
+    words: RequestWords
     arrival: float = field(default_factory=time.monotonic)
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PromptReader:
     """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
     rows of a step may be for prompts' log-probabilities, of which `best` may be listed beside a
     token's own; `marks` are those of reasoning.
@@ -69,13 +69,15 @@ class Reader:
     scored: int = 256
     adapters: tuple[str, ...] = ()
     best: int = 64
-    marks: Marks | None = None
+    marks: ReasoningMarks | None = None
     lexicon: Lexicon = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lexicon", Lexicon(self.tokenizer, self.vocab))
 
-    def read(self, prompt: Prompt, params: SamplingParams, lane: Lane, *, answer: int = 1) -> Asked:
+    def read(
+        self, prompt: Prompt, params: SamplingParams, lane: RequestContext, *, answer: int = 1
+    ) -> PreparedPrompt:
         """Raises `RequestError` where the request could not be served, with at least `answer`
         tokens after the prompt.
         """
@@ -87,9 +89,9 @@ class Reader:
             continued = prompt.get("continued") if isinstance(prompt, Mapping) else None
             shown = self.tokenizer.decode(tokens[-TAIL:], False) if text is None else text
             words = replace(words, thought=self._thought(params, shown, continued))
-        return Asked(text, array("i", tokens), params, lane, words)
+        return PreparedPrompt(text, array("i", tokens), params, lane, words)
 
-    def _thought(self, params: SamplingParams, prompt: str, continued: object) -> Thought:
+    def _thought(self, params: SamplingParams, prompt: str, continued: object) -> ThinkingBudget:
         """How what the model thinks comes to its end.  Raises `RequestError`."""
         name, budget = "thinking_token_budget", params.thinking_token_budget
         if self.marks is None:
@@ -112,7 +114,7 @@ class Reader:
     def _encoded(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False) if text else []
 
-    def _judge(self, lane: Lane) -> None:
+    def _judge(self, lane: RequestContext) -> None:
         # a request refuses a bad salt or priority
         Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
         loaded(lane.adapter, self.adapters)
@@ -283,7 +285,7 @@ def _as_many(name: str, kind: str, found: int, wanted: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class ContextFactory:
     """How the requests of one call run, as its caller said: one value for all, or a list with one
     for each.
     """
@@ -293,7 +295,9 @@ class Lanes:
     adapter: str | Sequence[str] = ""
     lora_request: LoRARequests = None
 
-    def each(self, wanted: int, known: Mapping[str, str | os.PathLike[str]]) -> Sequence[Lane]:
+    def each(
+        self, wanted: int, known: Mapping[str, str | os.PathLike[str]]
+    ) -> Sequence[RequestContext]:
         """A lane for each prompt; `known` are the adapters that are loaded.  Raises
         `RequestError`.
         """
@@ -313,10 +317,10 @@ class Lanes:
             _as_many("priority", "number", len(order), wanted)
         else:
             order = [order] * wanted
-        return [Lane(self.salt, at, name) for at, name in zip(order, names, strict=True)]
+        return [RequestContext(self.salt, at, name) for at, name in zip(order, names, strict=True)]
 
 
-def salted(prompt: Prompt, lane: Lane) -> Lane:
+def salted(prompt: Prompt, lane: RequestContext) -> RequestContext:
     """The lane of a prompt that may have a salt of its own."""
     own = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
     if own is None:

@@ -1,4 +1,5 @@
-"""Lays the sampling options of a step's rows out as columns: `Row` in, `wire.SampleBatch` out.
+"""Lays the sampling options of a step's rows out as columns: `LogitsRow` in, `wire.SampleBatch`
+out.
 
 Invariant: a row's entries depend on that row only.  History, bias and bans cost nothing for the
 rows that use none of them.  The order in which options act is `ops.sample`'s business, not ours.
@@ -9,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.sampling.options import Options
+from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling.repeats import completions, repeats
 from flyweight.sampling.thought import forced
 from flyweight.types import ALL
-from flyweight.wire import F32, I32, U32, Cuts, Listed, Masks, SampleBatch
+from flyweight.wire import F32, I32, U32, Cuts, ListedLogprobs, Masks, SampleBatch
 
 # `options.RECORD`, field by field
 RECORD = np.dtype(
@@ -33,14 +34,14 @@ RECORD = np.dtype(
 NONE: I32 = np.zeros(0, np.int32)
 
 
-class Row(NamedTuple):
+class LogitsRow(NamedTuple):
     """One logits row.  `position` is the index in the sequence of the token to be drawn, `tokens`
     those before it (drafts among them count; read only where an option asks for them).  `mu` is
     mirostat's state, `given` the token where it is known, -1 where it is to be drawn, `mask` the
     ids a grammar allows.
     """
 
-    options: Options
+    options: SequenceOptions
     position: int
     tokens: Sequence[int]
     mu: float = 0.0
@@ -48,12 +49,12 @@ class Row(NamedTuple):
     mask: U32 | None = None
 
 
-def columns(rows: Sequence[Row]) -> SampleBatch:
+def columns(rows: Sequence[LogitsRow]) -> SampleBatch:
     """The rows' options, in order, as flat arrays (about a microsecond a row)."""
     return SampleBatch(**_options(rows), **_places(rows))
 
 
-class Columns:
+class OptionColumns:
     """`columns` step after step: where the same sequences draw again, and nothing of theirs depends
     on the tokens so far, only their places are laid out anew.
     """
@@ -62,7 +63,7 @@ class Columns:
         self._records: list[bytes] = []  # of the rows whose options are kept
         self._options: dict[str, Any] = _options(())
 
-    def __call__(self, rows: Sequence[Row]) -> SampleBatch:
+    def __call__(self, rows: Sequence[LogitsRow]) -> SampleBatch:
         records = [row.options.record for row in rows if row.options.plain]
         if len(records) < len(rows):
             return columns(rows)
@@ -71,7 +72,7 @@ class Columns:
         return SampleBatch(**self._options, **_places(rows))
 
 
-def _places(rows: Sequence[Row]) -> dict[str, Any]:
+def _places(rows: Sequence[LogitsRow]) -> dict[str, Any]:
     """What every step changes."""
     return {
         "position": np.array([row.position for row in rows], np.int32),
@@ -79,7 +80,7 @@ def _places(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _options(rows: Sequence[Row]) -> dict[str, Any]:
+def _options(rows: Sequence[LogitsRow]) -> dict[str, Any]:
     """All columns but the places."""
     table = np.frombuffer(b"".join([row.options.record for row in rows]), RECORD)
     special = [(i, row) for i, row in enumerate(rows) if not row.options.plain]
@@ -120,7 +121,7 @@ def _options(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _window(row: Row) -> tuple[Sequence[int], int]:
+def _window(row: LogitsRow) -> tuple[Sequence[int], int]:
     """The tokens that penalties look at, and how many of them, from the first on, are the
     caller's.
     """
@@ -130,7 +131,7 @@ def _window(row: Row) -> tuple[Sequence[int], int]:
     return row.tokens[-last:], max(0, prompt - (len(row.tokens) - last))
 
 
-def _due(row: Row) -> tuple[int, ...]:
+def _due(row: LogitsRow) -> tuple[int, ...]:
     """The token that closes a thought, where it alone may come; a grammar has the last word."""
     thought, mask = row.options.words.thought, row.mask
     token = None if thought is None else forced(thought, row.tokens, row.options.prompt)
@@ -139,7 +140,7 @@ def _due(row: Row) -> tuple[int, ...]:
     return (token,)
 
 
-def _banned(row: Row) -> list[int]:
+def _banned(row: LogitsRow) -> list[int]:
     """Stop ids before min_tokens, and what would complete a bad word."""
     options = row.options
     early = row.position - options.prompt < options.params.min_tokens
@@ -149,7 +150,7 @@ def _banned(row: Row) -> list[int]:
     return banned
 
 
-def _repeats(special: Sequence[tuple[int, Row]], count: int) -> tuple[I32, F32, I32]:
+def _repeats(special: Sequence[tuple[int, LogitsRow]], count: int) -> tuple[I32, F32, I32]:
     """What DRY takes from whom, row after row."""
     found = [
         (i, *repeats(row.tokens, row.options.params, row.options.words.breakers))
@@ -160,7 +161,7 @@ def _repeats(special: Sequence[tuple[int, Row]], count: int) -> tuple[I32, F32, 
     return ids, np.array([v for _, _, values in found for v in values], np.float32), starts
 
 
-def _cuts(rows: Sequence[tuple[int, Row]]) -> Cuts | None:
+def _cuts(rows: Sequence[tuple[int, LogitsRow]]) -> Cuts | None:
     """The options no kernel knows; `Cuts` has them in this order."""
     if not rows:
         return None
@@ -178,21 +179,21 @@ def _cuts(rows: Sequence[tuple[int, Row]]) -> Cuts | None:
     )
 
 
-def _masks(rows: Sequence[tuple[int, Row]]) -> Masks | None:
+def _masks(rows: Sequence[tuple[int, LogitsRow]]) -> Masks | None:
     found = [(i, row.mask) for i, row in rows if row.mask is not None]
     if not found:
         return None
     return Masks(np.array([i for i, _ in found], np.int32), np.stack([mask for _, mask in found]))
 
 
-def _listed(rows: Sequence[tuple[int, Row]]) -> Listed | None:
+def _listed(rows: Sequence[tuple[int, LogitsRow]]) -> ListedLogprobs | None:
     """The ids that are listed, for the rows that list some; none for the whole vocabulary."""
     params = [(i, row.options.params) for i, row in rows]
     found = [(i, p.logprob_token_ids) for i, p in params if p.logprob_token_ids or p.scored == ALL]
     if not found:
         return None
     ids, starts = _ragged([(q, ids) for q, (_, ids) in enumerate(found)], len(found))
-    return Listed(np.array([i for i, _ in found], np.int32), ids, starts)
+    return ListedLogprobs(np.array([i for i, _ in found], np.int32), ids, starts)
 
 
 def _ragged(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:

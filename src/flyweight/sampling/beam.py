@@ -64,7 +64,7 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BeamState:
     """A search after some steps, best first.  `hopeful` until no live beam can do better."""
 
     beams: tuple[Beam, ...] = (Beam((), 0.0, 0),)
@@ -76,7 +76,7 @@ class State:
 Row = tuple[Sequence[int], Sequence[float]]
 
 
-def advance(state: State, rows: Sequence[Row], rules: Rules) -> State:
+def advance(state: BeamState, rows: Sequence[Row], rules: Rules) -> BeamState:
     """One step.  `rows` are each beam's best ids and their log-probabilities, best first, at least
     `rules.candidates` of them or the whole vocabulary.
     """
@@ -92,7 +92,7 @@ def advance(state: State, rows: Sequence[Row], rules: Rules) -> State:
     live = tuple(beam for beam in ranked if beam.tokens[-1] not in rules.stop_ids)[: rules.width]
     hopeful = state.hopeful and not (full and _outdone(live[0], state.ended, rules))
     done = not hopeful or (full and rules.early is True)
-    return State(live, state.ended, hopeful, done)
+    return BeamState(live, state.ended, hopeful, done)
 
 
 def _ranked(beams: Sequence[Beam], rows: Sequence[Row]) -> list[Beam]:
@@ -105,7 +105,7 @@ def _ranked(beams: Sequence[Beam], rows: Sequence[Row]) -> list[Beam]:
     return [Beam((*beams[at].tokens, id), -less, at) for less, at, id in sorted(found)]
 
 
-def _merged(state: State, ends: Sequence[Beam], rules: Rules) -> tuple[Hypothesis, ...]:
+def _merged(state: BeamState, ends: Sequence[Beam], rules: Rules) -> tuple[Hypothesis, ...]:
     """The best `width` hypotheses, of equals the older; none is added to a search that is over."""
     full = len(state.ended) == rules.width
     if not state.hopeful or (full and rules.early is True):

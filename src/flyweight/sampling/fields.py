@@ -11,7 +11,7 @@ from flyweight.errors import RequestError
 from flyweight.sampling.grammar import embedded
 from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema import ANNOTATIONS, prepared
-from flyweight.text.tools.fields import Field
+from flyweight.text.tools.fields import CallField
 from flyweight.text.tools.xmlcall import CLOSE, TEXT, types_of
 from flyweight.validation.untrusted import shown
 
@@ -21,7 +21,7 @@ STRING = {"type", "enum", "const", "minLength", "maxLength", "pattern"}
 ENDED = rf"~/(.|\n)*<\/{CLOSE[2:]}(.|\n)*/"  # no value goes on behind its end
 
 
-def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Field, ...]:
+def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[CallField, ...]:
     """The fields of an object's schema; any values where it `keeps` to none; strings as `plain`
     text or as JSON.  Raises `RequestError`.
     """
@@ -32,7 +32,7 @@ def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Fiel
     return tuple(_fields(schema, plain, keeps))
 
 
-def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Field]:
+def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[CallField]:
     required = dict.fromkeys(schema.get("required", ()) if keeps else ())
     given = schema.get("properties")
     properties = dict(given) if isinstance(given, Mapping) else {}
@@ -44,14 +44,14 @@ def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Fie
         _check(name, plain)
         if plain and (kinds[name] == TEXT or not keeps):
             source = _text(one if keeps and isinstance(one, Mapping) else {})
-            yield Field(name, name in required, "terminal", source)
+            yield CallField(name, name in required, "terminal", source)
         elif not keeps:
-            yield Field(name, False, "rule", f'"True" | "False" | "None" | {embedded({})}')
+            yield CallField(name, False, "rule", f'"True" | "False" | "None" | {embedded({})}')
         elif not plain and _is_truth(one):
-            yield Field(name, name in required, "rule", '"True" | "False"')
+            yield CallField(name, name in required, "rule", '"True" | "False"')
         else:
             own = {**beside, **one} if isinstance(one, Mapping) else one
-            yield Field(name, name in required, "rule", embedded(own))
+            yield CallField(name, name in required, "rule", embedded(own))
 
 
 def _is_truth(schema: object) -> bool:

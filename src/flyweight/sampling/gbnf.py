@@ -38,21 +38,21 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class GbnfChars:
     """One character out of ranges, which are in order and apart."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class GbnfToken:
     """A special token by its spelling."""
 
     spelling: str
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class GbnfName:
     """A rule."""
 
     name: str
@@ -60,17 +60,17 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class GbnfSequence:
     items: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GbnfChoice:
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class GbnfRepeat:
     """So many of a thing; a `most` of None is without end."""
 
     item: "Node"
@@ -78,7 +78,7 @@ class Repeat:
     most: int | None
 
 
-Node = Chars | Token | Name | Sequence | Choice | Repeat
+Node = GbnfChars | GbnfToken | GbnfName | GbnfSequence | GbnfChoice | GbnfRepeat
 
 
 def is_gbnf(text: str) -> bool:
@@ -88,7 +88,7 @@ def is_gbnf(text: str) -> bool:
 
 def read(text: str) -> dict[str, Node]:
     """The rules by name, `root` among them.  Raises `RequestError`."""
-    rules = _Reader(text).rules()
+    rules = _GbnfReader(text).rules()
     if "root" not in rules:
         raise refused(1, f"no rule is named 'root'{nearest('root', rules)}; a text begins with it")
     for node in rules.values():
@@ -114,18 +114,18 @@ def merged(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 def _defined(node: Node, rules: dict[str, Node]) -> None:
-    if isinstance(node, Name):
+    if isinstance(node, GbnfName):
         if node.name not in rules:
             hint = nearest(node.name, rules)
             raise refused(node.line, f"the rule {shown(node.name)} is nowhere defined{hint}")
-    elif isinstance(node, Repeat):
+    elif isinstance(node, GbnfRepeat):
         _defined(node.item, rules)
-    elif isinstance(node, Sequence | Choice):
-        for part in node.items if isinstance(node, Sequence) else node.options:
+    elif isinstance(node, GbnfSequence | GbnfChoice):
+        for part in node.items if isinstance(node, GbnfSequence) else node.options:
             _defined(part, rules)
 
 
-class _Reader:
+class _GbnfReader:
     """Goes through the pieces once; `_at` is the next one."""
 
     def __init__(self, text: str) -> None:
@@ -188,7 +188,7 @@ class _Reader:
             self._next()
             self._skip()
             options.append(self._sequence(depth))
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else GbnfChoice(tuple(options))
 
     def _sequence(self, depth: int) -> Node:
         items: list[Node] = []
@@ -197,7 +197,7 @@ class _Reader:
                 self._skip()
             item = self._element(depth)
             if item is None:
-                return items[0] if len(items) == 1 else Sequence(tuple(items))
+                return items[0] if len(items) == 1 else GbnfSequence(tuple(items))
             items.append(self._repeated(item, depth))
 
     def _element(self, depth: int) -> Node | None:
@@ -206,8 +206,8 @@ class _Reader:
             return self._group(depth)
         found: Node
         if kind == "text":
-            chars = tuple(Chars(((code, code),)) for code, _ in self._codes(piece[1:-1]))
-            found = chars[0] if len(chars) == 1 else Sequence(chars)
+            chars = tuple(GbnfChars(((code, code),)) for code, _ in self._codes(piece[1:-1]))
+            found = chars[0] if len(chars) == 1 else GbnfSequence(chars)
         elif kind == "class":
             found = self._class(piece)
         elif kind == "token":
@@ -217,9 +217,9 @@ class _Reader:
                 if depth:
                     return None
                 raise self._wrong('a rule begins on a line of its own; an empty one is name ::= ""')
-            found = Name(piece, line)
+            found = GbnfName(piece, line)
         elif piece == ".":
-            found = Chars(merged([(0, HIGHEST)]))
+            found = GbnfChars(merged([(0, HIGHEST)]))
         else:
             if kind == "other":
                 raise self._other(piece)
@@ -245,16 +245,16 @@ class _Reader:
         self._next()
         return found
 
-    def _token(self, piece: str) -> Token:
+    def _token(self, piece: str) -> GbnfToken:
         if piece.startswith("!"):
             raise self._wrong("'any token but this' is not supported; allowed: <token>")
         if piece.startswith("<["):
             raise self._wrong("a token by its id is not supported; allowed: its spelling, <token>")
         if SPECIAL.fullmatch(piece) is None:
             raise self._wrong("no special token; allowed: letters, digits and _ | / . : @ - in < >")
-        return Token(piece)
+        return GbnfToken(piece)
 
-    def _class(self, piece: str) -> Chars:
+    def _class(self, piece: str) -> GbnfChars:
         negated = piece.startswith("[^")
         inside = piece[1 + negated : -1]
         if not inside:
@@ -278,7 +278,7 @@ class _Reader:
             found = merged([(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)])
         if not found:
             raise self._wrong("no character fits this class")
-        return Chars(found)
+        return GbnfChars(found)
 
     def _codes(self, text: str) -> list[tuple[int, bool]]:
         """The characters of a string or class, and whether each was written as an escape."""
@@ -312,7 +312,7 @@ class _Reader:
             else:
                 least, most = piece == "+", 1 if piece == "?" else None
                 self._next()
-            item = Repeat(item, int(least), most)
+            item = GbnfRepeat(item, int(least), most)
         raise self._wrong(f"more than {MOST_MARKS} marks of repetition; parentheses are clearer")
 
     def _bounds(self, depth: int) -> tuple[int, int | None]:

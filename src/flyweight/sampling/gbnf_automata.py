@@ -8,13 +8,13 @@ is the same on every machine.  Does not know which words a grammar should have.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flyweight.sampling.gbnf import Chars
-from flyweight.sampling.gbnf_flat import Rule
+from flyweight.sampling.gbnf import GbnfChars
+from flyweight.sampling.gbnf_flat import FlatRule
 
 Arcs = list[list[tuple[int, int]]]  # of each state: a set of characters, and where they lead
 
 
-class TooMuch(Exception):
+class AutomatonTooLarge(Exception):
     """More work than it is worth."""
 
 
@@ -27,7 +27,7 @@ class Effort:
     def spend(self, steps: int) -> None:
         self.left -= steps
         if self.left < 0:
-            raise TooMuch
+            raise AutomatonTooLarge
 
 
 class Alphabet:
@@ -35,7 +35,7 @@ class Alphabet:
     bit for each.
     """
 
-    def __init__(self, classes: Iterable[Chars]) -> None:
+    def __init__(self, classes: Iterable[GbnfChars]) -> None:
         found = list(dict.fromkeys(classes))
         edges = [(at, i) for i, one in enumerate(found) for a, b in one.ranges for at in (a, b + 1)]
         letters: dict[int, int] = {}
@@ -98,7 +98,7 @@ def of_one(letters: int) -> Automaton:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class AutomatonProduct:
     """Two words that begin at one place.  `both`: some text is both of them.  `past_first`: letters
     by which the second goes on where the first is whole; `past_second` the other way round.
     """
@@ -108,7 +108,7 @@ class Meeting:
     past_second: int
 
 
-def met(first: Automaton, second: Automaton, effort: Effort) -> Meeting:
+def met(first: Automaton, second: Automaton, effort: Effort) -> AutomatonProduct:
     both, past_first, past_second = False, 0, 0
     seen, open_ = {(0, 0)}, [(0, 0)]
     while open_:
@@ -125,13 +125,15 @@ def met(first: Automaton, second: Automaton, effort: Effort) -> Meeting:
                 if a & b and (to_one, to_other) not in seen:
                     seen.add((to_one, to_other))
                     open_.append((to_one, to_other))
-    return Meeting(both, past_first, past_second)
+    return AutomatonProduct(both, past_first, past_second)
 
 
 def automaton(
-    number: int, rules: Mapping[int, Rule], sets: Mapping[Chars, int], effort: Effort
+    number: int, rules: Mapping[int, FlatRule], sets: Mapping[GbnfChars, int], effort: Effort
 ) -> Automaton:
-    """The texts of a rule that names no token and never leads back to itself.  Raises `TooMuch`."""
+    """The texts of a rule that names no token and never leads back to itself.  Raises
+    `AutomatonTooLarge`.
+    """
     drawn = _Drawn(rules, sets, effort)
     end = drawn.rule(number, drawn.state())
     first = drawn.closed([0])
@@ -162,7 +164,7 @@ class _Drawn:
     """A rule as states with arcs, and with steps between them that read nothing."""
 
     def __init__(
-        self, rules: Mapping[int, Rule], sets: Mapping[Chars, int], effort: Effort
+        self, rules: Mapping[int, FlatRule], sets: Mapping[GbnfChars, int], effort: Effort
     ) -> None:
         self._rules, self._sets, self._effort = rules, sets, effort
         self.arcs: Arcs = []
@@ -190,7 +192,7 @@ class _Drawn:
         self._free[begin].append(end)
         return end
 
-    def _rows(self, rule: Rule, begin: int) -> int:
+    def _rows(self, rule: FlatRule, begin: int) -> int:
         end = self.state()
         for row in rule.rows:
             at = begin
@@ -198,7 +200,7 @@ class _Drawn:
                 if isinstance(symbol, int):
                     at = self.rule(symbol, at)
                 else:
-                    assert isinstance(symbol, Chars)
+                    assert isinstance(symbol, GbnfChars)
                     after = self.state()
                     self.arcs[at].append((self._sets[symbol], after))
                     at = after

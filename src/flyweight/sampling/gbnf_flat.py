@@ -8,20 +8,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from flyweight.sampling.gbnf import (
-    Chars,
-    Choice,
-    Name,
+    GbnfChars,
+    GbnfChoice,
+    GbnfName,
+    GbnfRepeat,
+    GbnfSequence,
+    GbnfToken,
     Node,
-    Repeat,
-    Sequence,
-    Token,
     merged,
     refused,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class FlatWord:
     """What the rule of a number says, matched by a regex as one piece, but for an `empty` text."""
 
     regex: str
@@ -29,11 +29,11 @@ class Word:
     empty: bool
 
 
-Symbol = int | Chars | Token | Word  # a number is a rule's
+Symbol = int | GbnfChars | GbnfToken | FlatWord  # a number is a rule's
 
 
 @dataclass(slots=True)
-class Rule:
+class FlatRule:
     """From `least` to `most` (None: any number) times one of the rows."""
 
     rows: list[list[Symbol]]
@@ -41,7 +41,7 @@ class Rule:
     most: int | None = 1
 
 
-def flattened(read: dict[str, Node]) -> dict[int, Rule]:
+def flattened(read: dict[str, Node]) -> dict[int, FlatRule]:
     """Rules by number; `root` is 0.  Raises `RequestError` where there is no text at all."""
     rules = _Flat(read).rules
     makes = _productive(rules)
@@ -60,41 +60,41 @@ class _Flat:
     def __init__(self, read: dict[str, Node]) -> None:
         names = ["root", *(name for name in read if name != "root")]
         self._numbers = {name: number for number, name in enumerate(names)}
-        self.rules = [Rule([]) for _ in names]
+        self.rules = [FlatRule([]) for _ in names]
         for name, rule in zip(names, list(self.rules), strict=True):
             node = read[name]
-            if isinstance(node, Repeat):
+            if isinstance(node, GbnfRepeat):
                 rule.rows, rule.least, rule.most = self._rows(node.item), node.least, node.most
                 _settle(rule)
             else:
                 rule.rows = self._rows(node)
 
     def _rows(self, node: Node) -> list[list[Symbol]]:
-        if not isinstance(node, Choice):
+        if not isinstance(node, GbnfChoice):
             return [self._row(node)]
         # Characters that are alternatives of each other are one class.
-        ranges = [pair for one in node.options if isinstance(one, Chars) for pair in one.ranges]
-        rows = [self._row(one) for one in node.options if not isinstance(one, Chars)]
-        return [[Chars(merged(ranges))], *rows] if ranges else rows
+        ranges = [pair for one in node.options if isinstance(one, GbnfChars) for pair in one.ranges]
+        rows = [self._row(one) for one in node.options if not isinstance(one, GbnfChars)]
+        return [[GbnfChars(merged(ranges))], *rows] if ranges else rows
 
     def _row(self, node: Node) -> list[Symbol]:
-        if isinstance(node, Sequence):
+        if isinstance(node, GbnfSequence):
             return [self._symbol(one) for one in node.items]
         return [self._symbol(node)]
 
     def _symbol(self, node: Node) -> Symbol:
-        if isinstance(node, Chars | Token):
+        if isinstance(node, GbnfChars | GbnfToken):
             return node
-        if isinstance(node, Name):
+        if isinstance(node, GbnfName):
             return self._numbers[node.name]
-        repeat = node if isinstance(node, Repeat) else Repeat(node, 1, 1)
-        rule = Rule(self._rows(repeat.item), repeat.least, repeat.most)
+        repeat = node if isinstance(node, GbnfRepeat) else GbnfRepeat(node, 1, 1)
+        rule = FlatRule(self._rows(repeat.item), repeat.least, repeat.most)
         _settle(rule)
         self.rules.append(rule)
         return len(self.rules) - 1
 
 
-def _settle(rule: Rule) -> None:
+def _settle(rule: FlatRule) -> None:
     """Nothing, however often, is nothing once."""
     if rule.most == 0 or not any(rule.rows):
         rule.rows, rule.least, rule.most = [[]], 1, 1
@@ -104,7 +104,7 @@ def _lacking(symbol: Symbol, makes: set[int]) -> bool:
     return isinstance(symbol, int) and symbol not in makes
 
 
-def _productive(rules: list[Rule]) -> set[int]:
+def _productive(rules: list[FlatRule]) -> set[int]:
     """The rules that make a text, in time that grows with their length: each row waits for the
     rules in it, and a rule that makes one tells those who wait.
     """
@@ -129,7 +129,7 @@ def _productive(rules: list[Rule]) -> set[int]:
     return makes
 
 
-def _reached(rules: list[Rule]) -> list[int]:
+def _reached(rules: list[FlatRule]) -> list[int]:
     found, open_ = {0: None}, [0]
     while open_:
         for row in rules[open_.pop()].rows:
@@ -140,7 +140,7 @@ def _reached(rules: list[Rule]) -> list[int]:
     return list(found)
 
 
-def spelled(chars: Chars) -> str:
+def spelled(chars: GbnfChars) -> str:
     """A class as a regex has it."""
     parts = [_escaped(a) if a == b else f"{_escaped(a)}-{_escaped(b)}" for a, b in chars.ranges]
     return f"[{''.join(parts)}]"
@@ -151,7 +151,7 @@ def _escaped(code: int) -> str:
     return one if one.isascii() and one.isalnum() else f"\\x{{{code:X}}}"
 
 
-def often(rule: Rule) -> str:
+def often(rule: FlatRule) -> str:
     """The mark for how often, the same in a regex and in Lark."""
     marks = {(1, 1): "", (0, 1): "?", (0, None): "*", (1, None): "+"}
     most = "" if rule.most is None else rule.most

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
-from flyweight.sampling.gbnf import Token, read
-from flyweight.sampling.gbnf_flat import Rule, Symbol, Word, flattened, often, spelled
+from flyweight.sampling.gbnf import GbnfToken, read
+from flyweight.sampling.gbnf_flat import FlatRule, FlatWord, Symbol, flattened, often, spelled
 from flyweight.sampling.gbnf_words import with_words
 
 # The engine compiles what a rule names within the rule: 1,500 of them fit 8 MB of stack, 2,000 end
@@ -29,7 +29,7 @@ def lark(text: str) -> str:
     return written(rules)
 
 
-def _depth(rules: dict[int, Rule]) -> int:
+def _depth(rules: dict[int, FlatRule]) -> int:
     """How deep it goes for who follows each rule's symbols in turn, and no rule twice."""
     seen, deepest = {0}, 1
     path = [_named(rules[0])]
@@ -44,11 +44,11 @@ def _depth(rules: dict[int, Rule]) -> int:
     return deepest
 
 
-def _named(rule: Rule) -> Iterator[int]:
+def _named(rule: FlatRule) -> Iterator[int]:
     return (one for row in rule.rows for one in row if isinstance(one, int))
 
 
-def written(rules: dict[int, Rule]) -> str:
+def written(rules: dict[int, FlatRule]) -> str:
     """Rules, that of number 0 being the whole text."""
     terminals: dict[str, str] = {}
     lines = ["start: r0"]
@@ -63,9 +63,9 @@ def written(rules: dict[int, Rule]) -> str:
 def _symbol(symbol: Symbol, terminals: dict[str, str]) -> str:
     if isinstance(symbol, int):
         return f"r{symbol}"
-    if isinstance(symbol, Token):
+    if isinstance(symbol, GbnfToken):
         return symbol.spelling
-    regex = f"/{symbol.regex if isinstance(symbol, Word) else spelled(symbol)}/"
-    if isinstance(symbol, Word) and symbol.empty:
+    regex = f"/{symbol.regex if isinstance(symbol, FlatWord) else spelled(symbol)}/"
+    if isinstance(symbol, FlatWord) and symbol.empty:
         regex += f" & {SOMETHING}"  # the rule around it may be nothing, a terminal must not
     return terminals.setdefault(regex, f"T{len(terminals)}")

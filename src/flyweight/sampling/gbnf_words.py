@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
 
-from flyweight.sampling.gbnf import Chars
+from flyweight.sampling.gbnf import GbnfChars
 from flyweight.sampling.gbnf_automata import (
     Alphabet,
     Automaton,
+    AutomatonProduct,
+    AutomatonTooLarge,
     Effort,
-    Meeting,
-    TooMuch,
     automaton,
     bits,
     met,
     of_one,
 )
-from flyweight.sampling.gbnf_flat import Rule, Symbol, Word, often, spelled
+from flyweight.sampling.gbnf_flat import FlatRule, FlatWord, Symbol, often, spelled
 
 STEPS, STEPS_EACH = 600_000, 150_000  # of a grammar, of a word; 600,000 take 0.2 to 0.3 s
 LONGEST = 20_000  # ranges of a word's characters, each repetition counted
@@ -32,24 +32,26 @@ MOST_SPOTS = 1_500
 MOST_RANGES = 4_000  # of all classes together
 
 
-def with_words(rules: dict[int, Rule]) -> dict[int, Rule]:
+def with_words(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
     """The same texts."""
-    classes = [one for rule in rules.values() for one in _symbols(rule) if isinstance(one, Chars)]
+    classes = [
+        one for rule in rules.values() for one in _symbols(rule) if isinstance(one, GbnfChars)
+    ]
     if sum(len(one.ranges) for one in set(classes)) > MOST_RANGES:
         return rules
     try:
         return _Words(_grouped(rules), Alphabet(classes)).chosen() or rules
-    except TooMuch:
+    except AutomatonTooLarge:
         return rules
 
 
-def _grouped(rules: dict[int, Rule]) -> dict[int, Rule]:
+def _grouped(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
     """With rules of their own for what could be one word within a rule that could not."""
     plain, found = _plain(rules), dict(rules)
 
     def fresh(rows: list[list[Symbol]]) -> int:
         number = 1 + max(rules) + len(found) - len(rules)
-        found[number] = Rule(rows)
+        found[number] = FlatRule(rows)
         return number
 
     for number, rule in rules.items():
@@ -58,26 +60,26 @@ def _grouped(rules: dict[int, Rule]) -> dict[int, Rule]:
         rows: list[list[Symbol]] = []
         words: list[list[Symbol]] = []
         for row in rule.rows:
-            runs = groupby(row, lambda one: isinstance(one, Chars) or one in plain)
+            runs = groupby(row, lambda one: isinstance(one, GbnfChars) or one in plain)
             parts = [(could, list(run)) for could, run in runs]
             cut = [[fresh([run])] if could and len(run) > 1 else run for could, run in parts]
             whole = all(could for could, _ in parts)
             (words if whole else rows).append([one for run in cut for one in run])
         rows += [[fresh(words)]] if len(words) > 1 else words
-        found[number] = Rule(rows, rule.least, rule.most)
+        found[number] = FlatRule(rows, rule.least, rule.most)
     return found
 
 
-def _symbols(rule: Rule) -> Iterator[Symbol]:
+def _symbols(rule: FlatRule) -> Iterator[Symbol]:
     return (one for row in rule.rows for one in row)
 
 
-def _plain(rules: Mapping[int, Rule]) -> dict[int, int]:
+def _plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
     """The rules that could be words, and how long: without tokens, and never leading back."""
     above: dict[int, list[int]] = defaultdict(list)
     missing: dict[int, int] = {}
     for number, rule in rules.items():
-        inside = [one for one in _symbols(rule) if not isinstance(one, Chars)]
+        inside = [one for one in _symbols(rule) if not isinstance(one, GbnfChars)]
         missing[number] = len(inside)
         for one in inside:
             if isinstance(one, int):  # a token is missing for ever
@@ -88,7 +90,7 @@ def _plain(rules: Mapping[int, Rule]) -> dict[int, int]:
     for number in ready:  # it grows meanwhile
         rule = rules[number]
         inner = [one for one in _symbols(rule) if isinstance(one, int)]
-        size = sum(len(one.ranges) for one in _symbols(rule) if isinstance(one, Chars))
+        size = sum(len(one.ranges) for one in _symbols(rule) if isinstance(one, GbnfChars))
         size += sum(found[one] for one in inner)
         size = (size + len(rule.rows) + 1) * max(rule.least, rule.most or 1)
         depth = 1 + max((depths[one] for one in inner), default=0)
@@ -103,13 +105,13 @@ def _plain(rules: Mapping[int, Rule]) -> dict[int, int]:
 
 
 class _Words:
-    def __init__(self, rules: dict[int, Rule], alphabet: Alphabet) -> None:
+    def __init__(self, rules: dict[int, FlatRule], alphabet: Alphabet) -> None:
         self._rules, self._alphabet = rules, alphabet
         self._plain = _plain(rules)
         self._effort = Effort(STEPS)
         self._known: dict[int, Automaton | None] = {}
 
-    def chosen(self) -> dict[int, Rule] | None:
+    def chosen(self) -> dict[int, FlatRule] | None:
         """From the longest words down, until none could swallow what is not its own; None where no
         word is left.
         """
@@ -123,10 +125,10 @@ class _Words:
                 return view
             refused |= wrong
 
-    def _view(self, refused: set[int]) -> tuple[dict[int, Automaton], dict[int, Rule]]:
+    def _view(self, refused: set[int]) -> tuple[dict[int, Automaton], dict[int, FlatRule]]:
         """The rules with the outermost that may be words as such."""
         words: dict[int, Automaton] = {}
-        view: dict[int, Rule] = {}
+        view: dict[int, FlatRule] = {}
         open_ = [0]
         while open_:
             number = open_.pop()
@@ -140,8 +142,8 @@ class _Words:
                 open_ += [one for one in _symbols(rule) if isinstance(one, int)]
             else:
                 words[number] = word
-                piece = Word(_regex(number, self._rules), number, word.empty)
-                view[number] = Rule([[piece]], int(not word.empty))
+                piece = FlatWord(_regex(number, self._rules), number, word.empty)
+                view[number] = FlatRule([[piece]], int(not word.empty))
         return words, view
 
     def _automaton(self, number: int) -> Automaton | None:
@@ -150,23 +152,23 @@ class _Words:
             return None
         if number not in self._known:
             effort, found = Effort(min(STEPS_EACH, self._effort.left)), None
-            with suppress(TooMuch):
+            with suppress(AutomatonTooLarge):
                 found = automaton(number, self._rules, self._alphabet.sets, effort)
             self._effort.spend(STEPS_EACH if found is None else STEPS_EACH - effort.left)
             self._known[number] = found if found is not None and found.nexts[0] else None
         return self._known[number]
 
 
-def _regex(number: int, rules: Mapping[int, Rule]) -> str:
+def _regex(number: int, rules: Mapping[int, FlatRule]) -> str:
     rule = rules[number]
     rows = "|".join("".join(_spelled(one, rules) for one in row) for row in rule.rows)
     return f"(?:{rows}){often(rule)}"
 
 
-def _spelled(symbol: Symbol, rules: Mapping[int, Rule]) -> str:
+def _spelled(symbol: Symbol, rules: Mapping[int, FlatRule]) -> str:
     if isinstance(symbol, int):
         return _regex(symbol, rules)
-    assert isinstance(symbol, Chars)
+    assert isinstance(symbol, GbnfChars)
     return spelled(symbol)
 
 
@@ -177,7 +179,7 @@ class _Places:
 
     def __init__(
         self,
-        rules: Mapping[int, Rule],
+        rules: Mapping[int, FlatRule],
         words: Mapping[int, Automaton],
         alphabet: Alphabet,
         effort: Effort,
@@ -192,7 +194,7 @@ class _Places:
                 [self._spot(one, words, ones) for one in row] for row in rule.rows
             ]
         if len(self._automata) > MOST_SPOTS:
-            raise TooMuch
+            raise AutomatonTooLarge
         self._empty: set[int] = set()
         self._first = dict.fromkeys(rules, 0)
         self._after = dict.fromkeys(rules, 0)
@@ -203,12 +205,12 @@ class _Places:
     ) -> int:
         if isinstance(symbol, int):
             return -1
-        if isinstance(symbol, Word):
+        if isinstance(symbol, FlatWord):
             self._automata.append(words[symbol.number])
         else:  # what a token is no character begins
-            letters = self._alphabet.sets[symbol] if isinstance(symbol, Chars) else 0
+            letters = self._alphabet.sets[symbol] if isinstance(symbol, GbnfChars) else 0
             self._automata.append(ones.get(letters) or of_one(0))
-        self._owners.append(symbol.number if isinstance(symbol, Word) else -1)
+        self._owners.append(symbol.number if isinstance(symbol, FlatWord) else -1)
         return len(self._automata) - 1
 
     def wrong(self) -> set[int]:
@@ -219,7 +221,7 @@ class _Places:
             pass
         leads = [self._alphabet.leads(one.nexts[0]) for one in self._automata]
         found: set[int] = set()
-        meetings: dict[tuple[int, int], Meeting] = {}
+        meetings: dict[tuple[int, int], AutomatonProduct] = {}
         follows = [0] * len(leads)
         for spot, after in enumerate(self._next):
             for one in bits(after):
@@ -233,7 +235,9 @@ class _Places:
                 found.add(self._owners[one])
         return found
 
-    def _pairs(self, meetings: dict[tuple[int, int], Meeting]) -> Iterator[tuple[int, int]]:
+    def _pairs(
+        self, meetings: dict[tuple[int, int], AutomatonProduct]
+    ) -> Iterator[tuple[int, int]]:
         """The spots that may be open at one place, by twos; also one with itself."""
         beside = [0] * len(self._automata)
         open_: list[tuple[int, int]] = []

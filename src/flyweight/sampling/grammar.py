@@ -60,7 +60,7 @@ BREATH = 2e-7  # seconds a token for others, between two calls that hold the int
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GrammarVocabulary:
     """The bytes each token adds to a text, the ids that stand for none of their own (a grammar
     names them by their spelling), and those that end a sequence.  `size` ids have logits; `encode`
     cuts a text as the model is used to.
@@ -73,10 +73,12 @@ class Vocabulary:
     encode: Callable[[str], Sequence[int]] | None = None
 
 
-def byte_vocabulary(special: Sequence[bytes] = ()) -> Vocabulary:
+def byte_vocabulary(special: Sequence[bytes] = ()) -> GrammarVocabulary:
     """A token for each byte, and named ones: enough to say what a grammar means."""
     tokens = [*(bytes([i]) for i in range(256)), b"<end>", *special]
-    return Vocabulary(tokens, frozenset(range(256, len(tokens))), frozenset({256}), len(tokens))
+    return GrammarVocabulary(
+        tokens, frozenset(range(256, len(tokens))), frozenset({256}), len(tokens)
+    )
 
 
 def source(outputs: StructuredOutputs) -> str:
@@ -176,7 +178,7 @@ class Compiler:
     on meanwhile two are late, by that much each.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self.words = -(-vocabulary.size // 32)
@@ -230,7 +232,7 @@ def compiler_nbytes(tokens: int) -> int:
     return LEAST_COMPILER + TOKEN_BYTES * tokens
 
 
-class Judge:
+class TrialCompiler:
     """Says whether a constraint can be kept to, without a model's vocabulary but for the special
     tokens, which a grammar may name; remembers its last answers.
     """
@@ -322,7 +324,7 @@ class Matcher:
 class _Bytes:
     """A vocabulary as the grammar engine asks for one."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         ends = sorted(vocabulary.ends)
         missing = vocabulary.size - len(vocabulary.tokens)
         # An id without bytes can never be drawn; without an end there is one beyond all logits.

@@ -8,17 +8,17 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from flyweight.types import ALL, CUTS, SamplingParams, Words
+from flyweight.types import ALL, CUTS, RequestWords, SamplingParams
 
 WORD = 2**64 - 1
 # temperature, top_p, min_p, three penalties, top_k, logprobs, choice, prompt, seed
 RECORD = struct.Struct("=6f4iQ")
-NO_WORDS = Words()
+NO_WORDS = RequestWords()
 RARE = ("typical_p", "top_n_sigma", "xtc_probability")  # the cuts no kernel knows
 
 
 @dataclass(slots=True, eq=False)
-class Options:
+class SequenceOptions:
     """How the tokens of choice `choice` of a request are chosen.  `prompt` is how many of its
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
     options need nothing but their record; `edited` rows go through functions of the caller's;
@@ -33,7 +33,7 @@ class Options:
     choice: int
     prompt: int
     stop_ids: Collection[int] = ()
-    words: Words = NO_WORDS
+    words: RequestWords = NO_WORDS
     best: int | None = None
     penalised: bool = field(init=False)
     dry: bool = field(init=False)

@@ -52,7 +52,7 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
     closing = Closing(top, on=not (_has(top, "$id") or _has(top, "$anchor")))
-    reader = _Reader(closing, exactly=_has(top, "oneOf"))
+    reader = _SchemaReader(closing, exactly=_has(top, "oneOf"))
     found = reader.read(top, "")
     check_refs(reader)
     assert isinstance(found, dict)
@@ -77,7 +77,7 @@ class Mode(Enum):
     DEEP = 2
 
 
-class _Reader:
+class _SchemaReader:
     """Copies a schema; keeps the places of all schemas within it, and who refers where.  `exactly`:
     a range says of other schemas too what they do not hold.
     """
@@ -173,7 +173,7 @@ class _Reader:
         return shaped(name, value, place)
 
 
-def check_refs(reader: _Reader) -> None:
+def check_refs(reader: _SchemaReader) -> None:
     """Raises `RequestError` where a $ref leads to nothing, out of the schema, or back to itself
     without a step into the value.
     """

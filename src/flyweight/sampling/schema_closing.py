@@ -20,7 +20,7 @@ COMPOSING = ("allOf", "anyOf", "oneOf")
 PREFIX = "open-"  # of definitions that are made here
 
 
-class Names(NamedTuple):
+class ClosedNames(NamedTuple):
     """What an object may have when it is closed: names and patterns."""
 
     names: dict[str, None]
@@ -63,9 +63,9 @@ class Closing:
             return False
         return len(objects) < 2 or any(_divides(name, objects) for name in _required(objects[0]))
 
-    def names(self, schema: Mapping[str, Any]) -> Names | None:
+    def names(self, schema: Mapping[str, Any]) -> ClosedNames | None:
         """Around which the object is closed; None where it stays as it is."""
-        found, named = Names({}, {}), False
+        found, named = ClosedNames({}, {}), False
         for one in self._parts(schema):
             if one is None or "additionalProperties" in one or FIXED & one.keys():
                 return None

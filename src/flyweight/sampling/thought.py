@@ -7,14 +7,14 @@ read.  Knows marks by their bytes, and of the vocabulary only the tokens that ho
 
 from collections.abc import Sequence
 
-from flyweight.types import Thought
+from flyweight.types import ThinkingBudget
 
 LOOKED_AT = 64  # tokens of an answer among which a thought may begin
 OTHER = b"\xff"  # stands for a token without any of a mark's bytes: no text has it
 BLANKS = b" \t\r\n"
 
 
-def forced(thought: Thought, tokens: Sequence[int], prompt: int) -> int | None:
+def forced(thought: ThinkingBudget, tokens: Sequence[int], prompt: int) -> int | None:
     """The one token that may follow `tokens`, of which so many are the prompt's; None where any
     may.
     """
@@ -32,7 +32,7 @@ def forced(thought: Thought, tokens: Sequence[int], prompt: int) -> int | None:
     return None if thought.closing in text else thought.ids[place]
 
 
-def _begun(thought: Thought, tokens: Sequence[int], prompt: int) -> tuple[int, bytes] | None:
+def _begun(thought: ThinkingBudget, tokens: Sequence[int], prompt: int) -> tuple[int, bytes] | None:
     """Where a thought begins that the answer opens itself, as its reader finds it, and what of it
     the opening's last token holds; None where it has none, or none yet.
     """
@@ -46,5 +46,5 @@ def _begun(thought: Thought, tokens: Sequence[int], prompt: int) -> tuple[int, b
     return None
 
 
-def _text(thought: Thought, tokens: Sequence[int]) -> bytes:
+def _text(thought: ThinkingBudget, tokens: Sequence[int]) -> bytes:
     return b"".join([thought.parts.get(token, OTHER) for token in tokens])

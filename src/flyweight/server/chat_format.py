@@ -13,28 +13,28 @@ from flyweight.params.structured import StructuredOutputs
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import PLAIN
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.formats import Format, Marks, format_of, marks_of
-from flyweight.text.tools.grammar import CallGrammar, Offer
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.formats import CallFormat, ReasoningMarks, format_of, marks_of
+from flyweight.text.tools.grammar import CallGrammar, OfferedTools
+from flyweight.text.tools.parser import AnswerFormat
 from flyweight.text.variables import read_by
 from flyweight.validation.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class ChatFormat:
     """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
     asked for.  `plain` where the model was taught no conversation; `reads` is what the template
     does beside it (None: not known), with tools.
     """
 
-    calls: Format | None
-    reasoning: Marks | None
+    calls: CallFormat | None
+    reasoning: ReasoningMarks | None
     special: Mapping[str, int]
     plain: bool = False
     reads: frozenset[str] | None = frozenset()
 
     @classmethod
-    def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "Speech":
+    def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "ChatFormat":
         """Raises `ConfigError`."""
         template = tokenizer.marks.fullest_template
         calls = format_of(settings.tool_call_parser, template)
@@ -53,14 +53,14 @@ class Speech:
 
     def reading(
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
-    ) -> Reading:
+    ) -> AnswerFormat:
         """How the answer to `prompt` is read; `continued` is what it goes on with."""
         marks = self.reasoning
         opened = marks is not None and marks.inside(prompt or "", continued) is not None
         calls = self.calls if tools else None
-        return Reading(calls, frozenset(tools), most, marks, opened)
+        return AnswerFormat(calls, frozenset(tools), most, marks, opened)
 
-    def held(self, reading: Reading, outputs: StructuredOutputs) -> Reading:
+    def held(self, reading: AnswerFormat, outputs: StructuredOutputs) -> AnswerFormat:
         """How an answer is read that is held to a form from its first token: it has reasoning only
         where the form names a mark of it, which JSON cannot.
         """
@@ -68,7 +68,7 @@ class Speech:
             return reading
         return replace(reading, reasoning=None, opened=False)
 
-    def _named(self, marks: Marks, outputs: StructuredOutputs) -> bool:
+    def _named(self, marks: ReasoningMarks, outputs: StructuredOutputs) -> bool:
         if outputs.kind in ("json", "json_object"):
             return False
         given = "\n".join(outputs.choice or (outputs.regex or outputs.grammar or "",))
@@ -76,7 +76,7 @@ class Speech:
         both += [f"<[{self.special[mark]}]>" for mark in both if mark in self.special]
         return any(mark in given.replace("\\", "") for mark in both)
 
-    def shows(self, reading: Reading) -> bool:
+    def shows(self, reading: AnswerFormat) -> bool:
         """Whether the text of special tokens is needed to read an answer so."""
         marks = reading.reasoning
         named = {marks.opening, marks.closing} if marks else set()
@@ -86,8 +86,8 @@ class Speech:
 
     def grammar(
         self,
-        reading: Reading,
-        offers: Sequence[Offer],
+        reading: AnswerFormat,
+        offers: Sequence[OfferedTools],
         *,
         demanded: bool,
         thought: int | None = None,
@@ -102,7 +102,7 @@ class Speech:
         )  # fmt: skip
         return made.demanded(offers) if demanded else made.allowed(offers)
 
-    def either(self, reading: Reading, offers: Sequence[Offer], other: str) -> str:
+    def either(self, reading: AnswerFormat, offers: Sequence[OfferedTools], other: str) -> str:
         """What an answer may be that calls these tools, or has the `other` form."""
         assert reading.calls is not None
         made = CallGrammar(reading.calls, self.special, most=reading.most)

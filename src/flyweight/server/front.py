@@ -18,20 +18,20 @@ from starlette.requests import Request
 from flyweight.errors import RequestError, nearest
 from flyweight.params.structured import StructuredOutputs, check
 from flyweight.params.tasks import BeamSearchParams
-from flyweight.requests.preparing import Asking, Params, spelled
-from flyweight.requests.prompts import Asked, Lane
+from flyweight.requests.preparing import Params, RequestPreparer, spelled
+from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.admission.preparing import Preparation
-from flyweight.server.admission.queue import Door
-from flyweight.server.admission.request_group import Bundle, width
+from flyweight.server.admission.queue import AdmissionQueue
+from flyweight.server.admission.request_group import RequestGroup, width
 from flyweight.server.apis.body import Body, read
-from flyweight.server.chat_format import Speech
-from flyweight.server.constraints.validator import Judges, worded
+from flyweight.server.chat_format import ChatFormat
+from flyweight.server.constraints.validator import ConstraintValidator, worded
 from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.observability.counters import Counts
-from flyweight.server.observability.effective_config import Ledger
-from flyweight.server.observability.log import Log
-from flyweight.server.observability.metrics import Metrics
-from flyweight.server.observability.watch import Watch
+from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.effective_config import EffectiveConfiguration
+from flyweight.server.observability.log import ServerLog
+from flyweight.server.observability.metrics import MetricsPage
+from flyweight.server.observability.watch import StepObserver
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.request_log import visit_of
@@ -46,7 +46,7 @@ LEAST_JUDGED = 16  # requests that may wait for constraints; else a quarter of a
 WRITERS = 2  # threads that write long replies
 
 
-class Front:
+class ServedModel:
     """The server's insides: one model on one engine.  Requests may name the model as in `names`,
     which clients are told, or as in `also`, which they are not.
     """
@@ -55,24 +55,24 @@ class Front:
         self,
         settings: ServerSettings,
         client: EngineClient,
-        asking: Asking,
+        asking: RequestPreparer,
         defaults: dict[str, Any],
         names: Sequence[str],
-        ledger: Ledger,
+        ledger: EffectiveConfiguration,
         also: Collection[str] = (),
     ) -> None:
         self.settings, self.client, self.asking = settings, client, asking
         self.defaults, self.names, self.also = defaults, tuple(names), frozenset(also)
-        self.speech = Speech.of(settings, asking.tokenizer)
-        self.door = Door(settings)
-        self.log = Log(settings.log_format)
-        self.counts = Counts(asking.facts.max_model_len)
-        self.watch = Watch(self.counts, lambda: client.streams, self.log)
-        self.metrics = Metrics(self.counts, client, self.names[0], self.door.refused)
+        self.speech = ChatFormat.of(settings, asking.tokenizer)
+        self.door = AdmissionQueue(settings)
+        self.log = ServerLog(settings.log_format)
+        self.counts = ServerCounters(asking.facts.max_model_len)
+        self.watch = StepObserver(self.counts, lambda: client.streams, self.log)
+        self.metrics = MetricsPage(self.counts, client, self.names[0], self.door.refused)
         self.ledger = ledger
         self.created = int(time.time())
         self.document: asyncio.Future[bytes] | None = None  # of its routes, once it was asked for
-        self.judges = Judges(
+        self.judges = ConstraintValidator(
             lambda: spelled(asking.tokenizer),
             settings.compile_seconds,
             most=max(LEAST_JUDGED, settings.queue_requests // 4),
@@ -112,12 +112,12 @@ class Front:
         salt: str | None,
         priority: int | None,
         explain: bool | None = None,
-    ) -> Lane:
+    ) -> RequestContext:
         """How a request for `model` runs; an adapter is a model of its own name."""
         if model is not None and not self.serves(model):
             raise self.unserved(model)
         adapter = model if model in self.asking.facts.adapters else ""
-        return Lane(salt or "", priority or 0, adapter, bool(explain))
+        return RequestContext(salt or "", priority or 0, adapter, bool(explain))
 
     def serves(self, model: str) -> bool:
         return model in self.names or model in self.also or model in self.asking.facts.adapters
@@ -133,10 +133,10 @@ class Front:
         self,
         prompts: Sequence[Any],
         params: Params,
-        lane: Lane,
+        lane: RequestContext,
         schema: str = "",
         told: int = 1,
-    ) -> list[Asked]:
+    ) -> list[PreparedPrompt]:
         """Prompts tokenised and checked, and what their answers must look like; one that takes work
         to make is a function, called aside.  `schema` is where the client has it, if that is not
         structured_outputs; log-probabilities of a prompt that are asked for are `told` so often.
@@ -158,7 +158,7 @@ class Front:
         except RequestError as error:
             raise worded(error, schema) from None
 
-    def begin(self, asked: Sequence[Asked], request: Request) -> Bundle:
+    def begin(self, asked: Sequence[PreparedPrompt], request: Request) -> RequestGroup:
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
         tenant = request.scope.get("tenant", "")
         if tenant:  # of fixed length, so that no key and salt read like another pair
@@ -172,7 +172,7 @@ class Front:
         if isinstance(preparation, Preparation):
             preparation.end()
         visit = visit_of(request.scope)
-        bundle = Bundle(self, asked, place, visit.began)
+        bundle = RequestGroup(self, asked, place, visit.began)
         visit.collectors = bundle.collectors
         return bundle
 
@@ -198,11 +198,11 @@ class Front:
         within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
 
     def _read(
-        self, prompts: Sequence[Any], params: Params, lane: Lane, left: Event, told: int
-    ) -> list[Asked]:
+        self, prompts: Sequence[Any], params: Params, lane: RequestContext, left: Event, told: int
+    ) -> list[PreparedPrompt]:
         """Each prompt, until all choices so far would come to too much, or nobody waits."""
         most, total, scores, answers = self.settings.request_tokens, 0, 0, 0
-        asked: list[Asked] = []
+        asked: list[PreparedPrompt] = []
         for prompt in prompts:
             if left.is_set():
                 break
@@ -248,13 +248,13 @@ class Front:
             name,
         )
 
-    def _longest(self, one: Asked) -> int:
+    def _longest(self, one: PreparedPrompt) -> int:
         """Tokens of an answer at most."""
         answer = (one.beam or one.params).max_tokens
         room = self.asking.facts.max_model_len - len(one.tokens)
         return room if answer is None else min(room, answer)
 
-    def _weight(self, one: Asked) -> int:
+    def _weight(self, one: PreparedPrompt) -> int:
         """Tokens of a prompt and its choices at most."""
         return width(one) * (len(one.tokens) + self._longest(one))
 

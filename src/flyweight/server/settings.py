@@ -13,7 +13,7 @@ from typing import Any
 from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
-from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, Bounds
+from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import format_of, marks_of
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 from flyweight.validation.untrusted import shown
@@ -189,9 +189,9 @@ class ServerSettings:
             )
 
     @property
-    def templates(self) -> Bounds:
+    def templates(self) -> RenderBounds:
         """What rendering a chat template may cost."""
-        return Bounds(self.template_seconds, self.template_growth)
+        return RenderBounds(self.template_seconds, self.template_growth)
 
     @property
     def local(self) -> bool:

@@ -15,8 +15,8 @@ from jinja2 import TemplateSyntaxError
 from flyweight.errors import RequestError, nearest
 from flyweight.text.codec import DEFAULT, WITH_TOOLS
 from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
-from flyweight.text.meter import USUAL, Bounds, Meter, Spent
-from flyweight.text.sandbox import Refusal, Sandbox, inside
+from flyweight.text.meter import USUAL, BudgetSpent, RenderBounds, RenderMeter
+from flyweight.text.sandbox import Sandbox, TemplateRefusal, inside
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.validation.untrusted import one_line, shown
 
@@ -43,7 +43,7 @@ class TemplateFault(RequestError):
         self.kind, self.line = kind, line
 
 
-def try_out(template: str, tokenizer: Tokenizer, bounds: Bounds = USUAL) -> None:
+def try_out(template: str, tokenizer: Tokenizer, bounds: RenderBounds = USUAL) -> None:
     """Raises `RequestError` where a template renders no conversation at all."""
     failed: RequestError | None = None
     for talk in TRIED:
@@ -63,7 +63,7 @@ def render(
     tokenizer: Tokenizer,
     *,
     continue_final_message: bool | str = False,
-    bounds: Bounds = USUAL,
+    bounds: RenderBounds = USUAL,
     **variables: object,
 ) -> str:
     """The prompt for `messages`, BOS and the like part of it; it ends where the assistant's answer
@@ -80,7 +80,7 @@ def render(
             "continue_final_message",
         )
     talk = [aliased(said(plain(message))) for message in messages]
-    cut = Cut.of(talk, continue_final_message) if continue_final_message else None
+    cut = ContinuationMark.of(talk, continue_final_message) if continue_final_message else None
     given = {
         "messages": talk,
         "tools": None,
@@ -121,7 +121,7 @@ def choose(templates: Mapping[str, str], given: str | None, *, tools: bool) -> s
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ContinuationMark:
     """Where a prompt ends that goes on with its last message: a mark put behind that message's text
     `words` is found again in what is rendered.
     """
@@ -129,7 +129,7 @@ class Cut:
     words: str
 
     @classmethod
-    def of(cls, talk: list[dict[str, Any]], field: bool | str) -> "Cut":
+    def of(cls, talk: list[dict[str, Any]], field: bool | str) -> "ContinuationMark":
         """Marks the last message of `talk`."""
         name, last = field if isinstance(field, str) else "content", talk[-1]
         content = last.get(name)
@@ -160,24 +160,24 @@ class Cut:
         return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
 
-def _rendered(template: str, given: Mapping[str, Any], bounds: Bounds) -> str:
+def _rendered(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> str:
     if len(template) > MOST_TEMPLATE:
         raise RequestError(
             f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
         )
-    meter = Meter(inside, bounds.seconds)
+    meter = RenderMeter(inside, bounds.seconds)
     try:
         meter.start()
         meter.most = bounds.characters(meter.weigh(given))
         pieces = Sandbox(meter).from_string(template).generate(**given)
         return "".join(_bounded(pieces, meter))
-    except Spent as error:
+    except BudgetSpent as error:
         raise RequestError(f"{FAILS} {error}", "messages") from None
     except (RecursionError, MemoryError):
         raise RequestError(f"{FAILS} knows no end", "messages") from None
     except Exception as error:  # all that runs in there is the template's
         reason = one_line(str(error)) or type(error).__name__
-        if isinstance(error, Refusal):
+        if isinstance(error, TemplateRefusal):
             raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
         raise TemplateFault(
             f"{FAILS} fails: {reason}", type(error).__name__, _line(error)
@@ -192,7 +192,7 @@ def _line(error: BaseException) -> int | None:
     return next((step.lineno for step in reversed(steps) if step.filename == "<template>"), None)
 
 
-def _bounded(pieces: Iterator[str], meter: Meter) -> Iterator[str]:
+def _bounded(pieces: Iterator[str], meter: RenderMeter) -> Iterator[str]:
     """The pieces, until they are too many or too late."""
     size = 0
     for piece in pieces:

@@ -15,7 +15,7 @@ WITH_TOOLS = "tool_use"  # and of the one some models have for tools
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class SpecialIds:
     """Ids with a meaning, and what the vocabulary's publisher says about adding them.
 
     `eos_ids` holds every id the tokenizer's own configuration calls an end (eos, eot, eom),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from flyweight.errors import CheckpointError
-from flyweight.text.codec import Codec, Marks
+from flyweight.text.codec import Codec, SpecialIds
 from flyweight.text.companions import lay_over
 from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
@@ -22,7 +22,7 @@ from flyweight.text.unigram import load_unigram
 from flyweight.text.wordlists import read_merges, read_words
 from flyweight.text.wordpiece import load_wordpiece
 
-Loaded = tuple[Codec, Marks]
+Loaded = tuple[Codec, SpecialIds]
 
 # In the order of trust; a pattern's first match counts.
 NAMES = (

@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.text.codec import DEFAULT, Marks
+from flyweight.text.codec import DEFAULT, SpecialIds
 from flyweight.validation.strings import Strings
 from flyweight.validation.untrusted import END_KEYS, shown, token_id
 from flyweight.wire import U8
@@ -48,7 +48,7 @@ class GgufVocabulary:
     types: U8
     scores: list[float] | None
     unknown_id: int | None
-    marks: Marks
+    marks: SpecialIds
     around: tuple[list[int], list[int]]  # ids that go before and after a text when asked
 
     def of_type(self, *types: TokenType) -> dict[str, int]:
@@ -174,7 +174,7 @@ def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | N
 
 def _marks(
     metadata: Mapping[str, object], pieces: Sequence[str], types: U8, adds: tuple[bool, bool]
-) -> Marks:
+) -> SpecialIds:
     count = len(types)
     bos = optional_id(metadata, "bos_token_id", count)
     ends = [optional_id(metadata, key, count) for key in END_KEYS]
@@ -186,7 +186,7 @@ def _marks(
         special.add(bos)
     unknown = optional_id(metadata, "unknown_token_id", count)
     padding = token_id(metadata, "padding_token_id")  # published files point past the vocabulary
-    return Marks(
+    return SpecialIds(
         bos_id=bos,
         eos_id=eos,
         eos_ids=eos_ids,

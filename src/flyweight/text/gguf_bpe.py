@@ -14,14 +14,14 @@ import numpy as np
 from flyweight import _native
 from flyweight.errors import CheckpointError, nearest
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
-from flyweight.text.codec import Marks
+from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import GgufVocabulary, TokenType, ids_of, read_vocabulary, strings
 from flyweight.text.library import guarded, not_encoded
-from flyweight.text.pieces import Kind, PieceCodec
+from flyweight.text.pieces import PieceCodec, PieceKind
 from flyweight.text.pretokenizers import (
     PRE_TOKENIZERS,
     PreTokenizer,
-    Words,
+    PreTokens,
     normalizer,
     taken_apart,
 )
@@ -41,7 +41,7 @@ def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreToken
     """
     model = _model(vocabulary, rules)
     _add_merges(model, merges, vocabulary)
-    prepare, words = normalizer(rules), Words(rules)
+    prepare, words = normalizer(rules), PreTokens(rules)
     joints = re.compile(rules.joints) if rules.joints else None
 
     def encode(text: str) -> list[int]:
@@ -52,7 +52,7 @@ def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreToken
                 ids += model.encode(words.of(part))
         return ids
 
-    return PieceCodec(vocabulary, Kind(encode, partial(_spelled, vocabulary, rules.raw)))
+    return PieceCodec(vocabulary, PieceKind(encode, partial(_spelled, vocabulary, rules.raw)))
 
 
 def _model(vocabulary: GgufVocabulary, rules: PreTokenizer) -> _native.Bpe:
@@ -105,7 +105,7 @@ def _rules(metadata: Mapping[str, object]) -> PreTokenizer:
     return PRE_TOKENIZERS[name]
 
 
-def load_gguf_bpe(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
+def load_gguf_bpe(metadata: Mapping[str, object]) -> tuple[PieceCodec, SpecialIds]:
     """Build from `tokenizer.ggml.*`; BOS is added when the file or the pre-tokenizer's family says
     so.
     """

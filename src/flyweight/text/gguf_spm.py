@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE
-from flyweight.text.codec import Marks, TextStream
+from flyweight.text.codec import SpecialIds, TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType, defaulted, flag, read_vocabulary
 from flyweight.text.normalize import normalization
 from flyweight.text.special import SpecialSplitter
@@ -188,7 +188,7 @@ def piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
     return table
 
 
-def load_spm(metadata: Mapping[str, object]) -> tuple[SpmCodec, Marks]:
+def load_spm(metadata: Mapping[str, object]) -> tuple[SpmCodec, SpecialIds]:
     """Build from `tokenizer.ggml.*`; BOS is added unless the file says otherwise."""
     vocabulary = read_vocabulary(defaulted(metadata, UNSAID), add_bos=True)
     normalize = normalization(metadata, collapse=False)

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
-from flyweight.text.codec import Marks, TextStream
+from flyweight.text.codec import SpecialIds, TextStream
 from flyweight.text.companions import (
     CONFIG,
     Json,
@@ -124,7 +124,7 @@ class HfCodec:
         return not BYTE_PIECE.fullmatch(self.piece(token))
 
 
-def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
+def load_hf(directory: Path) -> tuple[HfCodec, SpecialIds]:
     """Read tokenizer.json and, where present, its three companions in `directory`."""
     path = directory / "tokenizer.json"
     unusable = f"{path}: not a readable tokenizer"
@@ -132,7 +132,7 @@ def load_hf(directory: Path) -> tuple[HfCodec, Marks]:
         return _load(_read_library(path), directory)
 
 
-def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
+def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, SpecialIds]:
     config, path = read_companions(directory), directory / CONFIG
     _add_tokens(library, config, path)
     bos = _token(library, config, "bos_token", path)
@@ -147,7 +147,7 @@ def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, Marks]:
     special = {i for i, token in listed if token.special} | {i for i in (bos, eos) if i is not None}
     codec = HfCodec(library, frozenset(special), around)
     added = codec.ids("", add_special=True, parse_special=True)
-    marks = Marks(
+    marks = SpecialIds(
         bos_id=bos,
         eos_id=eos,
         eos_ids=() if eos is None else (eos,),

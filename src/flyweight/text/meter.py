@@ -1,7 +1,7 @@
 """What a chat template may cost: seconds, and characters made on the way to a prompt.
 
 Invariant: what would pass a limit is refused before it is made, so that a template cannot exhaust
-the process; a `Spent` says which limit.  Knows values and names of operations, not Jinja.
+the process; a `BudgetSpent` says which limit.  Knows values and names of operations, not Jinja.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ MOST_BITS = 4096  # of a whole number
 EACH = 16  # what a value that is no text counts as, in characters
 
 
-class Spent(Exception):
+class BudgetSpent(Exception):
     """A limit is reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RenderBounds:
     """What one rendering may cost: seconds, and characters for each that is given to it."""
 
     seconds: float = SECONDS
@@ -35,11 +35,11 @@ class Bounds:
         return min(max(self.growth * given, LEAST_CHARACTERS), MOST_CHARACTERS)
 
 
-USUAL = Bounds()
+USUAL = RenderBounds()
 
 
 @dataclass(slots=True)
-class Meter:
+class RenderMeter:
     """One rendering's account.  `opaque` gives the values inside an object of the template's own;
     no value may be of more than `most` characters.
     """
@@ -56,7 +56,7 @@ class Meter:
     def tick(self) -> bool:
         """To be called wherever work repeats; always true."""
         if monotonic() > self.end:
-            raise Spent(f"takes more than {self.seconds:g} seconds")
+            raise BudgetSpent(f"takes more than {self.seconds:g} seconds")
         return True
 
     def charge(self, size: int) -> None:
@@ -84,10 +84,10 @@ class Meter:
             raise self.spent(total)
         return total
 
-    def spent(self, size: int) -> Spent:
+    def spent(self, size: int) -> BudgetSpent:
         """What is said where one value has `size` characters, or all of them are too many."""
         most = self.most if size > self.most else MOST_MADE
-        return Spent(f"writes more than {most} characters")
+        return BudgetSpent(f"writes more than {most} characters")
 
     def returned(self, value: Any) -> Any:
         """A value an operation made, charged for."""
@@ -103,7 +103,7 @@ class Meter:
         arguments = [*values, *named.values()]
         for value in arguments:
             if isinstance(value, int) and abs(value) > MOST_NUMBER:
-                raise Spent(f"calls {name.removeprefix('safe_')} with {value:.3g}")
+                raise BudgetSpent(f"calls {name.removeprefix('safe_')} with {value:.3g}")
         if name in GROWS and values:
             self.charge(GROWS[name](self, values[0], arguments[1:]))
 
@@ -125,13 +125,13 @@ class Meter:
         bits = left.bit_length() * abs(right) if sign == "**" else 0
         bits = left.bit_length() + right.bit_length() if sign == "*" else bits
         if bits > MOST_BITS:
-            raise Spent(f"makes a number of more than {MOST_BITS} bits")
+            raise BudgetSpent(f"makes a number of more than {MOST_BITS} bits")
 
 
-Grows = Callable[[Meter, Any, list[Any]], int]
+Grows = Callable[[RenderMeter, Any, list[Any]], int]
 
 
-def _filled(meter: Meter, form: Any, values: list[Any]) -> int:
+def _filled(meter: RenderMeter, form: Any, values: list[Any]) -> int:
     """A form with values put in, as often as it could ask for them; widths count too."""
     text = str(form)
     holes = text.count("%") + text.count("{")
@@ -145,33 +145,33 @@ def _numbers_in(text: str) -> Iterator[str]:
     return (number[:9] for number in digits.split())
 
 
-def _replaced(meter: Meter, text: Any, values: list[Any]) -> int:
+def _replaced(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     old, new = ([str(value) for value in values] + ["", ""])[:2]
     whole = str(text)
     return len(whole) + whole.count(old) * len(new)
 
 
-def _joined(meter: Meter, first: Any, values: list[Any]) -> int:
+def _joined(meter: RenderMeter, first: Any, values: list[Any]) -> int:
     """The separator's method, or the list's filter: one of them is the text between."""
     many = next((v for v in (first, *values) if isinstance(v, list | tuple | Mapping)), ())
     between = max((len(v) for v in (first, *values) if isinstance(v, str)), default=0)
     return meter.weigh(many) + between * len(many)
 
 
-def _widened(meter: Meter, text: Any, values: list[Any]) -> int:
+def _widened(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     """Each character or line may become as wide as a number says."""
     width = max((v for v in values if isinstance(v, int)), default=8)
     parts = str(text).count("\t") + str(text).count("\n") + 1
     return len(str(text)) + parts * max([width, *(len(v) for v in values if isinstance(v, str))])
 
 
-def _translated(meter: Meter, text: Any, values: list[Any]) -> int:
+def _translated(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     table = values[0] if values and isinstance(values[0], Mapping) else {}
     longest = max((len(v) for v in table.values() if isinstance(v, str)), default=1)
     return len(str(text)) * max(1, longest)
 
 
-def _written(meter: Meter, value: Any, values: list[Any]) -> int:
+def _written(meter: RenderMeter, value: Any, values: list[Any]) -> int:
     """JSON or a printed value: all of it, each part on a line as deep as it lies."""
     indent = max((v for v in values if isinstance(v, int)), default=0)
     return meter.weigh(value) * (1 + indent)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 
-from flyweight.text.meter import Meter
+from flyweight.text.meter import RenderMeter
 from flyweight.text.sandbox import Sandbox
 
 CONTENT = "content"
@@ -18,7 +18,7 @@ CONTENT = "content"
 def reads_parts(template: str) -> bool:
     """Whether the template loops over the parts of a content."""
     try:
-        tree = Sandbox(Meter()).parse(template)
+        tree = Sandbox(RenderMeter()).parse(template)
     except TemplateError:
         return True  # rendering will say what is wrong
     names = _names(tree)

@@ -18,7 +18,7 @@ REMEMBERED = 4096  # tokens whose bytes are at hand: a text comes back to the sa
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PieceKind:
     """What sets a kind apart: `encode` makes ids of a plain stretch of text, `spelled` says what a
     piece adds to a text, and `strip_space` whether a text's first space is no part of it.
     """
@@ -33,7 +33,7 @@ class PieceCodec:
     text.
     """
 
-    def __init__(self, vocabulary: GgufVocabulary, kind: Kind) -> None:
+    def __init__(self, vocabulary: GgufVocabulary, kind: PieceKind) -> None:
         self._pieces = vocabulary.pieces
         self._special = vocabulary.marks.special_ids
         self._around = vocabulary.around

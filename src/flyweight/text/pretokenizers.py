@@ -60,7 +60,7 @@ def normalizer(rules: PreTokenizer) -> normalizers.Normalizer | None:
     return normalizers.Sequence(steps) if steps else None
 
 
-class Words:
+class PreTokens:
     """The words of a text, in the spelling pieces have.  Those of a long one are found while others
     run: as the words of a vocabulary that has none, by their places.
     """

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import spelled
-from flyweight.text.codec import Marks
+from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
 from flyweight.text.gguf_bpe import bpe_codec
 from flyweight.text.pieces import PieceCodec
@@ -26,7 +26,7 @@ Metadata = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class RankEncoding:
     """What a file of ranks leaves unsaid: how texts are cut, special tokens, which begin and end a
     text.
     """
@@ -53,25 +53,25 @@ def _llama3(first: int) -> dict[str, int]:
     return _listed(first, [f"<|{name}|>" for name in names])
 
 
-def _encodings() -> Iterator[tuple[int, Encoding]]:
+def _encodings() -> Iterator[tuple[int, RankEncoding]]:
     end = "<|endoftext|>"
     fim = ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
     gpt2, cl100k = PRE_TOKENIZERS["gpt-2"], PRE_TOKENIZERS["dbrx"]
-    yield 50256, Encoding("r50k_base", gpt2, {end: 50256}, eos=end)
-    yield 50280, Encoding("p50k_base", gpt2, {end: 50256}, eos=end)
+    yield 50256, RankEncoding("r50k_base", gpt2, {end: 50256}, eos=end)
+    yield 50280, RankEncoding("p50k_base", gpt2, {end: 50256}, eos=end)
     specials = _listed(100257, [end, *fim]) | {"<|endofprompt|>": 100276}
-    yield 100256, Encoding("cl100k_base", cl100k, specials, eos=end)
+    yield 100256, RankEncoding("cl100k_base", cl100k, specials, eos=end)
     llama3 = PRE_TOKENIZERS["llama-bpe"]
     bos, eos = "<|begin_of_text|>", "<|end_of_text|>"
-    yield 128000, Encoding("Llama 3", llama3, _llama3(128000), bos, eos)
+    yield 128000, RankEncoding("Llama 3", llama3, _llama3(128000), bos, eos)
     specials = _listed(151643, [end, "<|im_start|>", "<|im_end|>"])
-    yield 151643, Encoding("Qwen", PRE_TOKENIZERS["qwen2"], specials, eos=end)
-    yield 163584, Encoding("Kimi K2", PRE_TOKENIZERS["kimi-k2"], {})
+    yield 151643, RankEncoding("Qwen", PRE_TOKENIZERS["qwen2"], specials, eos=end)
+    yield 163584, RankEncoding("Kimi K2", PRE_TOKENIZERS["kimi-k2"], {})
     specials = {end: 199999, "<|endofprompt|>": 200018}
-    yield 199998, Encoding("o200k_base", PRE_TOKENIZERS["gpt-4o"], specials, eos=end)
+    yield 199998, RankEncoding("o200k_base", PRE_TOKENIZERS["gpt-4o"], specials, eos=end)
 
 
-ENCODINGS: Mapping[int, Encoding] = MappingProxyType(dict(_encodings()))
+ENCODINGS: Mapping[int, RankEncoding] = MappingProxyType(dict(_encodings()))
 
 
 def is_ranks(start: bytes) -> bool:
@@ -123,7 +123,9 @@ def vocabulary_metadata(
     }
 
 
-def load_ranked(metadata: Mapping[str, object], rules: PreTokenizer) -> tuple[PieceCodec, Marks]:
+def load_ranked(
+    metadata: Mapping[str, object], rules: PreTokenizer
+) -> tuple[PieceCodec, SpecialIds]:
     """A codec whose merges follow from the order of its pieces."""
     vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos)
     pairs = [" ".join(pair) for pair in merges(vocabulary.of_type(TokenType.NORMAL))]

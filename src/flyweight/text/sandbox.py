@@ -2,7 +2,7 @@
 
 Invariant: a template can neither change anything outside itself nor reach Python's insides, and
 wherever it could work or grow without end (loops, macros, calls, filters, operators, what blocks
-collect) its `Meter` is asked first.  What it may use is what transformers gives it.
+collect) its `RenderMeter` is asked first.  What it may use is what transformers gives it.
 """
 
 import json
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from flyweight.text.meter import Meter
+from flyweight.text.meter import RenderMeter
 
 LOOPING = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock)
 
@@ -38,7 +38,7 @@ class Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-class Names(Namespace):
+class TemplateNamespace(Namespace):
     """A namespace whose names may not begin with an underscore."""
 
     def __init__(*args: Any, **given: Any) -> None:
@@ -52,7 +52,7 @@ class Names(Namespace):
         super().__setitem__(name, value)
 
 
-class Asked(NodeTransformer):
+class MeteredNode(NodeTransformer):
     """Puts the question to the meter into a template's tree."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **given: Any) -> nodes.Node:
@@ -80,7 +80,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: RenderMeter) -> None:
         self.meter = meter
         super().__init__(
             trim_blocks=True,
@@ -92,10 +92,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = tojson
         self.filters = {name: self._metered(name, f) for name, f in self.filters.items()}
         del self.globals["lipsum"]
-        self.globals.update(raise_exception=refuse, strftime_now=strftime_now, namespace=Names)
+        self.globals.update(
+            raise_exception=refuse, strftime_now=strftime_now, namespace=TemplateNamespace
+        )
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = Asked().visit(super()._parse(source, name, filename))
+        tree: nodes.Template = MeteredNode().visit(super()._parse(source, name, filename))
         tree.set_environment(self)
         return tree
 
@@ -166,10 +168,10 @@ def strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-class Refusal(jinja2.TemplateError):
+class TemplateRefusal(jinja2.TemplateError):
     """What a template says of messages that it does not take."""
 
 
 def refuse(message: str) -> NoReturn:
     """`raise_exception`: a template's own refusal."""
-    raise Refusal(message)
+    raise TemplateRefusal(message)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from flyweight.errors import RequestError
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.formats import Marks
-from flyweight.types import Thought
+from flyweight.text.tools.formats import ReasoningMarks
+from flyweight.types import ThinkingBudget
 
 NAME = "thinking_token_budget"
 BLANKS = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class ThoughtSpelling:
     """Marks as bytes, the closing one as ids, and the bytes of all tokens that hold some of one."""
 
     opening: bytes
@@ -25,7 +25,7 @@ class Spelled:
     parts: dict[int, bytes]
 
     @classmethod
-    def of(cls, marks: Marks, tokenizer: Tokenizer, vocab: int) -> "Spelled":
+    def of(cls, marks: ReasoningMarks, tokenizer: Tokenizer, vocab: int) -> "ThoughtSpelling":
         """For a model of `vocab` pieces, all of which are looked at.  Raises `RequestError`."""
         opening, closing = marks.opening.encode(), marks.closing.encode()
         ids = tokenizer.encode(marks.closing, add_special=False)
@@ -38,10 +38,12 @@ class Spelled:
             )
         return cls(opening, closing, tuple(ids), _parts(tokenizer, vocab, (opening, closing)))
 
-    def thought(self, budget: int, inside: int | None) -> Thought:
+    def thought(self, budget: int, inside: int | None) -> ThinkingBudget:
         """With so many of its tokens at the prompt's end; None: it is not begun there."""
         opened, spent = inside is not None, inside or 0
-        return Thought(budget, opened, spent, self.opening, self.closing, self.ids, self.parts)
+        return ThinkingBudget(
+            budget, opened, spent, self.opening, self.closing, self.ids, self.parts
+        )
 
 
 def _parts(tokenizer: Tokenizer, vocab: int, marks: tuple[bytes, ...]) -> dict[int, bytes]:

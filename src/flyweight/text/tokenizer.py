@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.text.codec import Codec, Marks, TextStream
+from flyweight.text.codec import Codec, SpecialIds, TextStream
 from flyweight.text.files import load_files
 from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm
@@ -25,7 +25,7 @@ class Tokenizer:
     """
 
     codec: Codec
-    marks: Marks
+    marks: SpecialIds
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size})"
@@ -93,8 +93,8 @@ def load_tokenizer(source: Path | str | Mapping[str, object]) -> Tokenizer:
 
 def _gguf_kind(
     metadata: Mapping[str, object],
-) -> Callable[[Mapping[str, object]], tuple[Codec, Marks]]:
-    kinds: dict[str, Callable[[Mapping[str, object]], tuple[Codec, Marks]]] = {
+) -> Callable[[Mapping[str, object]], tuple[Codec, SpecialIds]]:
+    kinds: dict[str, Callable[[Mapping[str, object]], tuple[Codec, SpecialIds]]] = {
         "llama": load_spm,
         "gpt2": load_gguf_bpe,
         "gemma4": load_gguf_bpe,

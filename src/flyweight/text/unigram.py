@@ -13,18 +13,18 @@ from tokenizers import Tokenizer, models
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import SPACE
-from flyweight.text.codec import Marks
+from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import GgufVocabulary, TokenType, defaulted, flag, read_vocabulary
 from flyweight.text.gguf_spm import byte_ids, piece_bytes
 from flyweight.text.library import encoding, guarded, not_encoded
 from flyweight.text.normalize import normalization
-from flyweight.text.pieces import Kind, PieceCodec
+from flyweight.text.pieces import PieceCodec, PieceKind
 
 UNSAID = {"eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0}  # T5's
 UNKNOWN = 0  # in the library's own numbering
 
 
-def load_unigram(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
+def load_unigram(metadata: Mapping[str, object]) -> tuple[PieceCodec, SpecialIds]:
     """Build from `tokenizer.ggml.*`; EOS is added unless the file says otherwise, BOS is not."""
     vocabulary = read_vocabulary(defaulted(metadata, UNSAID), add_bos=False, add_eos=True)
     if vocabulary.scores is None:
@@ -33,7 +33,7 @@ def load_unigram(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
     prepare = partial(_spaced, normalization(metadata, collapse=True), add_space)
     encode = partial(_encode, _library(vocabulary), _numbers(vocabulary), _bytes(vocabulary))
     spelled = piece_bytes(vocabulary).__getitem__
-    kind = Kind(lambda text: encode(prepare(text)), spelled, strip_space=add_space)
+    kind = PieceKind(lambda text: encode(prepare(text)), spelled, strip_space=add_space)
     return PieceCodec(vocabulary, kind), vocabulary.marks
 
 

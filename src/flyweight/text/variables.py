@@ -9,7 +9,7 @@ from functools import lru_cache
 from jinja2 import meta
 from jinja2.exceptions import TemplateError
 
-from flyweight.text.meter import Meter
+from flyweight.text.meter import RenderMeter
 from flyweight.text.sandbox import Sandbox
 
 GIVEN = frozenset({"messages", "bos_token", "eos_token", "unk_token", "pad_token"})
@@ -21,7 +21,7 @@ def read_by(template: str) -> frozenset[str] | None:
     """Variables beside the conversation that it reads; None where it cannot be read itself, which
     rendering says better.
     """
-    sandbox = Sandbox(Meter())
+    sandbox = Sandbox(RenderMeter())
     try:
         found = meta.find_undeclared_variables(sandbox.parse(template))
     except (TemplateError, RecursionError):

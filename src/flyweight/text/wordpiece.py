@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import SPACE
-from flyweight.text.codec import Marks
+from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import (
     GgufVocabulary,
     TokenType,
@@ -22,7 +22,7 @@ from flyweight.text.gguf import (
     read_vocabulary,
 )
 from flyweight.text.library import encoding, guarded, not_encoded
-from flyweight.text.pieces import Kind, PieceCodec
+from flyweight.text.pieces import PieceCodec, PieceKind
 
 # BERT's ids, where the file does not say; GGUF spells the separator's key so.
 SEPARATOR = "seperator_token_id"
@@ -31,7 +31,7 @@ GOES_ON = "##"
 LONGEST_WORD = 100  # characters; a longer one is unknown
 
 
-def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
+def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, SpecialIds]:
     """Build from `tokenizer.ggml.*`; a text stands between [CLS] and [SEP] unless the file says
     otherwise.
     """
@@ -49,7 +49,7 @@ def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, Marks]:
             return list(encoding(library, text).ids)
 
     spelled = [_spelled(piece) for piece in vocabulary.pieces]
-    return PieceCodec(vocabulary, Kind(encode, spelled.__getitem__, True)), vocabulary.marks
+    return PieceCodec(vocabulary, PieceKind(encode, spelled.__getitem__, True)), vocabulary.marks
 
 
 def _library(

@@ -5,10 +5,10 @@ left out: they can never be drawn.
 """
 
 from flyweight.errors import RequestError
-from flyweight.text.thoughts import Spelled
+from flyweight.text.thoughts import ThoughtSpelling
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.formats import Marks
-from flyweight.types import DRY_BREAKERS, SamplingParams, Words
+from flyweight.text.tools.formats import ReasoningMarks
+from flyweight.types import DRY_BREAKERS, RequestWords, SamplingParams
 
 REMEMBERED = 8  # lists of breakers; to find one means to read the whole vocabulary
 
@@ -19,17 +19,19 @@ class Lexicon:
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         self.tokenizer, self.vocab = tokenizer, vocab
         self._breakers: dict[tuple[str, ...], frozenset[int]] = {}
-        self._marks: dict[Marks, Spelled] = {}
+        self._marks: dict[ReasoningMarks, ThoughtSpelling] = {}
 
-    def words(self, params: SamplingParams) -> Words:
+    def words(self, params: SamplingParams) -> RequestWords:
         """Raises `RequestError` for strings this vocabulary cannot tell."""
         bad = dict.fromkeys(ids for word in params.bad_words for ids in self._spellings(word))
-        return Words(tuple(bad), self._ends(params) if params.dry_multiplier else frozenset())
+        return RequestWords(
+            tuple(bad), self._ends(params) if params.dry_multiplier else frozenset()
+        )
 
-    def marks(self, marks: Marks) -> Spelled:
+    def marks(self, marks: ReasoningMarks) -> ThoughtSpelling:
         """Raises `RequestError` where they cannot be spelled."""
         if marks not in self._marks:
-            self._marks[marks] = Spelled.of(marks, self.tokenizer, self.vocab)
+            self._marks[marks] = ThoughtSpelling.of(marks, self.tokenizer, self.vocab)
         return self._marks[marks]
 
     def _spellings(self, word: str) -> list[tuple[int, ...]]:

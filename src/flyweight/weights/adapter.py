@@ -42,7 +42,7 @@ UNUSUAL = {  # what we do not compute, and the values that mean it is off
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LoraPair:
     """One module's matrices: w + scale * up @ down, [N,r] @ [r,K]; `shape` is [N, K]."""
 
     module: str
@@ -78,7 +78,7 @@ class Adapter:
 
     path: Path
     file: SafetensorsFile
-    pairs: Mapping[str, Pair]
+    pairs: Mapping[str, LoraPair]
 
     def close(self) -> None:
         self.file.file.close()
@@ -119,7 +119,7 @@ def _judge(config: Mapping[str, Any], where: Path) -> None:
             raise CheckpointError(f"{where}: {key} = {shown(value)} is not supported; leave it out")
 
 
-def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict[str, Pair]:
+def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict[str, LoraPair]:
     sides: dict[str, dict[str, str]] = {}
     for name in file.spans:
         found = NAME.fullmatch(name)
@@ -140,7 +140,7 @@ def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict
 def _pair(
     module: str, names: Mapping[str, str], file: SafetensorsFile, config: Mapping[str, Any],
     path: Path,
-) -> Pair:  # fmt: skip
+) -> LoraPair:  # fmt: skip
     if set(names) != {"A", "B"}:
         raise CheckpointError(f"{path}: {shown(module)} has only lora_{next(iter(names))}")
     down, up = (file.spans[names[side]].shape for side in "AB")
@@ -152,7 +152,7 @@ def _pair(
     said = NAME.fullmatch(names["A"])
     assert said is not None
     scale = _scale(said[1], down[0], config, path)
-    return Pair(module, (up[0], down[1]), down[0], scale, file, (names["A"], names["B"]))
+    return LoraPair(module, (up[0], down[1]), down[0], scale, file, (names["A"], names["B"]))
 
 
 def _scale(module: str, rank: int, config: Mapping[str, Any], path: Path) -> float:

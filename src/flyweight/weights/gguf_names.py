@@ -61,7 +61,7 @@ BARE = ("attn_sinks", "exp_probs_b")  # published without ".weight" or ".bias"
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class GgufArchitecture:
     """`layer` maps the names under blk.N to those under `prefix` and N; `fixed` are config entries
     the architecture stands for, `renamed` config keys the family calls otherwise.
     """
@@ -75,8 +75,8 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "llama": Architecture("llama", GATED | EXPERTS),
-    "llama4": Architecture(
+    "llama": GgufArchitecture("llama", GATED | EXPERTS),
+    "llama4": GgufArchitecture(
         "llama4_text",
         ATTENTION
         | EXPERTS
@@ -86,18 +86,18 @@ ARCHITECTURES = {
             "moe_intermediate_size": "intermediate_size",
         },
     ),
-    "qwen2": Architecture("qwen2"),
-    "qwen2moe": Architecture("qwen2_moe", GATED | EXPERTS),
-    "qwen3": Architecture("qwen3"),
-    "qwen3moe": Architecture("qwen3_moe", GATED | EXPERTS, fixed={"norm_topk_prob": True}),
-    "phi3": Architecture("phi3", FUSED),
-    "gemma": Architecture("gemma", fixed={"hidden_act": "gelu_pytorch_tanh"}),
-    "gemma2": Architecture("gemma2", AROUND),
-    "gemma3": Architecture("gemma3_text", AROUND),
-    "granite": Architecture("granite"),
-    "smollm3": Architecture("smollm3"),
-    "olmo2": Architecture("olmo2", AROUND),
-    "glm4": Architecture(
+    "qwen2": GgufArchitecture("qwen2"),
+    "qwen2moe": GgufArchitecture("qwen2_moe", GATED | EXPERTS),
+    "qwen3": GgufArchitecture("qwen3"),
+    "qwen3moe": GgufArchitecture("qwen3_moe", GATED | EXPERTS, fixed={"norm_topk_prob": True}),
+    "phi3": GgufArchitecture("phi3", FUSED),
+    "gemma": GgufArchitecture("gemma", fixed={"hidden_act": "gelu_pytorch_tanh"}),
+    "gemma2": GgufArchitecture("gemma2", AROUND),
+    "gemma3": GgufArchitecture("gemma3_text", AROUND),
+    "granite": GgufArchitecture("granite"),
+    "smollm3": GgufArchitecture("smollm3"),
+    "olmo2": GgufArchitecture("olmo2", AROUND),
+    "glm4": GgufArchitecture(
         "glm4",
         FUSED
         | {
@@ -105,16 +105,16 @@ ARCHITECTURES = {
             "post_ffw_norm": "post_mlp_layernorm",
         },
     ),
-    "chatglm": Architecture("glm", FUSED),
-    "ernie4_5": Architecture("ernie4_5"),
-    "seed_oss": Architecture(
+    "chatglm": GgufArchitecture("glm", FUSED),
+    "ernie4_5": GgufArchitecture("ernie4_5"),
+    "seed_oss": GgufArchitecture(
         "seed_oss",
         {k: v for k, v in GATED.items() if k != "ffn_norm"}
         | {"post_attention_norm": "post_attention_layernorm"},
     ),
-    "command-r": Architecture("cohere", renamed={"logits_scaling": "logit_scale"}),
-    "cohere2": Architecture("cohere2", renamed={"logits_scaling": "logit_scale"}),
-    "exaone": Architecture(
+    "command-r": GgufArchitecture("cohere", renamed={"logits_scaling": "logit_scale"}),
+    "cohere2": GgufArchitecture("cohere2", renamed={"logits_scaling": "logit_scale"}),
+    "exaone": GgufArchitecture(
         "exaone",
         {
             "attn_norm": "ln_1",
@@ -134,17 +134,17 @@ ARCHITECTURES = {
         },
         "transformer.h.",
     ),
-    "exaone4": Architecture("exaone4", AROUND),
-    "minicpm": Architecture(  # files of before November 2024 leave the multipliers out
+    "exaone4": GgufArchitecture("exaone4", AROUND),
+    "minicpm": GgufArchitecture(  # files of before November 2024 leave the multipliers out
         "minicpm", fixed={"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
     ),
-    "stablelm": Architecture("stablelm"),
-    "starcoder2": Architecture(
+    "stablelm": GgufArchitecture("stablelm"),
+    "starcoder2": GgufArchitecture(
         "starcoder2",
         ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
         fixed={"hidden_act": "gelu_pytorch_tanh"},
     ),
-    "gptneox": Architecture(
+    "gptneox": GgufArchitecture(
         "gpt_neox",
         {
             "attn_norm": "input_layernorm",
@@ -162,7 +162,7 @@ ARCHITECTURES = {
         "gpt_neox.layers.",
         {"hidden_act": "gelu"},
     ),
-    "gpt2": Architecture(
+    "gpt2": GgufArchitecture(
         "gpt2",
         {
             "attn_norm": "ln_1",
@@ -187,7 +187,7 @@ ARCHITECTURES = {
             "max_position_embeddings": "n_positions",
         },
     ),
-    "gpt-oss": Architecture(
+    "gpt-oss": GgufArchitecture(
         "gpt_oss",
         {k: v for k, v in GATED.items() if k != "ffn_norm"}
         | EXPERTS
@@ -196,11 +196,11 @@ ARCHITECTURES = {
             "attn_sinks": "self_attn.sinks",
         },
     ),
-    "deepseek2": Architecture("deepseek_v2", GATED | EXPERTS | LATENT),
+    "deepseek2": GgufArchitecture("deepseek_v2", GATED | EXPERTS | LATENT),
 }
 
 
-def architecture(metadata: Mapping[str, object], where: str) -> Architecture:
+def architecture(metadata: Mapping[str, object], where: str) -> GgufArchitecture:
     """The architecture a file names, or `CheckpointError` listing those there are."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
@@ -211,7 +211,7 @@ def architecture(metadata: Mapping[str, object], where: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def translate(arch: Architecture, name: str) -> str:
+def translate(arch: GgufArchitecture, name: str) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; a name not in the table
     stays as it is.
     """

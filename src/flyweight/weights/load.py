@@ -19,7 +19,7 @@ from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.dense import to_f32
-from flyweight.weights.packed.shelf import Bare, Shelf
+from flyweight.weights.packed.shelf import PackedWeightCache, UncachedWeights
 from flyweight.wire import F32, I64
 
 PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as fast as 16 MiB
@@ -48,14 +48,14 @@ def load(
     plan: WeightPlan,
     ops: Ops,
     progress: Progress | None = None,
-    shelf: Shelf | None = None,
+    shelf: PackedWeightCache | None = None,
 ) -> dict[str, Weights | F32]:
     """Slot name to weight. A matrix whose sources differ in kind is a tuple of weights, in order
     along N; a vector is float32. `progress` hears (bytes read, bytes in all); matrices the `shelf`
     has are not read. Raises `CheckpointError`.
     """
     check(checkpoint, plan)
-    kept = shelf or Bare()
+    kept = shelf or UncachedWeights()
     meter = _Meter(_file_bytes(checkpoint, plan), progress)
     loaded: dict[str, Weights | F32] = {}
     for slot in plan.slots:
@@ -162,7 +162,9 @@ def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
     return runs
 
 
-def _pack(checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: Shelf) -> Weight:
+def _pack(
+    checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: PackedWeightCache
+) -> Weight:
     bias = _bias(checkpoint, run)
     weight = shelf.take(bias)
     if weight is not None:

@@ -30,14 +30,14 @@ GLOBALS = {ORDERED, *(f"torch.{s}" for s in STORAGES), *(f"torch._utils.{r}" for
 
 
 @dataclass(frozen=True, slots=True)
-class Global:
+class PickleGlobal:
     """A name that a pickle may hold: one of GLOBALS, never the thing itself."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class TorchStorage:
     """`count` elements of `type` (a key of STORAGES) under a `key` of the file's own."""
 
     type: str
@@ -51,10 +51,10 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class PickledTensor:
     """A view of a storage: its first element, its shape and its strides, in elements."""
 
-    storage: Storage
+    storage: TorchStorage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -67,17 +67,17 @@ class _Mark:
 MARK = _Mark()
 
 
-class Read(NamedTuple):
-    """What a pickle holds: None, bool, int, float, str, tuple, list, dict, `Global`, `Storage` or
-    `Tensor`; the byte after it; and its storages by key.
+class PickleRead(NamedTuple):
+    """What a pickle holds: None, bool, int, float, str, tuple, list, dict, `PickleGlobal`,
+    `TorchStorage` or `PickledTensor`; the byte after it; and its storages by key.
     """
 
     value: Any
     end: int
-    storages: dict[str, Storage]
+    storages: dict[str, TorchStorage]
 
 
-def read_object(data: bytes, at: int, where: str) -> Read:
+def read_object(data: bytes, at: int, where: str) -> PickleRead:
     """The pickle that begins at byte `at`; `where` begins the errors."""
     machine = _Machine(data, at, where)
     while machine.running:
@@ -88,7 +88,7 @@ def read_object(data: bytes, at: int, where: str) -> Read:
         step(machine)
         if len(machine.stack) > MOST_STACK:
             raise machine.fail(f"more than {MOST_STACK} objects on the stack")
-    return Read(machine.pop(), machine.at, machine.storages)
+    return PickleRead(machine.pop(), machine.at, machine.storages)
 
 
 def _name(code: int) -> str:
@@ -102,7 +102,7 @@ class _Machine:
         self.data, self.at, self.where, self.running = data, at, where, True
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, TorchStorage] = {}
         self.pairs = 0  # of every OrderedDict; its list may be used again
 
     def fail(self, message: str) -> CheckpointError:
@@ -184,7 +184,7 @@ def _named(m: _Machine, module: str, name: str) -> None:
             f"it names {shown(full)}, which a checkpoint of tensors does not need; allowed: "
             f"{ORDERED}, torch's storages and torch._utils' {', '.join(REBUILDERS)}"
         )
-    m.push(Global(full))
+    m.push(PickleGlobal(full))
 
 
 def _persistent(m: _Machine) -> None:
@@ -192,12 +192,12 @@ def _persistent(m: _Machine) -> None:
     found = m.pop()
     known = isinstance(found, tuple) and len(found) in (5, 6) and found[0] == "storage"
     kind = found[1] if known else None
-    name = kind.name.removeprefix("torch.") if isinstance(kind, Global) else ""
+    name = kind.name.removeprefix("torch.") if isinstance(kind, PickleGlobal) else ""
     if name not in STORAGES or not isinstance(found[2], str) or not _natural(found[4]):
         raise m.fail(f"a persistent id that is no storage: {shown(found)}")
     if len(found) == 6 and found[5] is not None:
         raise m.fail("a storage that is a view of another one")
-    storage = Storage(name, found[2], found[4])
+    storage = TorchStorage(name, found[2], found[4])
     m.storages[storage.key] = storage
     m.push(storage)
 
@@ -205,14 +205,14 @@ def _persistent(m: _Machine) -> None:
 def _reduce(m: _Machine) -> None:
     """A call, of one of the few that are known."""
     args, called = m.pop(), m.pop()
-    if not isinstance(called, Global) or not isinstance(args, tuple):
+    if not isinstance(called, PickleGlobal) or not isinstance(args, tuple):
         raise m.fail(f"a call of {shown(called)}")
     name = called.name.removeprefix("torch._utils.")
     if called.name == ORDERED:
         m.push(_ordered(m, args))
     elif name in ("_rebuild_tensor", "_rebuild_tensor_v2") and len(args) >= 4:
         m.push(_tensor(m, args))
-    elif name == "_rebuild_parameter" and args and isinstance(args[0], Tensor):
+    elif name == "_rebuild_parameter" and args and isinstance(args[0], PickledTensor):
         m.push(args[0])
     else:
         raise m.fail(f"a call of {called.name} with {len(args)} arguments")
@@ -235,17 +235,17 @@ def _ordered(m: _Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
     return found
 
 
-def _tensor(m: _Machine, args: tuple[Any, ...]) -> Tensor:
+def _tensor(m: _Machine, args: tuple[Any, ...]) -> PickledTensor:
     storage, offset, shape, strides = args[:4]
     sizes = all(
         isinstance(x, tuple) and len(x) <= MOST_AXES and all(map(_natural, x))
         for x in (shape, strides)
     )
-    if not isinstance(storage, Storage) or not _natural(offset) or not sizes:
+    if not isinstance(storage, TorchStorage) or not _natural(offset) or not sizes:
         raise m.fail(f"a tensor of {shown(args[:4])}")
     if len(shape) != len(strides):
         raise m.fail(f"a tensor of {len(shape)} axes with {len(strides)} strides")
-    return Tensor(storage, offset, shape, strides)
+    return PickledTensor(storage, offset, shape, strides)
 
 
 def _natural(value: Any) -> bool:

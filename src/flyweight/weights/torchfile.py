@@ -19,7 +19,7 @@ from flyweight.validation.untrusted import shown
 from flyweight.weights import ziparchive
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.mapped import MappedFile
-from flyweight.weights.opcodes import MOST_PICKLE, Storage, Tensor, read_object
+from flyweight.weights.opcodes import MOST_PICKLE, PickledTensor, TorchStorage, read_object
 from flyweight.weights.tensorinfo import Span
 
 KINDS = {
@@ -139,7 +139,9 @@ def _stream(file: MappedFile) -> tuple[Any, Places, int]:
     return found.value, _following(file, keys.value, found.storages, keys.end), keys.end
 
 
-def _following(file: MappedFile, keys: list[str], storages: dict[str, Storage], at: int) -> Places:
+def _following(
+    file: MappedFile, keys: list[str], storages: dict[str, TorchStorage], at: int
+) -> Places:
     """Where the storages of the old format lie: one after the other from byte `at` on."""
     places: Places = {}
     for key in keys:
@@ -155,21 +157,23 @@ def _following(file: MappedFile, keys: list[str], storages: dict[str, Storage], 
     return places
 
 
-def _tensors(found: Any, where: str, faults: list[str] | None) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    found: Any, where: str, faults: list[str] | None
+) -> Iterator[tuple[str, PickledTensor]]:
     """What the file holds: a dict of tensors by name, nothing else."""
     if not isinstance(found, dict):
         raise CheckpointError(f"{where}: holds {shown(found)}; a dict of tensors expected")
     if len(found) > MOST_ENTRIES:
         raise CheckpointError(f"{where}: {len(found)} tensors; at most {MOST_ENTRIES}")
     for name, value in found.items():
-        if isinstance(name, str) and isinstance(value, Tensor):
+        if isinstance(name, str) and isinstance(value, PickledTensor):
             yield name, value
         else:
             kind = type(value).__name__
             _odd(f"{where}: {shown(name)} is of type {kind}; tensors by name expected", faults)
 
 
-def _span(where: str, tensor: Tensor, places: Places) -> Span:
+def _span(where: str, tensor: PickledTensor, places: Places) -> Span:
     """Where a tensor lies."""
     storage, shape = tensor.storage, tensor.shape
     _check(where, storage, places)
@@ -190,7 +194,7 @@ def _span(where: str, tensor: Tensor, places: Places) -> Span:
     return Span(shape, KINDS[storage.type], offset, count * storage.item, strides=steps)
 
 
-def _check(where: str, storage: Storage, places: Places) -> None:
+def _check(where: str, storage: TorchStorage, places: Places) -> None:
     needed = storage.count * storage.item
     if storage.key not in places:
         raise CheckpointError(f"{where}: its storage {shown(storage.key)} is not in the file")

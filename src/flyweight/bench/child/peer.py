@@ -21,7 +21,7 @@ from typing import Any, Protocol, TextIO
 Ids = list[int]
 
 
-class Engine(Protocol):
+class PeerEngine(Protocol):
     """What a peer can be asked; seconds."""
 
     version: str
@@ -223,7 +223,7 @@ def main() -> None:
 
     start = time.perf_counter()
     try:
-        engine: Engine = ENGINES[kind](model, json.loads(options))
+        engine: PeerEngine = ENGINES[kind](model, json.loads(options))
     except ImportError as error:
         return say({"missing": error.name or str(error)})
     except Exception as error:  # whatever a peer says is its answer

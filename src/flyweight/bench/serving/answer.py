@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedAnswer:
     """Filled while a request is served.  `times` has a moment for every chunk with a part of the
     answer.
     """

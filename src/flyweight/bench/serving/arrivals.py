@@ -14,7 +14,7 @@ RAMPS = ("linear", "exponential")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ArrivalRate:
     """`rate` requests a second, `burstiness` the shape of the gamma distribution of the gaps: 1 is
     Poisson's, less comes in bursts, more is even.  A `ramp` goes from `ramp_start` to `ramp_end`.
     """

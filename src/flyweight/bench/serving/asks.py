@@ -1,6 +1,7 @@
 """What is to be asked: prompts, lengths, and when.
 
-Invariant: an `Ask` says all that a dialect needs to make its body; equal seeds make equal asks.
+Invariant: a `LoadRequest` says all that a dialect needs to make its body; equal seeds make equal
+asks.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ Prompt = str | list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LoadRequest:
     """A prompt of `length` tokens, `output` tokens wanted; `at` seconds after the start where a
     trace says so.
     """
@@ -23,7 +24,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RequestManner:
     """What all requests of a load have in common: the model's name, or several that take turns, and
     fields of the body.
     """

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.serving.asks import Ask
-from flyweight.bench.serving.vocabulary import Vocabulary
+from flyweight.bench.serving.asks import LoadRequest
+from flyweight.bench.serving.vocabulary import PromptMaker
 from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line, shown
@@ -39,14 +39,14 @@ class Random:
         whole("random_output_len", self.output, 1, MOST_LEN)
         whole("random_prefix_len", self.prefix, 0, MOST_LEN)
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         prefix = words.draw(rng, self.prefix)
         found = []
         for _ in range(count):
             length = max(0 if self.prefix else 1, _about(self.input, self.ratios[0], rng))
             output = max(1, _about(self.output, self.ratios[1], rng))
             ids = prefix + words.draw(rng, length)
-            found.append(Ask(words.prompt(ids), len(ids), output))
+            found.append(LoadRequest(words.prompt(ids), len(ids), output))
         return found
 
 
@@ -65,12 +65,12 @@ class Prefixes:
         whole("prefix_repetition_suffix_len", self.suffix, 1, MOST_LEN)
         whole("prefix_repetition_output_len", self.output, 1, MOST_LEN)
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         heads = [words.draw(rng, self.prefix) for _ in range(self.prefixes)]
         found = []
         for i in range(count):
             ids = heads[i % len(heads)] + words.draw(rng, self.suffix)
-            found.append(Ask(words.prompt(ids), len(ids), self.output))
+            found.append(LoadRequest(words.prompt(ids), len(ids), self.output))
         rng.shuffle(found)
         return found
 
@@ -91,7 +91,7 @@ class Sonnet:
         if not self.lines:
             raise ConfigError("dataset_path: the file has no lines")
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         common, size = POEM, 0
         for line in self.lines:
             if words.count(common + line + "\n") > self.prefix:
@@ -100,7 +100,7 @@ class Sonnet:
         each = max(1, sum(map(len, self.lines)) // len(self.lines) // 4)  # tokens of a line, about
         many = self.input // each + 1
         return [
-            Ask(
+            LoadRequest(
                 words.fitted(common + "\n".join(rng.choices(self.lines, k=many)), self.input),
                 self.input,
                 self.output,
@@ -123,10 +123,10 @@ class Conversations:
         if self.output is not None:
             whole("sharegpt_output_len", self.output, 1, MOST_LEN)
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         order = [*self.talks]
         rng.shuffle(order)
-        found: list[Ask] = []
+        found: list[LoadRequest] = []
         for talk in order:
             if len(found) == count:
                 break
@@ -135,7 +135,7 @@ class Conversations:
                 found.append(ask)
         return repeated(found, count, self.again)
 
-    def _ask(self, words: Vocabulary, talk: Mapping[str, Any]) -> Ask | None:
+    def _ask(self, words: PromptMaker, talk: Mapping[str, Any]) -> LoadRequest | None:
         """None for one without two turns of text, and for lengths that vLLM passes over."""
         turns = talk.get("conversations")
         if not isinstance(turns, list) or len(turns) < 2:
@@ -149,7 +149,7 @@ class Conversations:
         short = length < LEAST_SHARED or (self.output is None and output < LEAST_SHARED)
         if short or length > MOST_PROMPT or length + output > MOST_TALK:
             return None
-        return Ask(prompt, length, output)
+        return LoadRequest(prompt, length, output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ class Custom:
     again: bool = True
     shuffled: bool = field(default=True)
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         order = [*self.records]
         if self.shuffled:
             rng.shuffle(order)
         return repeated([self._ask(words, one) for one in order[:count]], count, self.again)
 
-    def _ask(self, words: Vocabulary, record: Mapping[str, Any]) -> Ask:
+    def _ask(self, words: PromptMaker, record: Mapping[str, Any]) -> LoadRequest:
         prompt = record.get("prompt")
         output = record.get("output_tokens") if self.output is None else self.output
         if not isinstance(prompt, str) or not prompt:
@@ -175,10 +175,10 @@ class Custom:
         whole("output_tokens" if self.output is None else "custom_output_len", output, 1, MOST_LEN)
         assert isinstance(output, int)
         prompt = _sendable(prompt)
-        return Ask(prompt, words.count(prompt), output)
+        return LoadRequest(prompt, words.count(prompt), output)
 
 
-def repeated(asks: list[Ask], count: int, again: bool) -> list[Ask]:
+def repeated(asks: list[LoadRequest], count: int, again: bool) -> list[LoadRequest]:
     """`count` of them, over and over where there are fewer and that is allowed."""
     if not asks:
         raise ConfigError("dataset_path: there is no prompt of a usable length in the file")

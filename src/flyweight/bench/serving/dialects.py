@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-from flyweight.bench.serving.answer import Answer
-from flyweight.bench.serving.asks import Ask, Manner
+from flyweight.bench.serving.answer import StreamedAnswer
+from flyweight.bench.serving.asks import LoadRequest, RequestManner
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import one_line, shown
 
 DONE = b"[DONE]"
 
 
-class Usage(msgspec.Struct, gc=False):
+class UsageEvent(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class Delta(msgspec.Struct, gc=False):
+class DeltaEvent(msgspec.Struct, gc=False):
     """A null is as good as absent, here as elsewhere: some servers write all their fields."""
 
     role: str | None = None
@@ -33,28 +33,28 @@ class Delta(msgspec.Struct, gc=False):
     tool_calls: list[msgspec.Raw] | None = None
 
 
-NOTHING = Delta()
+NOTHING = DeltaEvent()
 
 
-class TextChoice(msgspec.Struct, gc=False):
+class CompletionEventChoice(msgspec.Struct, gc=False):
     text: str | None = None
     finish_reason: str | None = None
 
 
-class ChatChoice(msgspec.Struct, gc=False):
-    delta: Delta | None = None
+class ChatEventChoice(msgspec.Struct, gc=False):
+    delta: DeltaEvent | None = None
     finish_reason: str | None = None
 
 
 class TextEvent(msgspec.Struct):
-    choices: list[TextChoice] | None = None
-    usage: Usage | None = None
+    choices: list[CompletionEventChoice] | None = None
+    usage: UsageEvent | None = None
     error: msgspec.Raw = msgspec.Raw()
 
 
 class ChatEvent(msgspec.Struct):
-    choices: list[ChatChoice] | None = None
-    usage: Usage | None = None
+    choices: list[ChatEventChoice] | None = None
+    usage: UsageEvent | None = None
     error: msgspec.Raw = msgspec.Raw()
 
 
@@ -66,21 +66,21 @@ class LlamaEvent(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
-class Dialect(Protocol):
+class ClientApi(Protocol):
     """How one kind of server is asked, and how its events are read."""
 
     path: str
     takes_ids: bool
 
     @abstractmethod
-    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]: ...
+    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]: ...
 
     @abstractmethod
-    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+    def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
         """Notes an event of a stream.  Raises `msgspec.DecodeError`."""
 
 
-class Completions:
+class CompletionsApi:
     """OpenAI's /v1/completions, vLLM's too."""
 
     path, takes_ids = "/v1/completions", True
@@ -88,14 +88,14 @@ class Completions:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(TextEvent).decode
 
-    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
         found: dict[str, Any] = {**_openai(manner, turn), "prompt": ask.prompt}
         found["max_tokens"] = ask.output
         if manner.logprobs is not None:
             found["logprobs"] = manner.logprobs
         return {**found, **manner.extra}
 
-    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+    def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
         if payload == DONE:
             answer.complete = True
             return
@@ -110,7 +110,7 @@ class Completions:
             _wrong(event.error, answer)
 
 
-class Chat:
+class ChatApi:
     """OpenAI's /v1/chat/completions: the prompt is one message of a user."""
 
     path, takes_ids = "/v1/chat/completions", False
@@ -118,7 +118,7 @@ class Chat:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(ChatEvent).decode
 
-    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
         found: dict[str, Any] = _openai(manner, turn)
         found["messages"] = [{"role": "user", "content": ask.prompt}]
         found["max_completion_tokens"] = ask.output
@@ -126,7 +126,7 @@ class Chat:
             found |= {"logprobs": True, "top_logprobs": manner.logprobs}
         return {**found, **manner.extra}
 
-    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+    def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
         if payload == DONE:
             answer.complete = True
             return
@@ -144,7 +144,7 @@ class Chat:
             _wrong(event.error, answer)
 
 
-class Llama:
+class LlamaApi:
     """llama.cpp's own /completion."""
 
     path, takes_ids = "/completion", True
@@ -152,7 +152,7 @@ class Llama:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(LlamaEvent).decode
 
-    def body(self, ask: Ask, manner: Manner, turn: int) -> dict[str, Any]:
+    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
         found = {"prompt": ask.prompt, "n_predict": ask.output, "stream": True}
         sampling = dict(manner.sampling)
         if "repetition_penalty" in sampling:
@@ -163,7 +163,7 @@ class Llama:
             found["n_probs"] = manner.logprobs
         return {**found, **sampling, **manner.extra}
 
-    def read(self, payload: bytes, now: float, answer: Answer) -> None:
+    def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
         if payload == DONE:
             return
         event = self._decode(payload)
@@ -178,15 +178,15 @@ class Llama:
             answer.prompt_counted = event.tokens_evaluated
 
 
-BACKENDS: dict[str, type[Completions] | type[Chat] | type[Llama]] = {
-    "openai": Completions,
-    "vllm": Completions,
-    "openai-chat": Chat,
-    "llama.cpp": Llama,
+BACKENDS: dict[str, type[CompletionsApi] | type[ChatApi] | type[LlamaApi]] = {
+    "openai": CompletionsApi,
+    "vllm": CompletionsApi,
+    "openai-chat": ChatApi,
+    "llama.cpp": LlamaApi,
 }
 
 
-def dialect(backend: str) -> Dialect:
+def dialect(backend: str) -> ClientApi:
     """Raises `ConfigError` for a name that is not known."""
     if backend not in BACKENDS:
         known = ", ".join(BACKENDS)
@@ -206,7 +206,7 @@ def reason(body: bytes) -> str:
     return one_line(found) if isinstance(found, str) else shown(found, 200)
 
 
-def _openai(manner: Manner, turn: int) -> dict[str, Any]:
+def _openai(manner: RequestManner, turn: int) -> dict[str, Any]:
     found: dict[str, Any] = {"model": manner.models[turn % len(manner.models)], "stream": True}
     found["stream_options"] = {"include_usage": True}
     if manner.ignore_eos:
@@ -214,12 +214,12 @@ def _openai(manner: Manner, turn: int) -> dict[str, Any]:
     return {**found, **manner.sampling}
 
 
-def _counted(usage: Usage, answer: Answer) -> None:
+def _counted(usage: UsageEvent, answer: StreamedAnswer) -> None:
     answer.counted = usage.completion_tokens
     answer.prompt_counted = usage.prompt_tokens
 
 
-def _wrong(error: msgspec.Raw, answer: Answer) -> bool:
+def _wrong(error: msgspec.Raw, answer: StreamedAnswer) -> bool:
     """Whether an event tells of an error; null is none."""
     found = bytes(error)
     if found == b"null":

@@ -15,7 +15,7 @@ COUNTER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class DraftStatistics:
     """Drafts, the tokens they had, those that were accepted, and these by their place."""
 
     drafts: float = 0.0
@@ -24,7 +24,7 @@ class Drafts:
     places: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, page: str) -> "Drafts | None":
+    def of(cls, page: str) -> "DraftStatistics | None":
         """What a page of metrics says of all engines; None where it says nothing."""
         sums: dict[str, float] = {}
         places: dict[int, float] = {}
@@ -43,14 +43,14 @@ class Drafts:
         drafts, tokens, accepted = (sums.get(name, 0.0) for name in names)
         return cls(drafts, tokens, accepted, dict(sorted(places.items())))
 
-    def since(self, before: "Drafts") -> "Drafts | None":
+    def since(self, before: "DraftStatistics") -> "DraftStatistics | None":
         """What came to it; None where that is nothing."""
         drafts = self.drafts - before.drafts
         if drafts <= 0 or self.tokens <= before.tokens:
             return None
         places = {at: n - before.places.get(at, 0.0) for at, n in self.places.items()}
         tokens, accepted = self.tokens - before.tokens, self.accepted - before.accepted
-        return Drafts(drafts, tokens, accepted, places)
+        return DraftStatistics(drafts, tokens, accepted, places)
 
     @property
     def rates(self) -> list[float]:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from flyweight.bench.serving.answer import Answer
-from flyweight.bench.serving.dialects import Dialect, reason
+from flyweight.bench.serving.answer import StreamedAnswer
+from flyweight.bench.serving.dialects import ClientApi, reason
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line, shown
 
@@ -26,7 +26,7 @@ SSE = "event-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where a server is: http or https, host, port, and what comes before every path."""
 
     secure: bool
@@ -36,7 +36,7 @@ class Place:
     verified: bool = True  # whether a certificate has to be good
 
     @classmethod
-    def of(cls, url: str, *, verified: bool = True) -> "Place":
+    def of(cls, url: str, *, verified: bool = True) -> "ServerAddress":
         """Raises `ConfigError`."""
         try:
             parts = urlsplit(url)
@@ -56,10 +56,10 @@ class Place:
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.before}"
 
 
-class Reading:
+class ResponseReader:
     """One answer while it is read: its status, and its events or its whole body."""
 
-    def __init__(self, dialect: Dialect | None, answer: Answer) -> None:
+    def __init__(self, dialect: ClientApi | None, answer: StreamedAnswer) -> None:
         self.dialect, self.answer = dialect, answer
         self.status, self.events, self.now = 0, False, 0.0
         self.sized = False  # whether the body says where it ends, or ends with the connection
@@ -108,13 +108,13 @@ class Reading:
             self.answer.fail("the stream had no part of an answer")
 
 
-class Line(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, kept open between requests where the server agrees."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.reading: Reading | None = None
+        self.reading: ResponseReader | None = None
         self.done: asyncio.Future[None] | None = None
         self.parser: Any = None
         self.open, self.usable, self.now = False, False, 0.0
@@ -124,7 +124,7 @@ class Line(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         self.open = self.usable = True
 
-    async def ask(self, raw: bytes, reading: Reading) -> None:
+    async def ask(self, raw: bytes, reading: ResponseReader) -> None:
         """Sends a request and reads its answer to the end.  `stale` says afterwards whether it has
         to be asked again.
         """
@@ -217,17 +217,17 @@ class Line(asyncio.Protocol):
             self.transport.abort()
 
 
-class Lines:
+class ConnectionPool:
     """Connections to one server: an idle one is taken again, else one is opened."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServerAddress) -> None:
         self.place = place
-        self.idle: list[Line] = []
+        self.idle: list[ClientConnection] = []
         self._tls = ssl.create_default_context() if place.secure else None
         if self._tls is not None and not place.verified:
             self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
 
-    async def take(self) -> Line:
+    async def take(self) -> ClientConnection:
         """Raises `OSError`."""
         while self.idle:
             line = self.idle.pop()
@@ -236,12 +236,14 @@ class Lines:
         loop = asyncio.get_running_loop()
         place = self.place
         try:
-            _, line = await loop.create_connection(Line, place.host, place.port, ssl=self._tls)
+            _, line = await loop.create_connection(
+                ClientConnection, place.host, place.port, ssl=self._tls
+            )
         except UnicodeError:
             raise OSError(f"{shown(place.host)} cannot be the name of a host") from None
         return line
 
-    def give(self, line: Line) -> None:
+    def give(self, line: ClientConnection) -> None:
         if line.usable:
             line.fresh = False
             self.idle.append(line)

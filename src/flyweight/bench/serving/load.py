@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from flyweight import __version__
-from flyweight.bench.serving.answer import Answer
-from flyweight.bench.serving.asks import Ask, Manner
-from flyweight.bench.serving.dialects import Dialect, reason
-from flyweight.bench.serving.drafts import Drafts
-from flyweight.bench.serving.line import Lines, Place, Reading
+from flyweight.bench.serving.answer import StreamedAnswer
+from flyweight.bench.serving.asks import LoadRequest, RequestManner
+from flyweight.bench.serving.dialects import ClientApi, reason
+from flyweight.bench.serving.drafts import DraftStatistics
+from flyweight.bench.serving.line import ConnectionPool, ResponseReader, ServerAddress
 from flyweight.errors import ConfigError
 
 RETRY = 0.25  # seconds between looks for a server
@@ -31,13 +31,13 @@ Tell = Callable[[int, int], None]
 class Target:
     """A server, how it is spoken to, and headers every request has."""
 
-    place: Place
-    dialect: Dialect
-    manner: Manner
+    place: ServerAddress
+    dialect: ClientApi
+    manner: RequestManner
     path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def request(self, ask: Ask, turn: int, name: str) -> bytes:
+    def request(self, ask: LoadRequest, turn: int, name: str) -> bytes:
         """A whole request, as bytes."""
         body = msgspec.json.encode(self.dialect.body(ask, self.manner, turn))
         more = {"content-type": "application/json", "x-request-id": name}
@@ -52,7 +52,7 @@ class Load:
     not whole after `patience` seconds is a failure.
     """
 
-    asks: Sequence[Ask]
+    asks: Sequence[LoadRequest]
     times: Sequence[float]
     most: int | None = None
     prefix: str = "bench-"
@@ -61,22 +61,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class LoadResult:
     """What a load came to: its answers in the order of the asks, the seconds it took, and the
     processor time this process used meanwhile; when it began, in seconds since 1970, and what
     became of the server's guesses.
     """
 
     load: Load
-    answers: Sequence[Answer]
+    answers: Sequence[StreamedAnswer]
     seconds: float
     processor: float
     began: float = 0.0
-    drafts: Drafts | None = None
+    drafts: DraftStatistics | None = None
 
 
 def head(
-    place: Place, method: str, path: str, headers: Mapping[str, str], length: int = 0
+    place: ServerAddress, method: str, path: str, headers: Mapping[str, str], length: int = 0
 ) -> bytes:
     lines = [
         f"{method} {place.before}{path} HTTP/1.1",
@@ -88,11 +88,11 @@ def head(
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
 
-async def play(target: Target, load: Load, tell: Tell) -> Played:
+async def play(target: Target, load: Load, tell: Tell) -> LoadResult:
     """Sends all of it; `tell` hears how many are answered."""
-    lines = Lines(target.place)
+    lines = ConnectionPool(target.place)
     gate = asyncio.Semaphore(load.most or max(1, len(load.asks)))
-    answers = [Answer() for _ in load.asks]
+    answers = [StreamedAnswer() for _ in load.asks]
     done = 0
 
     async def one(i: int) -> None:
@@ -100,7 +100,7 @@ async def play(target: Target, load: Load, tell: Tell) -> Played:
         async with gate:
             turn = load.turns[i] if load.turns else i
             raw = target.request(load.asks[i], turn, f"{load.prefix}{i}")
-            await within(load.patience, lines, raw, Reading(target.dialect, answers[i]))
+            await within(load.patience, lines, raw, ResponseReader(target.dialect, answers[i]))
         done += 1
         tell(done, len(load.asks))
 
@@ -113,12 +113,14 @@ async def play(target: Target, load: Load, tell: Tell) -> Played:
                     await asyncio.sleep(wait)
                 group.create_task(one(i))
         seconds = time.perf_counter() - start
-        return Played(load, answers, seconds, time.process_time() - processor, began)
+        return LoadResult(load, answers, seconds, time.process_time() - processor, began)
     finally:
         lines.close()
 
 
-async def within(patience: float | None, lines: Lines, raw: bytes, reading: Reading) -> None:
+async def within(
+    patience: float | None, lines: ConnectionPool, raw: bytes, reading: ResponseReader
+) -> None:
     """One request, for so long at most."""
     try:
         async with asyncio.timeout(patience):
@@ -128,7 +130,7 @@ async def within(patience: float | None, lines: Lines, raw: bytes, reading: Read
         reading.answer.fail(f"no whole answer within {patience:g} s; --request-timeout sets that")
 
 
-async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
+async def exchange(lines: ConnectionPool, raw: bytes, reading: ResponseReader) -> None:
     """One request on one connection; what goes wrong is in the answer."""
     answer = reading.answer
     answer.start = time.perf_counter()
@@ -146,7 +148,7 @@ async def exchange(lines: Lines, raw: bytes, reading: Reading) -> None:
         answer.start = begun
 
 
-async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
+async def get(place: ServerAddress, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
     """Status and JSON of a page, None where that is none.  Raises `OSError`."""
     status, body = await page(place, path, headers)
     try:
@@ -155,10 +157,10 @@ async def get(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int,
         return status, None
 
 
-async def page(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+async def page(place: ServerAddress, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
     """Status and bytes of a page.  Raises `OSError`."""
-    lines = Lines(place)
-    reading = Reading(None, Answer())
+    lines = ConnectionPool(place)
+    reading = ResponseReader(None, StreamedAnswer())
     line = await lines.take()
     try:
         await line.ask(head(place, "GET", path, headers), reading)
@@ -169,16 +171,18 @@ async def page(place: Place, path: str, headers: Mapping[str, str]) -> tuple[int
     return reading.status, bytes(reading.body)
 
 
-async def drafted(place: Place, headers: Mapping[str, str]) -> Drafts | None:
+async def drafted(place: ServerAddress, headers: Mapping[str, str]) -> DraftStatistics | None:
     """What a server's metrics say of its guesses; None where there is nothing to be read."""
     try:
         status, found = await asyncio.wait_for(page(place, "/metrics", headers), PATIENCE)
     except (OSError, TimeoutError):
         return None
-    return Drafts.of(found.decode("utf-8", "replace")) if status == 200 else None
+    return DraftStatistics.of(found.decode("utf-8", "replace")) if status == 200 else None
 
 
-async def ready(place: Place, headers: Mapping[str, str], seconds: float) -> list[dict[str, Any]]:
+async def ready(
+    place: ServerAddress, headers: Mapping[str, str], seconds: float
+) -> list[dict[str, Any]]:
     """The models a server lists, once it is there and has loaded.  Raises `ConfigError` where it is
     not within so many seconds.
     """

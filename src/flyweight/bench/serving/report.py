@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from flyweight.bench.serving.arrivals import Pace
-from flyweight.bench.serving.drafts import Drafts
-from flyweight.bench.serving.load import Played
-from flyweight.bench.serving.summary import Summary, Times
+from flyweight.bench.serving.arrivals import ArrivalRate
+from flyweight.bench.serving.drafts import DraftStatistics
+from flyweight.bench.serving.load import LoadResult
+from flyweight.bench.serving.summary import LatencyTimes, LoadSummary
 
 TITLES = {
     "ttft": "Time to First Token",
@@ -40,20 +40,23 @@ REASONS = 5  # of failures that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ReportHeader:
     """What a result says of the run that made it."""
 
     backend: str
     model: str
     tokenizer: str
     count: int
-    pace: Pace
+    pace: ArrivalRate
     most: int | None
     label: str | None = None
 
 
 def block(
-    summary: Summary, header: Header, metrics: Sequence[str], drafts: Drafts | None = None
+    summary: LoadSummary,
+    header: ReportHeader,
+    metrics: Sequence[str],
+    drafts: DraftStatistics | None = None,
 ) -> Iterator[str]:
     """The lines of the printed result."""
     yield f"{' Serving Benchmark Result ':=^{WIDTH}}"
@@ -90,7 +93,7 @@ def block(
     yield "=" * WIDTH
 
 
-def figures(times: Times) -> dict[str, float]:
+def figures(times: LatencyTimes) -> dict[str, float]:
     named = {f"P{percent:g}": value for percent, value in times.percentiles.items()}
     return {"Mean": times.mean, "Median": times.median, **named}
 
@@ -100,7 +103,7 @@ def row(label: str, value: float) -> str:
     return f"{label + ':':<{LABEL}} {shown:<10}"
 
 
-def reasons(summary: Summary) -> Iterator[str]:
+def reasons(summary: LoadSummary) -> Iterator[str]:
     """Why requests failed, the commonest first."""
     for why, count in [*summary.reasons.items()][:REASONS]:
         yield f"{count} failed: {why}"
@@ -109,7 +112,7 @@ def reasons(summary: Summary) -> Iterator[str]:
         yield f"... and {rest} other reasons"
 
 
-def miscounted(played: Played) -> Iterator[str]:
+def miscounted(played: LoadResult) -> Iterator[str]:
     """What to say where the server read prompts as other numbers of tokens than they were made of,
     which a chat's template does of itself.
     """
@@ -125,7 +128,12 @@ def miscounted(played: Played) -> Iterator[str]:
 
 
 def document(
-    summary: Summary, header: Header, metrics: Sequence[str], played: Played, *, detailed: bool
+    summary: LoadSummary,
+    header: ReportHeader,
+    metrics: Sequence[str],
+    played: LoadResult,
+    *,
+    detailed: bool,
 ) -> dict[str, Any]:
     """vLLM's keys; those of every request where they are wanted."""
     rate, ramp = header.pace.rate, header.pace
@@ -170,7 +178,7 @@ def document(
     return found | (details(played) if detailed else {})
 
 
-def events(pace: Pace, played: Played) -> list[dict[str, Any]]:
+def events(pace: ArrivalRate, played: LoadResult) -> list[dict[str, Any]]:
     """When a ramp reached which rate."""
     times = played.load.times
     return [
@@ -179,7 +187,7 @@ def events(pace: Pace, played: Played) -> list[dict[str, Any]]:
     ]
 
 
-def details(played: Played) -> dict[str, list[Any]]:
+def details(played: LoadResult) -> dict[str, list[Any]]:
     """Request by request, in the order they were sent."""
     answers = played.answers
     columns: tuple[list[Any], ...] = (
@@ -194,7 +202,7 @@ def details(played: Played) -> dict[str, list[Any]]:
     return dict(zip(DETAILS, columns, strict=True))
 
 
-def file_name(header: Header) -> str:
+def file_name(header: ReportHeader) -> str:
     """As vLLM names results: backend, rate, concurrency, model, date."""
     most = f"-concurrency{header.most}" if header.most is not None else ""
     model = header.model.rstrip("/").split("/")[-1]
@@ -208,7 +216,7 @@ def file_name(header: Header) -> str:
     return f"{label}-{speed}{most}-{model}-{now}.json"
 
 
-def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, float]]:
+def compared(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, float, float]]:
     """This server's figures, the other's, and how many times better ours are; none where one of
     them answered nothing.
     """
@@ -223,7 +231,7 @@ def compared(ours: Summary, other: Summary) -> dict[str, tuple[float, float, flo
     return found
 
 
-def beside(ours: Summary, other: Summary, url: str) -> Iterator[str]:
+def beside(ours: LoadSummary, other: LoadSummary, url: str) -> Iterator[str]:
     """The lines of the comparison; above 1 is better than the other, whatever is measured."""
     yield f"{f' Beside {url} ':-^{WIDTH + 20}}"
     yield f"{'':<{LABEL - 6}} {'this':>10} {'other':>10} {'better':>10}"
@@ -232,7 +240,7 @@ def beside(ours: Summary, other: Summary, url: str) -> Iterator[str]:
     yield "=" * (WIDTH + 20)
 
 
-def _figure(summary: Summary, label: str) -> float:
+def _figure(summary: LoadSummary, label: str) -> float:
     rates = {"Output": summary.output, "Total": summary.total, "Request": summary.requests}
     kind, name = label.split()[:2]
     if kind in rates:
@@ -241,7 +249,7 @@ def _figure(summary: Summary, label: str) -> float:
     return times.median if kind == "Median" else times.percentiles.get(99.0, math.nan)
 
 
-def _named(name: str, times: Times) -> dict[str, float]:
+def _named(name: str, times: LatencyTimes) -> dict[str, float]:
     found = {"mean": times.mean, "median": times.median, "std": times.std}
     found |= {f"p{percent:g}": value for percent, value in times.percentiles.items()}
     return {f"{key}_{name}_ms": value for key, value in found.items()}

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from flyweight.bench.serving.arrivals import Pace
-from flyweight.bench.serving.asks import Ask, Manner
+from flyweight.bench.serving.arrivals import ArrivalRate
+from flyweight.bench.serving.asks import LoadRequest, RequestManner
 from flyweight.bench.serving.dialects import dialect
-from flyweight.bench.serving.line import Place
+from flyweight.bench.serving.line import ServerAddress
 from flyweight.bench.serving.load import (
     PATIENCE,
     Load,
-    Played,
+    LoadResult,
     Target,
     Tell,
     drafted,
@@ -27,7 +27,7 @@ from flyweight.bench.serving.load import (
     ready,
 )
 from flyweight.bench.serving.traces import Trace
-from flyweight.bench.serving.vocabulary import UNKNOWN, Ids, Texts, Vocabulary
+from flyweight.bench.serving.vocabulary import UNKNOWN, IdPrompts, PromptMaker, TextPrompts
 from flyweight.config import Settings
 from flyweight.describe import DEFAULT_MODEL, find, open_tokenizer
 from flyweight.errors import ConfigError, nearest
@@ -38,21 +38,21 @@ FORMS = ("auto", "text", "ids")
 
 
 class Dataset(Protocol):
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]: ...
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class TargetServer:
     """A server as it was named: its address, its dialect, the model asked for ("" is its first)."""
 
-    place: Place
+    place: ServerAddress
     backend: str
     name: str = ""
     path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """What every request asks for, and headers it has."""
 
     sampling: Mapping[str, Any]
@@ -64,12 +64,12 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LoadPlan:
     """What is asked, how much of it, and when."""
 
     data: Dataset
     count: int
-    pace: Pace
+    pace: ArrivalRate
     most: int | None = None
     warmups: int = 0
     seed: int = 0
@@ -91,17 +91,17 @@ class Wanted:
             raise ConfigError(
                 f"prompt_form = {self.form!r}; allowed: {known}{nearest(self.form, FORMS)}"
             )
-        if isinstance(self.data, Trace) and self.pace != Pace():
+        if isinstance(self.data, Trace) and self.pace != ArrivalRate():
             raise ConfigError("a trace has times of its own; leave rate, burstiness and ramp out")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ServerFacts:
     """A server that is there: the model's name, what it is asked through, the models it lists, the
     size of its vocabulary.
     """
 
-    server: Server
+    server: TargetServer
     model: str
     target: Target
     cards: Sequence[Mapping[str, Any]]
@@ -114,22 +114,22 @@ class Found:
         return min(found, default=None)
 
 
-class Session:
+class LoadSession:
     """Servers that are there and the load for them; `note` is told what a person should know."""
 
-    def __init__(self, wanted: Wanted, body: Body, note: Callable[[str], None]) -> None:
+    def __init__(self, wanted: LoadPlan, body: RequestBody, note: Callable[[str], None]) -> None:
         self.wanted, self.body, self.note = wanted, body, note
         self.runner = asyncio.Runner(loop_factory=_loop())
-        self.servers: list[Found] = []
+        self.servers: list[ServerFacts] = []
         self.tokenizer_name = ""
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> "LoadSession":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.runner.close()
 
-    def look(self, server: Server, seconds: float) -> None:
+    def look(self, server: TargetServer, seconds: float) -> None:
         """Waits for a server.  Raises `ConfigError`."""
         self.servers.append(self.runner.run(looked(server, self.body, seconds)))
 
@@ -149,7 +149,7 @@ class Session:
             turns = [own.randrange(1 << 30) for _ in asks]
         return Load(asks, times, wanted.most, wanted.prefix, turns, wanted.patience)
 
-    def play(self, server: Found, load: Load, tell: Tell) -> Played:
+    def play(self, server: ServerFacts, load: Load, tell: Tell) -> LoadResult:
         """Warms up, then the load."""
         if self.wanted.warmups:
             asks = [load.asks[i % len(load.asks)] for i in range(self.wanted.warmups)]
@@ -165,7 +165,7 @@ class Session:
         drafts = after.since(before) if before is not None and after is not None else None
         return replace(played, drafts=drafts)
 
-    def _words(self) -> Vocabulary:
+    def _words(self) -> PromptMaker:
         takes_ids = all(one.target.dialect.takes_ids for one in self.servers)
         form = self.wanted.form
         if form == "ids" and not takes_ids:
@@ -173,15 +173,15 @@ class Session:
         tokenizer = self._tokenizer()
         if tokenizer is not None:
             if form == "ids":
-                return Ids(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
-            return Texts(tokenizer)
+                return IdPrompts(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
+            return TextPrompts(tokenizer)
         if form == "text" or not takes_ids:
             raise ConfigError("texts are counted with a tokenizer; give --tokenizer PATH")
         sizes = [one.vocab for one in self.servers if one.vocab]
         if len(sizes) < len(self.servers):
             self.note(f"the vocabulary's size is not known; prompts are of ids below {UNKNOWN}")
             sizes.append(UNKNOWN)
-        return Ids(min(sizes))
+        return IdPrompts(min(sizes))
 
     def _tokenizer(self) -> Tokenizer | None:
         """The one that was named, else the model's where the server names a file that is here."""
@@ -196,21 +196,23 @@ class Session:
         return next(here, "")
 
 
-async def looked(server: Server, body: Body, seconds: float) -> Found:
+async def looked(server: TargetServer, body: RequestBody, seconds: float) -> ServerFacts:
     cards = await ready(server.place, body.headers, seconds)
     names = [str(card["id"]) for card in cards if card.get("id")]
     first = server.name or (names[0] if names else "")
     if not first:
         raise ConfigError(f"{server.place} lists no models; give --model NAME")
-    manner = Manner(
+    manner = RequestManner(
         body.adapters or (first,), body.sampling, body.ignore_eos, body.logprobs, body.extra
     )
     target = Target(server.place, dialect(server.backend), manner, server.path, body.headers)
-    return Found(server, first, target, cards, await vocabulary(server.place, cards, body.headers))
+    return ServerFacts(
+        server, first, target, cards, await vocabulary(server.place, cards, body.headers)
+    )
 
 
 async def vocabulary(
-    place: Place, cards: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
+    place: ServerAddress, cards: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
 ) -> int | None:
     """The size a server tells: llama-server among its models, ours beside them."""
     meta = cards[0].get("meta") if cards else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyweight.bench.serving.load import Played
+from flyweight.bench.serving.load import LoadResult
 from flyweight.errors import ConfigError, nearest
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
@@ -19,7 +19,7 @@ GOALS = ("ttft", "tpot", "e2el")  # what a request has one of
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class LatencyTimes:
     """One metric over all answers, in milliseconds."""
 
     mean: float
@@ -28,14 +28,14 @@ class Times:
     percentiles: Mapping[float, float]
 
     @classmethod
-    def of(cls, seconds: Sequence[float], percents: Sequence[float]) -> "Times":
+    def of(cls, seconds: Sequence[float], percents: Sequence[float]) -> "LatencyTimes":
         values = 1e3 * np.array(seconds or [0.0], np.float64)
         pairs = {percent: float(np.percentile(values, percent)) for percent in percents}
         return cls(float(values.mean()), float(np.median(values)), float(values.std()), pairs)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LoadSummary:
     """A load's figures; rates are per second."""
 
     completed: int
@@ -53,10 +53,12 @@ class Summary:
     concurrency: float
     chunks: int
     processor_us: float
-    times: Mapping[str, Times]
+    times: Mapping[str, LatencyTimes]
 
 
-def summarize(played: Played, percents: Sequence[float], goals: Mapping[str, float]) -> Summary:
+def summarize(
+    played: LoadResult, percents: Sequence[float], goals: Mapping[str, float]
+) -> LoadSummary:
     """`goals` are milliseconds a request must keep to be counted as good."""
     pairs = [(ask, a) for ask, a in zip(played.load.asks, played.answers, strict=True) if a.ok]
     whole = [answer for _, answer in pairs]
@@ -75,7 +77,7 @@ def summarize(played: Played, percents: Sequence[float], goals: Mapping[str, flo
         all(seen[name][i] * 1e3 <= most for name, most in goals.items()) for i in range(len(whole))
     ]
     peak_output, peak_requests = peaks(played)
-    return Summary(
+    return LoadSummary(
         completed=len(whole),
         failed=len(played.answers) - len(whole),
         reasons=dict(bad.most_common()),
@@ -91,11 +93,11 @@ def summarize(played: Played, percents: Sequence[float], goals: Mapping[str, flo
         concurrency=sum(each["e2el"]) / seconds,
         chunks=chunks,
         processor_us=1e6 * played.processor / max(1, chunks),
-        times={name: Times.of(values, percents) for name, values in each.items()},
+        times={name: LatencyTimes.of(values, percents) for name, values in each.items()},
     )
 
 
-def peaks(played: Played) -> tuple[float, int]:
+def peaks(played: LoadResult) -> tuple[float, int]:
     """Most tokens in a second, most requests under way in one; seconds begin with the first
     request.
     """

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from flyweight.bench.serving.asks import Ask
+from flyweight.bench.serving.asks import LoadRequest
 from flyweight.bench.serving.datasets import json_lines
-from flyweight.bench.serving.vocabulary import Vocabulary
+from flyweight.bench.serving.vocabulary import PromptMaker
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import shown
 
@@ -26,7 +26,7 @@ BLOCK = 512  # tokens of a hash in Mooncake's traces
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TraceRequest:
     """A request of a trace: seconds since its first, lengths, hashes of its blocks."""
 
     at: float
@@ -49,7 +49,7 @@ class Trace:
                 f"speed = {self.speed:g} is out of range; allowed: above 0 to 1e6; nearest valid: 1"
             )
 
-    def asks(self, words: Vocabulary, count: int, rng: random.Random) -> list[Ask]:
+    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
         fits = (
             one for one in seen(self.path)
             if self.longest is None or one.input + one.output <= self.longest
@@ -68,11 +68,11 @@ class Trace:
         for number, one in enumerate(chosen):
             ids = tokens(one, words, seed, number)
             at = (one.at - first) / self.speed
-            found.append(Ask(words.prompt(ids), one.input, one.output, at))
+            found.append(LoadRequest(words.prompt(ids), one.input, one.output, at))
         return found
 
 
-def tokens(one: Seen, words: Vocabulary, seed: int, number: int) -> list[int]:
+def tokens(one: TraceRequest, words: PromptMaker, seed: int, number: int) -> list[int]:
     """Each block's from its hash; without hashes, the request's own."""
     if not one.blocks:
         return words.draw(random.Random(f"{seed} own {number}"), one.input)
@@ -83,7 +83,7 @@ def tokens(one: Seen, words: Vocabulary, seed: int, number: int) -> list[int]:
     return ids[: one.input]
 
 
-def seen(path: Path) -> Iterator[Seen]:
+def seen(path: Path) -> Iterator[TraceRequest]:
     """The requests of a file, by its kind.  Raises `ConfigError`."""
     kinds = {".csv": azure, ".jsonl": mooncake}
     if path.suffix not in kinds:
@@ -94,7 +94,7 @@ def seen(path: Path) -> Iterator[Seen]:
         raise ConfigError(f"dataset_path = {str(path)!r}: this is no text") from None
 
 
-def azure(path: Path) -> Iterator[Seen]:
+def azure(path: Path) -> Iterator[TraceRequest]:
     with path.open(encoding="utf-8", newline="") as file:
         first: datetime | None = None
         before = 0.0
@@ -105,7 +105,7 @@ def azure(path: Path) -> Iterator[Seen]:
             except (KeyError, TypeError, ValueError):
                 raise _strange(path, number, [*row.values()]) from None
             first = first or when
-            one = Seen((when - first).total_seconds(), *lengths)
+            one = TraceRequest((when - first).total_seconds(), *lengths)
             yield _judged(path, number, one, before)
             before = one.at
 
@@ -116,7 +116,7 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def mooncake(path: Path) -> Iterator[Seen]:
+def mooncake(path: Path) -> Iterator[TraceRequest]:
     before = -math.inf
     for number, row in enumerate(json_lines(path), 1):
         try:
@@ -125,11 +125,11 @@ def mooncake(path: Path) -> Iterator[Seen]:
             blocks = tuple(int(block) for block in row.get("hash_ids", ()))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise _strange(path, number, [*row.values()]) from None
-        yield _judged(path, number, Seen(at, *lengths, blocks), before)
+        yield _judged(path, number, TraceRequest(at, *lengths, blocks), before)
         before = at
 
 
-def _judged(path: Path, number: int, one: Seen, before: float) -> Seen:
+def _judged(path: Path, number: int, one: TraceRequest, before: float) -> TraceRequest:
     if one.input < 1 or one.output < 1 or not math.isfinite(one.at):
         raise _strange(path, number, [one.at, one.input, one.output])
     if one.at < before:

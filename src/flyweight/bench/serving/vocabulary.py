@@ -20,7 +20,7 @@ SPACES = "Ġ▁ "  # how pieces begin that begin with a space
 UNKNOWN = 1000  # ids of a vocabulary of which nothing is known
 
 
-class Vocabulary(Protocol):
+class PromptMaker(Protocol):
     """Makes prompts; `draw` gives ids that `prompt` can put together."""
 
     def draw(self, rng: random.Random, count: int) -> list[int]: ...
@@ -35,7 +35,7 @@ class Vocabulary(Protocol):
         """The beginning of a text, `length` tokens of it."""
 
 
-class Ids:
+class IdPrompts:
     """Any ids of a vocabulary of `size`, but those in `special`; texts need the tokenizer."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Ids:
         return found[:length]
 
 
-class Texts:
+class TextPrompts:
     """Texts of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

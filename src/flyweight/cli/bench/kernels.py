@@ -14,7 +14,7 @@ from flyweight.config import peer_python
 from flyweight.errors import ConfigError, nearest
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.rows import Row
+    from flyweight.bench.rows import BenchRow
 
 Numbers = Annotated[
     str,
@@ -79,13 +79,13 @@ def kernels(
     Shares are of the machine's limits, sampled just before and after each run.  Ours and peers run
     in turn; `ours ÷ it` is the median of the rounds' ratios, with the least and the most.
     """
-    from flyweight.bench.kernels import Asked, run
-    from flyweight.bench.ours import Options
-    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.kernels import KernelRun, run
+    from flyweight.bench.ours import BenchEngineOptions
+    from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.bench.report import DETERMINISTIC, FORMS, head, line, machine_line, report
     from flyweight.bench.rows import load, save
-    from flyweight.bench.surroundings import Around
-    from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, Wanted, numbers
+    from flyweight.bench.surroundings import Surroundings
+    from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, WorkloadPlan, numbers
     from flyweight.cli.bench.progress import measuring
     from flyweight.config import whole
 
@@ -95,7 +95,7 @@ def kernels(
     whole("repetitions", repetitions, 1, 1000)
     whole("batch_gen", batch_gen, 1, MOST_TOKENS)
     whole("busy", busy, 0, 256)
-    wanted = Wanted(
+    wanted = WorkloadPlan(
         numbers("n_prompt", n_prompt, 0, MOST_TOKENS),
         numbers("n_gen", n_gen, 0, MOST_TOKENS),
         numbers("n_depth", n_depth, 0, MOST_TOKENS) or [0],
@@ -103,13 +103,13 @@ def kernels(
         batch_gen,
         numbers("shared_prefix", shared_prefix, 1, MOST_TOKENS),
     )
-    asked = Asked(
+    asked = KernelRun(
         model,
         [*wanted.tests()],
-        Options(threads, activations, kv_cache_dtype, memory_limit=memory_limit),
+        BenchEngineOptions(threads, activations, kv_cache_dtype, memory_limit=memory_limit),
         repetitions,
-        [Named.of(name) for name in vs or ()],
-        Means(python=peer_python(vs_python), binary=vs_binary or ""),
+        [PeerArgument.of(name) for name in vs or ()],
+        PeerMethod(python=peer_python(vs_python), binary=vs_binary or ""),
         busy,
     )
     if not asked.tests:
@@ -117,9 +117,9 @@ def kernels(
     path = by.writable("results", results)
     with by.using("results", path):
         done = load(path) if path else []
-    found: list[Row] = []
+    found: list[BenchRow] = []
 
-    def shown(rows: Sequence[Row]) -> None:
+    def shown(rows: Sequence[BenchRow]) -> None:
         if path:
             with by.using("results", path):
                 save(path, rows)
@@ -130,7 +130,7 @@ def kernels(
     with measuring(shown) as tell:
         run(asked, done, tell)
     if output == "md":
-        print(f"\n{machine_line(Around.here(), found)}")
+        print(f"\n{machine_line(Surroundings.here(), found)}")
         print(DETERMINISTIC)
     else:
         sys.stdout.write(report(found, output) + "\n")

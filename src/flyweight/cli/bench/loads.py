@@ -15,7 +15,7 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.serving.line import Place
+    from flyweight.bench.serving.line import ServerAddress
     from flyweight.bench.serving.session import Dataset
 
 SIZED = ("random", "sonnet")  # whose prompts --input-len is the length of
@@ -121,12 +121,12 @@ def located(given: str | None, default: str = "") -> Path:
     raise ConfigError(f"dataset_path = {word!r} is no file{below}")
 
 
-def place(url: str | None, host: str, port: int, *, verified: bool = True) -> Place:
+def place(url: str | None, host: str, port: int, *, verified: bool = True) -> ServerAddress:
     """Raises `ConfigError`."""
-    from flyweight.bench.serving.line import Place
+    from flyweight.bench.serving.line import ServerAddress
 
     host = f"[{host}]" if ":" in host else host
-    return Place.of(url or f"http://{host}:{port}", verified=verified)
+    return ServerAddress.of(url or f"http://{host}:{port}", verified=verified)
 
 
 def headers(words: Sequence[str] | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from flyweight.cli.bench import options as by
 from flyweight.config import peer_python, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.offline import Outcome, Requests
+    from flyweight.bench.offline import OfflineReport, OfflineRequests
 
 MOST, MOST_SEQS = 1 << 20, 4096
 InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a prompt.")]
@@ -45,14 +45,14 @@ def latency(
     output_json: OutputJson = None,
 ) -> None:
     """Time one batch of requests from the start to its last token."""
-    from flyweight.bench.offline import Requests
+    from flyweight.bench.offline import OfflineRequests
 
     whole("num_iters", num_iters, 1, 10_000)
     whole("num_iters_warmup", num_iters_warmup, 0, 10_000)
     _judge(input_len, output_len)
     whole("batch_size", batch_size, 1, MOST_SEQS)
     file = by.writable("output_json", output_json)
-    asked = Requests(batch_size, input_len, output_len, batch_size)
+    asked = OfflineRequests(batch_size, input_len, output_len, batch_size)
     engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
     outcome = _measured(
         model, asked, (num_iters, num_iters_warmup), engine, (vs, vs_python, vs_binary)
@@ -80,13 +80,13 @@ def throughput(
     output_json: OutputJson = None,
 ) -> None:
     """Time many requests of random tokens that are sent at once."""
-    from flyweight.bench.offline import Requests
+    from flyweight.bench.offline import OfflineRequests
 
     _judge(input_len, output_len)
     whole("num_prompts", num_prompts, 1, MOST)
     whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
     file = by.writable("output_json", output_json)
-    asked = Requests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
+    asked = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
     engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
     outcome = _measured(model, asked, (1, 0), engine, (vs, vs_python, vs_binary))
     seconds = outcome.seconds[0]
@@ -118,26 +118,26 @@ def _engine(
 
 def _measured(
     model: str,
-    asked: Requests,
+    asked: OfflineRequests,
     rounds: tuple[int, int],
     engine: dict[str, Any],
     peers: tuple[list[str] | None, str | None, str | None],
-) -> Outcome:
+) -> OfflineReport:
     """Rounds that count and rounds before them; peers as they were given."""
-    from flyweight.bench.offline import Serving, serve
-    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.offline import OfflineRun, serve
+    from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.cli.bench.progress import measuring
 
     vs, python, binary = peers
-    named = [Named.of(name) for name in vs or ()]
-    means = Means(python=peer_python(python), binary=binary or "")
+    named = [PeerArgument.of(name) for name in vs or ()]
+    means = PeerMethod(python=peer_python(python), binary=binary or "")
     with measuring() as tell:
-        serving = Serving(model, asked, tell, **engine)
+        serving = OfflineRun(model, asked, tell, **engine)
         with serving.beside(named, means):
             return serve(serving, *rounds)
 
 
-def _tell(outcome: Outcome, file: Path | None) -> None:
+def _tell(outcome: OfflineReport, file: Path | None) -> None:
     """What was achieved, and beside whom."""
     from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from flyweight.bench.kernels import Listener
-from flyweight.bench.rows import Row
-from flyweight.cli.show import Loading, plain_console
+from flyweight.bench.kernels import RunListener
+from flyweight.bench.rows import BenchRow
+from flyweight.cli.show import LoadingDisplay, plain_console
 from flyweight.validation.untrusted import printable
 
-Rows = Callable[[Sequence[Row]], None]
+Rows = Callable[[Sequence[BenchRow]], None]
 
 
-class Measuring(Listener):
+class Measuring(RunListener):
     """Loading's bar, then one of the rounds; `shown` is told of rows."""
 
     def __init__(self, console: Console, shown: Rows | None = None) -> None:
         self.console, self.shown = console, shown
-        self.load = Loading(console, verbose=False)
+        self.load = LoadingDisplay(console, verbose=False)
         self.bar: Progress | None = None
 
     def progress(self, done: int, total: int) -> None:
@@ -59,7 +59,7 @@ class Measuring(Listener):
         name_now = printable(test)
         self.bar.update(self.bar.task_ids[0], completed=done, description=name_now, refresh=True)
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[BenchRow]) -> None:
         self.stop()  # rows and the bar may share a terminal
         if self.shown is not None:
             self.shown(rows)

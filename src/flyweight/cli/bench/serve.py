@@ -22,9 +22,9 @@ from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.serving.load import Load, Tell
-    from flyweight.bench.serving.report import Header
-    from flyweight.bench.serving.session import Body, Server, Session, Wanted
-    from flyweight.bench.serving.summary import Summary
+    from flyweight.bench.serving.report import ReportHeader
+    from flyweight.bench.serving.session import LoadPlan, LoadSession, RequestBody, TargetServer
+    from flyweight.bench.serving.summary import LoadSummary
 
 
 ENDLESS = ("random", "trace")  # lengths are the data's own: an end would only cut them
@@ -32,7 +32,7 @@ BAR_EVERY = 0.5  # seconds: what draws shares a core with what is measured
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class ResultView:
     """How a result is shown: metrics, their percentiles, goals, what it says of itself."""
 
     metrics: Sequence[str]
@@ -147,8 +147,8 @@ def serve(
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """
-    from flyweight.bench.serving.arrivals import Pace
-    from flyweight.bench.serving.session import Body, Server, Wanted
+    from flyweight.bench.serving.arrivals import ArrivalRate
+    from flyweight.bench.serving.session import LoadPlan, RequestBody, TargetServer
     from flyweight.bench.serving.summary import goals_of, metrics_of, percents_of
 
     whole("num_warmups", num_warmups, 0, 1 << 20)
@@ -177,14 +177,15 @@ def serve(
         "frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty,
         "repetition_penalty": repetition_penalty,
     }  # fmt: skip
-    pace = Pace(request_rate, burstiness, ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps)
-    wanted = Wanted(
+    ramp = ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps
+    pace = ArrivalRate(request_rate, burstiness, *ramp)
+    wanted = LoadPlan(
         loads.dataset(dataset_name, dataset_path, lengths), num_prompts, pace, max_concurrency,
         num_warmups, seed, prompt_form, tokenizer or (model if served_model_name else None) or "",
         f"bench-{uuid4().hex[:8]}-" if request_id_prefix is None else request_id_prefix,
         lora_assignment, loads.seconds("request_timeout", request_timeout),
     )  # fmt: skip
-    body = Body(
+    body = RequestBody(
         {name: value for name, value in sampling.items() if value is not None},
         ignore_eos or dataset_name in ENDLESS,
         logprobs, loads.fields(extra_body), tuple(lora_modules or ()), loads.headers(header),
@@ -194,9 +195,9 @@ def serve(
         loads.place(url, host, port, verified=not insecure)
         for url in ([base_url] if vs is None else [base_url, vs])
     )
-    servers = [Server(ours, backend, name, endpoint)]
-    servers += [Server(one, vs_backend or backend, vs_model or "") for one in others]
-    telling = Telling(
+    servers = [TargetServer(ours, backend, name, endpoint)]
+    servers += [TargetServer(one, vs_backend or backend, vs_model or "") for one in others]
+    telling = ResultView(
         metrics_of(percentile_metrics), percents_of(metric_percentiles), goals_of(goodput or ()),
         label, loads.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
     )  # fmt: skip
@@ -205,18 +206,18 @@ def serve(
 
 
 def measure(
-    wanted: Wanted,
-    body: Body,
-    servers: Sequence[Server],
+    wanted: LoadPlan,
+    body: RequestBody,
+    servers: Sequence[TargetServer],
     seconds: float,
-    telling: Telling,
+    telling: ResultView,
     file: ResultFile,
 ) -> int:
     """All servers in turn; 1 where one answered nothing."""
     from flyweight.bench.serving.report import beside, compared, file_name
-    from flyweight.bench.serving.session import Session
+    from flyweight.bench.serving.session import LoadSession
 
-    with Session(wanted, body, note) as session:
+    with LoadSession(wanted, body, note) as session:
         for server in servers:
             session.look(server, seconds)
         load = session.load()
@@ -236,17 +237,17 @@ def measure(
     return 0 if all(summary.completed for summary in found) else 1
 
 
-def header(session: Session, at: int, count: int, label: str | None) -> Header:
-    from flyweight.bench.serving.report import Header
+def header(session: LoadSession, at: int, count: int, label: str | None) -> ReportHeader:
+    from flyweight.bench.serving.report import ReportHeader
 
     wanted, found = session.wanted, session.servers[at]
     backend, name = found.server.backend, session.tokenizer_name
-    return Header(backend, found.model, name, count, wanted.pace, wanted.most, label)
+    return ReportHeader(backend, found.model, name, count, wanted.pace, wanted.most, label)
 
 
 def one(
-    session: Session, at: int, load: Load, header: Header, telling: Telling
-) -> tuple[Summary, dict[str, Any]]:
+    session: LoadSession, at: int, load: Load, header: ReportHeader, telling: ResultView
+) -> tuple[LoadSummary, dict[str, Any]]:
     """A server's turn: its figures, shown and as JSON."""
     from flyweight.bench.serving.report import block, document, miscounted, reasons
     from flyweight.bench.serving.summary import summarize

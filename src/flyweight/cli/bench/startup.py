@@ -34,7 +34,7 @@ def startup(
     The first start finds no cache of ours, the later ones what it has left.
     """
     from flyweight.bench.facts import size
-    from flyweight.bench.peers import Means, Named
+    from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.bench.startup import startup as measured
     from flyweight.cli.bench.progress import measuring
     from flyweight.describe import find
@@ -46,8 +46,8 @@ def startup(
     options = ["--memory-limit", memory_limit]
     options += ["--threads", str(threads)] if threads else []
     options += ["--max-model-len", str(max_model_len)] if max_model_len else []
-    peers = [Named.of(name) for name in vs or ()]
-    means = Means(threads or _cores(), peer_python(vs_python))
+    peers = [PeerArgument.of(name) for name in vs or ()]
+    means = PeerMethod(threads or _cores(), peer_python(vs_python))
     with measuring() as tell:
         path = find(settings, tell)
         starts = measured(str(path), options, repetitions, peers, means, tell.round, tell.warn)

@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from flyweight.cli.serve.choices import Choice
+from flyweight.cli.serve.choices import ServeChoice
 from flyweight.cli.serve.effective import drawn, plain, table
 from flyweight.server.lifecycle.processes import age
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.describe import Described
+    from flyweight.describe import ModelDescription
     from flyweight.plan.memory import MemoryPlan
     from flyweight.server.engine_client import pipe
-    from flyweight.server.front import Front
+    from flyweight.server.front import ServedModel
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
@@ -32,7 +32,7 @@ EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a
 class Banner:
     """A `Shows` for people."""
 
-    def __init__(self, choice: Choice, out: TextIO | None = None) -> None:
+    def __init__(self, choice: ServeChoice, out: TextIO | None = None) -> None:
         self.choice = choice
         self.out = out or sys.stderr
         self.began = time.monotonic()
@@ -45,7 +45,7 @@ class Banner:
     def found(self, path: Path) -> None:
         self.model = printable(os.path.basename(os.path.abspath(path)))
 
-    def planned(self, plan: MemoryPlan, found: Described) -> None:
+    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
         from flyweight.plan.memory import summary
 
         self.say(f"{self.model}: {summary(plan)}")
@@ -62,7 +62,7 @@ class Banner:
     def note(self, message: str) -> None:
         self.say(printable(message))
 
-    def told(self, message: pipe.Loading) -> None:
+    def told(self, message: pipe.LoadingProgress) -> None:
         """What the engine's process says."""
         if message.what == "progress":
             self.progress(message.done, message.total)
@@ -101,7 +101,7 @@ class Banner:
 
     # --- once it is ready ---
 
-    def ready(self, front: Front, port: int) -> None:
+    def ready(self, front: ServedModel, port: int) -> None:
         ledger = front.ledger
         portrait, facts = ledger.portrait, ledger.facts
         self.say(

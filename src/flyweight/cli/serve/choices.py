@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from flyweight.arguments.choosing import made, steps, tried
-from flyweight.arguments.draft import Draft
+from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.meanings import Meaning, model
 from flyweight.arguments.stance import Value, said, written
 from flyweight.arguments.values import converted
-from flyweight.arguments.wishes import Wish, Wishes
-from flyweight.cli.serve.parse import Asked, flags
+from flyweight.arguments.wishes import SettingRequest, SettingRequests
+from flyweight.cli.serve.parse import ParsedOptions, flags
 from flyweight.cli.serve.special_options import MEANINGS, key_of_environment
 from flyweight.cli.serve.unsupported import STANCES
 from flyweight.config import Settings
@@ -33,19 +33,19 @@ ELSEWHERE = {  # options that have no row of their own in the ledger, and why
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ServeChoice:
     """What is to be served, and how."""
 
     settings: Settings
     server: ServerSettings
-    wishes: Wishes
+    wishes: SettingRequests
     detach: bool = False
     as_json: bool = False
 
 
-def choose(asked: Asked) -> Choice:
+def choose(asked: ParsedOptions) -> ServeChoice:
     """Raises `ConfigError`."""
-    draft = Draft(asked.options, asked.models)
+    draft = DraftArguments(asked.options, asked.models)
     refusals = list(asked.refusals)
     key_of_environment(draft)
     for step in [model, *steps(draft, STANCES, MEANINGS, _setter, refusals)]:
@@ -59,8 +59,8 @@ def choose(asked: Asked) -> Choice:
     on = asked.options
     detach, as_json = on.get("detach") is True, on.get("json") is True
     given = {name: _given(name, value) for name, value in on.items()}
-    wishes = Wishes(given, tuple(draft.wishes), tuple(_plain(given, on, engine, server)))
-    return Choice(engine, server, wishes, detach, as_json)
+    wishes = SettingRequests(given, tuple(draft.wishes), tuple(_plain(given, on, engine, server)))
+    return ServeChoice(engine, server, wishes, detach, as_json)
 
 
 def _given(name: str, value: Value) -> str:
@@ -70,7 +70,7 @@ def _given(name: str, value: Value) -> str:
 
 def _plain(
     given: Mapping[str, str], asked: Mapping[str, Value], engine: Settings, server: ServerSettings
-) -> Iterator[Wish]:
+) -> Iterator[SettingRequest]:
     """What became of options that set a value as it is."""
     for name, flag in flags().items():
         room, _, field = flag.sets.partition(".")
@@ -79,7 +79,7 @@ def _plain(
         value = getattr(engine if room == "engine" else server, field)
         what = flag.help[:1].lower() + flag.help[1:].rstrip(".")
         why = "as asked" if value is False else f"as asked: {what}"
-        yield Wish(f"--{name}", given[name], _active(field, value), why)
+        yield SettingRequest(f"--{name}", given[name], _active(field, value), why)
 
 
 def _active(field: str, value: Any) -> str:
@@ -100,7 +100,7 @@ def _setter(name: str, value: Value) -> Meaning | None:
     if not flag.sets:
         return None
 
-    def put(draft: Draft) -> None:
+    def put(draft: DraftArguments) -> None:
         room, _, field = flag.sets.partition(".")
         goal = draft.engine if room == "engine" else draft.server
         goal[field] = converted(flag, value)

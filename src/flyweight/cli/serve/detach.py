@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flyweight.errors import ConfigError
 from flyweight.server.lifecycle import records
-from flyweight.server.lifecycle.records import Record
+from flyweight.server.lifecycle.records import ServerRecord
 from flyweight.server.observability.logfile import locked
 from flyweight.server.settings import LOOPBACK
 
@@ -71,7 +71,7 @@ def _log() -> Path:
     return path
 
 
-def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Record | None:
+def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> ServerRecord | None:
     """The server once it is ready; None where it has ended.  Shows what it says meanwhile, which
     stands in its log from `begin` on.
     """
@@ -89,7 +89,7 @@ def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Record
             time.sleep(POLL)
 
 
-def ready(record: Record) -> bool:
+def ready(record: ServerRecord) -> bool:
     """Whether a server takes requests; of one on a Unix socket or with TLS its record says so."""
     if not record.url.startswith("http:"):
         return True

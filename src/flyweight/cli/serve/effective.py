@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flyweight.arguments.wishes import DEFAULT
-from flyweight.server.observability.effective_config import Feature
+from flyweight.server.observability.effective_config import FeatureRow
 from flyweight.validation.untrusted import printable
 
 DECIDED = ("activations", "K/V cache", "context", "memory", "threads", "API key")  # always a row
@@ -23,17 +23,17 @@ GAP = 2  # characters between columns
 ON, OFF = ("on", "always"), ("off", "none")
 
 
-class Row(NamedTuple):
+class ConfigRow(NamedTuple):
     feature: str
     asked: str
     active: str
     why: str
 
 
-HEAD = Row("feature", "asked", "active", "why")
+HEAD = ConfigRow("feature", "asked", "active", "why")
 
 
-def table(features: Sequence[Feature]) -> tuple[list[Row], dict[str, str]]:
+def table(features: Sequence[FeatureRow]) -> tuple[list[ConfigRow], dict[str, str]]:
     """Rows, and lines of what has none, by their names."""
     told = [f for f in features if f.asked != DEFAULT or f.name in DECIDED]
     rows = [_row(feature) for feature in told]
@@ -46,7 +46,7 @@ def table(features: Sequence[Feature]) -> tuple[list[Row], dict[str, str]]:
     return rows[:MOST_ROWS], {name: ", ".join(words) for name, words in lines.items() if words}
 
 
-def plain(rows: Sequence[Row], lines: dict[str, str]) -> list[str]:
+def plain(rows: Sequence[ConfigRow], lines: dict[str, str]) -> list[str]:
     """For a log: columns as wide as what is in them."""
     wide = _widths(rows)
     found = [
@@ -56,7 +56,7 @@ def plain(rows: Sequence[Row], lines: dict[str, str]) -> list[str]:
     return found + [f"{name}: {words}" for name, words in lines.items()]
 
 
-def drawn(rows: Sequence[Row], lines: dict[str, str], width: int) -> list[str]:
+def drawn(rows: Sequence[ConfigRow], lines: dict[str, str], width: int) -> list[str]:
     """For a terminal of that width: where it is too narrow, what was asked and why give way."""
     from rich import box
     from rich.console import Console
@@ -80,15 +80,15 @@ def drawn(rows: Sequence[Row], lines: dict[str, str], width: int) -> list[str]:
     return out.getvalue().rstrip("\n").split("\n")
 
 
-def _widths(rows: Sequence[Row]) -> list[int]:
+def _widths(rows: Sequence[ConfigRow]) -> list[int]:
     return [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
 
 
-def _row(feature: Feature) -> Row:
+def _row(feature: FeatureRow) -> ConfigRow:
     """An option that is a row of its own has its value beside it."""
     asked = feature.asked
     if feature.name.startswith("--"):
         asked = asked.removeprefix(feature.name).strip(" =") or "yes"
     if len(asked) > WIDEST:
         asked = asked[: WIDEST - 1] + "\u2026"
-    return Row(*map(printable, (feature.name, asked, feature.active, feature.why)))
+    return ConfigRow(*map(printable, (feature.name, asked, feature.active, feature.why)))

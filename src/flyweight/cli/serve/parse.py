@@ -38,7 +38,7 @@ effect here are accepted with the value that describes this engine, and refused 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedOptions:
     """What was asked for, by the options' names; `models` holds the positional words.  `of_file`
     are the names that come from a file, `refusals` what could not be read.
     """
@@ -55,7 +55,7 @@ def flags() -> dict[str, Flag]:
     return {flag.name: flag for flag in [*rows, *(stance.flag for stance in STANCES)]}
 
 
-def read(words: Sequence[str]) -> Asked:
+def read(words: Sequence[str]) -> ParsedOptions:
     """`--help` prints and leaves.  Raises `ConfigError` where words make no sense together."""
     parser = _parser()
     refusals: list[str] = []
@@ -71,7 +71,7 @@ def read(words: Sequence[str]) -> Asked:
     of_file = frozenset(theirs) - frozenset(options)
     options = {**theirs, **options}
     dotted.merge(options, parts)
-    return Asked(options, models, of_file, tuple(refusals))
+    return ParsedOptions(options, models, of_file, tuple(refusals))
 
 
 def _of_file(file: Value | None, refusals: list[str]) -> dict[str, Value]:
@@ -125,7 +125,7 @@ def _other(switch: str) -> str:
     return "--" + switch.removeprefix("--no-") if no else f"--no-{switch.lstrip('-')}"
 
 
-class Given(argparse.Action):
+class OptionValue(argparse.Action):
     """Puts an option's value where it belongs; one without any is noted."""
 
     def __call__(
@@ -157,7 +157,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return wrap(text, width)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if not isinstance(action, Given):
+        if not isinstance(action, OptionValue):
             return super()._format_args(action, default_metavar)
         return f"{action.metavar}{' ...' if action.nargs == '*' else ''}"
 
@@ -222,7 +222,7 @@ def _add(group: Any, flag: Flag, text: str) -> None:
     several = flag.kind == "words"
     word = flag.metavar.split(" ")[0] or "VALUE"
     group.add_argument(
-        *flag.spellings, dest=goal, default=None, help=text, action=Given,
+        *flag.spellings, dest=goal, default=None, help=text, action=OptionValue,
         nargs="*" if several else "?", metavar=word,
     )  # fmt: skip
 

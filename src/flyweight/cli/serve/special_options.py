@@ -8,10 +8,10 @@ is refused with the reason and the nearest that is built.
 from pathlib import Path
 
 from flyweight.arguments import meanings
-from flyweight.arguments.draft import Draft
+from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.meanings import Meaning
 from flyweight.arguments.objects import told
-from flyweight.arguments.wishes import Wish
+from flyweight.arguments.wishes import SettingRequest
 from flyweight.cli.serve.switches import switches
 from flyweight.config import served_key
 from flyweight.errors import CheckpointError, ConfigError
@@ -21,7 +21,7 @@ LEVELS = ("info", "warning", "error", "critical")  # uvicorn's, from lines of ac
 SECRET_BYTES, TEMPLATE_BYTES = 1 << 20, 1 << 20
 
 
-def _chat_template(draft: Draft) -> None:
+def _chat_template(draft: DraftArguments) -> None:
     given = draft.text("chat-template")
     if "{" not in given:
         given = _lines(Path(given), "--chat-template", TEMPLATE_BYTES)
@@ -29,14 +29,14 @@ def _chat_template(draft: Draft) -> None:
     draft.wish("chat-template", "used", "instead of the model's own")
 
 
-def _switches(draft: Draft) -> None:
+def _switches(draft: DraftArguments) -> None:
     name = "default-chat-template-kwargs"
     found = switches(f"--{name}", draft.text(name))
     draft.server["template_defaults"] = found
     draft.wish(name, told(found), "where a request's chat_template_kwargs do not say")
 
 
-def _quiet(draft: Draft) -> None:
+def _quiet(draft: DraftArguments) -> None:
     draft.conflict("disable-log-requests", "enable-log-requests")
     quiet = draft.options["disable-log-requests"] is True
     draft.server["log_requests"] = not quiet
@@ -44,7 +44,7 @@ def _quiet(draft: Draft) -> None:
                "what enable-log-requests says, the other way about")  # fmt: skip
 
 
-def _access(draft: Draft) -> None:
+def _access(draft: DraftArguments) -> None:
     """uvicorn's lines of access are our line a request."""
     draft.conflict("disable-uvicorn-access-log", "enable-log-requests")
     quiet = draft.options["disable-uvicorn-access-log"] is True
@@ -53,7 +53,7 @@ def _access(draft: Draft) -> None:
     _hush(draft, quiet)
 
 
-def _level(draft: Draft) -> None:
+def _level(draft: DraftArguments) -> None:
     asked = draft.text("uvicorn-log-level")
     if asked not in LEVELS:
         raise ConfigError(
@@ -65,21 +65,21 @@ def _level(draft: Draft) -> None:
     _hush(draft, asked != "info")
 
 
-def _hush(draft: Draft, quiet: bool) -> None:
+def _hush(draft: DraftArguments, quiet: bool) -> None:
     """No line a request, unless it is asked for by name."""
     if quiet and "enable-log-requests" not in draft.options:
         draft.server["log_requests"] = False
 
 
-def key_of_environment(draft: Draft) -> None:
+def key_of_environment(draft: DraftArguments) -> None:
     """Options take its place: a command line can be read by everybody on the machine, this not."""
     name, key = served_key()
     if name and not {"api-key", "api-key-file"} & draft.options.keys():
         draft.server["keys"] = (key,)
-        draft.wishes.append(Wish(name, "set", "on", "clients must send this key"))
+        draft.wishes.append(SettingRequest(name, "set", "on", "clients must send this key"))
 
 
-def _keys(draft: Draft) -> None:
+def _keys(draft: DraftArguments) -> None:
     keys = list(draft.many("api-key")) if "api-key" in draft.options else []
     if "api-key-file" in draft.options:
         for file in draft.many("api-key-file"):

@@ -5,7 +5,7 @@ Invariant: none is ignored: what is in neither table, and means something here, 
 """
 
 from flyweight.arguments import stances
-from flyweight.arguments.stance import Stance
+from flyweight.arguments.stance import Support
 from flyweight.arguments.stances import always, never, only, refused, unbounded
 
 LOGGED = (
@@ -18,7 +18,7 @@ LOGGED = (
 )  # fmt: skip
 HTTP = (
     never("headless", "it is a server of its own", "leave it out", "off"),
-    Stance(
+    Support(
         "enable-per-request-metrics",
         "switch",
         ("on",),
@@ -26,7 +26,7 @@ HTTP = (
         "every answer carries its timings",
         "leave it out",
     ),
-    Stance(
+    Support(
         "enable-auto-tool-choice", "switch", ("on",), "always",
         "a request that declares tools may call them", "tool_choice of a request says none",
     ),

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.admission.queue import Door
+from flyweight.server.admission.queue import AdmissionQueue
 from flyweight.server.transport.errors import late
 from flyweight.server.transport.replies import ClientGone, gone
 from flyweight.server.transport.request_log import visit_of
@@ -23,7 +23,7 @@ from flyweight.server.transport.request_log import visit_of
 class Preparation:
     """One request's; `end` where it begins to run."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AdmissionQueue) -> None:
         """Raises `HttpError` where too many prepare."""
         door.prepare()
         self._door = door
@@ -39,7 +39,7 @@ class Preparation:
 
 
 async def prepared(
-    door: Door, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
+    door: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
 ) -> Response:
     """What `work` answers.  Until it runs (`Preparation.end`) it has `seconds` since the request
     came, and is given up where its client goes; from then on others see to that.

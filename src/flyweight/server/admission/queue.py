@@ -18,7 +18,7 @@ PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
 
 
 @dataclass(slots=True)
-class Place:
+class Reservation:
     """Requests of one HTTP request that wait to be computed."""
 
     requests: int
@@ -26,7 +26,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Door:
+class AdmissionQueue:
     """`requests` and `tokens` have come in and were not scheduled yet; `preparing` requests are
     before that.
     """
@@ -60,7 +60,7 @@ class Door:
         """One of them runs, or was given up."""
         self.preparing -= 1
 
-    def enter(self, requests: int, tokens: int) -> Place:
+    def enter(self, requests: int, tokens: int) -> Reservation:
         """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""
         if self.draining:
             raise self.closed()
@@ -78,7 +78,7 @@ class Door:
             )
         self.requests += requests
         self.tokens += tokens
-        return Place(requests, tokens)
+        return Reservation(requests, tokens)
 
     def closed(self) -> HttpError:
         """Of a server that is being shut down: another may be there once it has drained."""
@@ -100,7 +100,7 @@ class Door:
             headers={"retry-after": str(self.retry_after())},
         )
 
-    def leave(self, place: Place, requests: int, tokens: int) -> None:
+    def leave(self, place: Reservation, requests: int, tokens: int) -> None:
         """Some of a place's requests wait no longer."""
         requests, tokens = min(requests, place.requests), min(tokens, place.tokens)
         place.requests -= requests

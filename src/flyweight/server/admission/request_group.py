@@ -10,26 +10,28 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from flyweight.params.structured import NAME, OUTGROWN, STUCK
-from flyweight.requests.collector import Collector, Piece, VectorCollector
-from flyweight.requests.prompts import Asked
-from flyweight.server.admission.queue import Place
-from flyweight.server.engine_client.client import Stream
+from flyweight.requests.collector import Collector, TextPiece, VectorCollector
+from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.queue import Reservation
+from flyweight.server.engine_client.client import EngineStream
 from flyweight.server.transport.errors import HttpError, late
 
 if TYPE_CHECKING:
-    from flyweight.server.front import Front
+    from flyweight.server.front import ServedModel
 
 
-class Bundle:
+class RequestGroup:
     """The requests of one HTTP request that `came` then, and what they bring.  They are under way
     once it exists; `close` ends what is left of them.
     """
 
-    def __init__(self, front: "Front", asked: Sequence[Asked], place: Place, came: float) -> None:
+    def __init__(
+        self, front: "ServedModel", asked: Sequence[PreparedPrompt], place: Reservation, came: float
+    ) -> None:
         self.front, self.place = front, place
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
-        self._streams: list[Stream] = []
+        self._streams: list[EngineStream] = []
         self._given_up: HttpError | None = None
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
@@ -47,7 +49,7 @@ class Bundle:
             self.close()
             raise
 
-    def __enter__(self) -> "Bundle":
+    def __enter__(self) -> "RequestGroup":
         return self
 
     def __exit__(self, *gone: object) -> None:
@@ -72,7 +74,7 @@ class Bundle:
             if stream.collector.request.beam is None:  # a search tells all at its end
                 stream.fed = self._fed
 
-    async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, TextPiece]]]:
         """What is new, with the number of the prompt it belongs to, until all has come.  Raises
         what ended a request.
         """
@@ -80,7 +82,7 @@ class Bundle:
         while live:
             await self._next()
             self._ahead = 0
-            found: list[tuple[int, Piece]] = []
+            found: list[tuple[int, TextPiece]] = []
             for i, stream in live:
                 if stream.error is not None:
                     raise stream.error
@@ -113,7 +115,7 @@ class Bundle:
         if self._given_up is not None:
             raise self._given_up
 
-    def _submit(self, asked: Asked) -> None:
+    def _submit(self, asked: PreparedPrompt) -> None:
         asking = self.front.asking
         make = asking.collector if asked.pooling is None else asking.vector
         collector = make(asked, asking.id())
@@ -165,7 +167,7 @@ def _judge(finish: str | None, reason: int | str | None) -> None:
     raise HttpError(500, f"the engine failed on this request: {reason}", code="engine_error")
 
 
-def width(asked: Asked) -> int:
+def width(asked: PreparedPrompt) -> int:
     """How many sequences it takes to answer a prompt."""
     if asked.pooling is not None:
         return 1

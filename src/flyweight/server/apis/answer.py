@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.requests.collector import Collector, Piece
-from flyweight.requests.prompts import Asked
-from flyweight.server.admission.request_group import Bundle
-from flyweight.server.front import Front
+from flyweight.requests.collector import Collector, TextPiece
+from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
 from flyweight.server.transport.replies import EventStream, reply, while_connected
 from flyweight.server.transport.request_log import visit_of
@@ -39,16 +39,16 @@ class Writer(Protocol):
     def id(self) -> str: ...
     def whole(self) -> Any: ...
     def begin(self) -> bytes: ...
-    def piece(self, prompt: int, piece: Piece) -> bytes: ...
+    def piece(self, prompt: int, piece: TextPiece) -> bytes: ...
     def end(self) -> bytes: ...
     def failed(self, error: HttpError) -> bytes: ...
 
 
 async def answer(
-    front: Front,
+    front: ServedModel,
     request: Request,
-    asked: Sequence[Asked],
-    make: Callable[[Bundle], Writer],
+    asked: Sequence[PreparedPrompt],
+    make: Callable[[RequestGroup], Writer],
     *,
     stream: bool,
 ) -> Response:
@@ -69,7 +69,7 @@ async def answer(
         return reply(writer.whole())
 
 
-def size(bundle: Bundle) -> int:
+def size(bundle: RequestGroup) -> int:
     """About how many tokens and log-probabilities a reply tells of."""
     total = 0
     for one in texts(bundle):
@@ -79,7 +79,7 @@ def size(bundle: Bundle) -> int:
     return total
 
 
-def weight(collector: Collector, piece: Piece) -> int:
+def weight(collector: Collector, piece: TextPiece) -> int:
     """The same of one piece: the first of a choice may tell of its prompt."""
     params = collector.request.params
     found = len(piece.tokens) * (1 + (params.scored or 0))
@@ -89,14 +89,16 @@ def weight(collector: Collector, piece: Piece) -> int:
     return found
 
 
-def texts(bundle: Bundle) -> list[Collector]:
+def texts(bundle: RequestGroup) -> list[Collector]:
     """The collectors of a bundle that asked for text."""
     found = [one for one in bundle.collectors if isinstance(one, Collector)]
     assert len(found) == len(bundle.collectors), "a vector among texts"
     return found
 
 
-async def _parts(front: Front, bundle: Bundle, writer: Writer, id: str) -> AsyncGenerator[bytes]:
+async def _parts(
+    front: ServedModel, bundle: RequestGroup, writer: Writer, id: str
+) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
@@ -115,7 +117,7 @@ async def _parts(front: Front, bundle: Bundle, writer: Writer, id: str) -> Async
 
 
 async def _turns(
-    front: Front, bundle: Bundle, writer: Writer, found: Sequence[tuple[int, Piece]]
+    front: ServedModel, bundle: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
 ) -> AsyncGenerator[bytes]:
     """What is new, written in turns so short that whoever else is served notices nothing."""
     parts: list[bytes] = []

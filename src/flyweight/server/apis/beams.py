@@ -19,7 +19,7 @@ OWN = {"n", "best_of", "max_tokens", "ignore_eos", "include_stop_str_in_output",
 UNDRAWN = (0.0, 1.0)  # temperatures that change nothing where nothing is drawn
 
 
-class Searching(Protocol):
+class BeamOptions(Protocol):
     """A body that may ask for a search."""
 
     use_beam_search: bool | None
@@ -28,7 +28,7 @@ class Searching(Protocol):
     def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]: ...
 
 
-def wanted_of(body: Searching, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
+def wanted_of(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
     """What a body asks for, `options` being its own and the server's.  Raises `RequestError`."""
     params = params_of(options)
     if body.use_beam_search:
@@ -42,7 +42,7 @@ def wanted_of(body: Searching, options: dict[str, Any]) -> SamplingParams | Beam
     return params
 
 
-def search(body: Searching, given: SamplingParams) -> BeamSearchParams:
+def search(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
     """Of a body whose own options are `given`."""
     usual = SamplingParams()
     for field in fields(SamplingParams):

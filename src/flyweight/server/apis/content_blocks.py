@@ -11,34 +11,34 @@ import msgspec
 from pydantic import ValidationError
 
 from flyweight.outputs import CompletionOutput
-from flyweight.requests.collector import Piece
+from flyweight.requests.collector import TextPiece
 from flyweight.server.apis.body import refused
 from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.text.tools.deltas import Answer, Call, Delta, Kind
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer, ParsedCall
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
-ENDS = (Kind.WHOLE, Kind.VOID)
+ENDS = (DeltaKind.WHOLE, DeltaKind.VOID)
 
 
-class Step(NamedTuple):
+class BlockEvent(NamedTuple):
     """A block begins (`open`), goes on (`delta`, with what is new) or ends (`close`, with all of
     it).  A call is a block whose kind is `NAME`: it opens with its name, and the rest are its
     arguments; `whole` where it ended as a call does.
     """
 
     what: Literal["open", "delta", "close"]
-    kind: Kind
+    kind: DeltaKind
     text: str = ""
     whole: bool = True
 
 
-class Telling:
+class ContentBlocks:
     """An answer that is read as `reading` says."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AnswerFormat) -> None:
         self._parser = AnswerParser(reading)
         self._plain = reading.plain
-        self._open: Kind | None = None
+        self._open: DeltaKind | None = None
         self._said: list[str] = []  # of what is open
 
     @property
@@ -46,49 +46,51 @@ class Telling:
         """Calls that are whole; none where the answer was cut off within one."""
         return self._parser.calls
 
-    def steps(self, piece: Piece) -> list[Step]:
+    def steps(self, piece: TextPiece) -> list[BlockEvent]:
         """What is new, in blocks of which one is open at a time, and none behind the last piece."""
-        found: list[Step] = []
+        found: list[BlockEvent] = []
         for kind, text, _ in self._deltas(piece):
             if kind in ENDS:
-                found += self._closed(whole=kind is Kind.WHOLE)
+                found += self._closed(whole=kind is DeltaKind.WHOLE)
                 continue
-            if kind is Kind.NAME:
-                found += [*self._closed(), Step("open", kind, text)]
+            if kind is DeltaKind.NAME:
+                found += [*self._closed(), BlockEvent("open", kind, text)]
                 self._open = kind
                 continue
-            block = Kind.NAME if kind is Kind.ARGUMENTS else kind
+            block = DeltaKind.NAME if kind is DeltaKind.ARGUMENTS else kind
             if block is not self._open:
-                found += [*self._closed(), Step("open", block)]
+                found += [*self._closed(), BlockEvent("open", block)]
                 self._open = block
             self._said.append(text)
-            found.append(Step("delta", block, text))
+            found.append(BlockEvent("delta", block, text))
         return found if piece.finish is None else found + self._closed(whole=False)
 
-    def _deltas(self, piece: Piece) -> list[Delta]:
+    def _deltas(self, piece: TextPiece) -> list[Delta]:
         if self._plain:
-            return [Delta(Kind.CONTENT, piece.text)] if piece.text else []
+            return [Delta(DeltaKind.CONTENT, piece.text)] if piece.text else []
         found = self._parser.push(piece.text) if piece.text else []
         if piece.finish is not None:
             found += self._parser.finish(cut_off(piece.finish, piece.reason))
         return found
 
-    def _closed(self, *, whole: bool = True) -> list[Step]:
+    def _closed(self, *, whole: bool = True) -> list[BlockEvent]:
         if self._open is None:
             return []
-        whole = whole or self._open is not Kind.NAME
-        step = Step("close", self._open, "".join(self._said), whole)
+        whole = whole or self._open is not DeltaKind.NAME
+        step = BlockEvent("close", self._open, "".join(self._said), whole)
         self._open, self._said = None, []
         return [step]
 
 
-def told(reading: Reading, choice: CompletionOutput) -> Answer:
+def told(reading: AnswerFormat, choice: CompletionOutput) -> ParsedAnswer:
     """An answer that has come whole."""
     if reading.plain:
-        return Answer(content=choice.text)
+        return ParsedAnswer(content=choice.text)
     parser = AnswerParser(reading)
     deltas = parser.push(choice.text)
-    return Answer.of(deltas + parser.finish(cut_off(choice.finish_reason, choice.stop_reason)))
+    return ParsedAnswer.of(
+        deltas + parser.finish(cut_off(choice.finish_reason, choice.stop_reason))
+    )
 
 
 def cut_off(finish: str | None, reason: int | str | None) -> bool:
@@ -98,7 +100,7 @@ def cut_off(finish: str | None, reason: int | str | None) -> bool:
     return finish != "stop" or reason is not None
 
 
-def arguments_of(call: Call) -> msgspec.Raw | None:
+def arguments_of(call: ParsedCall) -> msgspec.Raw | None:
     """A call's arguments as an object in the model's own words, with its numbers and its halves of
     characters, on one line; none where the answer was cut off in them.
     """

@@ -12,7 +12,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import encode
 
 FOLDER = files("flyweight.server") / "swagger"
@@ -24,25 +24,25 @@ POLICY = (
 HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
 
 
-async def openapi(front: Front, request: Request) -> Response:
+async def openapi(front: ServedModel, request: Request) -> Response:
     """Made for who asks first; others that ask meanwhile wait for the same."""
     if front.document is None:
         front.document = asyncio.ensure_future(front.aside(_document, front))
     return Response(await asyncio.shield(front.document), 200, media_type="application/json")
 
 
-def _document(front: Front) -> bytes:
+def _document(front: ServedModel) -> bytes:
     from flyweight.server.apis.openapi import document  # it is made of the routes, this one too
 
     facts = front.client.facts
     return encode(document(facts["vocab"], facts["width"], front.settings))
 
 
-async def page(front: Front, request: Request) -> Response:
+async def page(front: ServedModel, request: Request) -> Response:
     return Response(plain("page.html"), 200, HEADERS, "text/html")
 
 
-async def static(front: Front, request: Request) -> Response:
+async def static(front: ServedModel, request: Request) -> Response:
     """A file of the page; Swagger UI's are kept packed."""
     name = request.url.path.rsplit("/", 1)[1]
     head = {**HEADERS, "cache-control": "max-age=3600"}

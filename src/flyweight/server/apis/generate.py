@@ -9,8 +9,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.requests.collector import Piece
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import TextPiece
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.body import FIRST
 from flyweight.server.apis.fields import Fields
@@ -23,7 +23,7 @@ from flyweight.server.apis.sampling_fields import (
     params_of,
 )
 from flyweight.server.apis.usage import spent
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
 
@@ -47,7 +47,7 @@ class GenerateBody(Fields):
     return_cache_explanation: Explain = None
 
 
-async def generate(front: Front, request: Request) -> Response:
+async def generate(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), GenerateBody)
     every = body.model_dump(exclude=BESIDE, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
@@ -64,7 +64,7 @@ class GenerateWriter:
     ping = PING
     id = ""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: RequestGroup) -> None:
         self.front = bundle.front
         (self.collector,) = texts(bundle)
 
@@ -74,7 +74,7 @@ class GenerateWriter:
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         return event({"text": piece.text})
 
     def end(self) -> bytes:

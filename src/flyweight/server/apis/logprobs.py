@@ -32,7 +32,7 @@ def in_runs(items: Iterable[object]) -> msgspec.Raw:
     return msgspec.Raw(b"[" + b",".join(runs) + b"]")
 
 
-class Spelling:
+class TokenSpelling:
     """How tokens are written: as their text, or (`ids`) as "token_id:421"."""
 
     def __init__(self, tokenizer: Tokenizer, ids: bool | None = False) -> None:
@@ -57,7 +57,7 @@ class PromptScores:
     its choices, so they are written once.
     """
 
-    def __init__(self, collector: Collector, most: int, spelling: Spelling) -> None:
+    def __init__(self, collector: Collector, most: int, spelling: TokenSpelling) -> None:
         self.collector, self.most, self.spelling = collector, most, spelling
 
     @cached_property
@@ -117,7 +117,12 @@ def _behind(prompt: bytes, found: list[Any]) -> msgspec.Raw:
 
 
 def _add(
-    lists: Lists, spelling: Spelling, token: int, entry: Entry | None, at: int, most: int | None
+    lists: Lists,
+    spelling: TokenSpelling,
+    token: int,
+    entry: Entry | None,
+    at: int,
+    most: int | None,
 ) -> None:
     """`entry` is none of the prompt's first token, which nothing foretells."""
     chosen = entry[token] if entry else None
@@ -133,17 +138,19 @@ def _add(
     lists["text_offset"].append(at)
 
 
-def chat_scores(found: Sequence[Entry], most: int | None, spelling: Spelling) -> dict[str, Any]:
+def chat_scores(
+    found: Sequence[Entry], most: int | None, spelling: TokenSpelling
+) -> dict[str, Any]:
     """Of /v1/chat/completions, `most` alternatives each, or all there are."""
     return {"content": in_runs(_position(entry, most, spelling) for entry in found)}
 
 
-def token_scores(found: Sequence[Entry], spelling: Spelling) -> msgspec.Raw:
+def token_scores(found: Sequence[Entry], spelling: TokenSpelling) -> msgspec.Raw:
     """Of llama-server's /completion, with each token's id."""
     return in_runs(_token(entry, spelling) for entry in found)
 
 
-def _token(entry: Entry, spelling: Spelling) -> dict[str, Any]:
+def _token(entry: Entry, spelling: TokenSpelling) -> dict[str, Any]:
     every = {token: {"id": token, **spelling.one(token, one)} for token, one in entry.items()}
     ranked = [every[token] for token, _ in sorted(entry.items(), key=_rank)]
     return {**next(iter(every.values())), "top_logprobs": ranked}
@@ -186,7 +193,7 @@ def begun(raw: bytes) -> int:
     return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
-def _position(entry: Entry, most: int | None, spelling: Spelling) -> dict[str, Any]:
+def _position(entry: Entry, most: int | None, spelling: TokenSpelling) -> dict[str, Any]:
     every = {token: spelling.one(token, one) for token, one in entry.items()}
     ordered = entry.items() if most is None else sorted(entry.items(), key=_rank)
     ranked = [every[token] for token, one in ordered if _told(one, most)]

@@ -14,7 +14,16 @@ from pydantic import TypeAdapter
 from flyweight import __version__
 from flyweight.server.apis import replies
 from flyweight.server.apis.body import BOTH, LIMIT, TOKEN
-from flyweight.server.apis.routes import ANTHROPIC, JSON, LLAMA, OLLAMA, OPENAI, OWN, ROUTES, Entry
+from flyweight.server.apis.routes import (
+    ANTHROPIC,
+    JSON,
+    LLAMA,
+    OLLAMA,
+    OPENAI,
+    OWN,
+    ROUTES,
+    ApiRoute,
+)
 from flyweight.server.apis.sampling_fields import WIDTH
 from flyweight.server.settings import ServerSettings
 
@@ -62,7 +71,7 @@ def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]
     return whole
 
 
-def _schemas(routes: Iterable[Entry]) -> tuple[dict[Any, Any], dict[str, Any]]:
+def _schemas(routes: Iterable[ApiRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
     """Schemas by (what it is, "body", "reply" or "error"), and what they refer to."""
     wanted: list[tuple[Any, Any, TypeAdapter[Any]]] = []
     for i, entry in enumerate(routes):
@@ -77,7 +86,7 @@ def _schemas(routes: Iterable[Entry]) -> tuple[dict[Any, Any], dict[str, Any]]:
     return {key: schema for (key, _), schema in found.items()}, rest.get("$defs", {})
 
 
-def _operation(i: int, entry: Entry, found: dict[Any, Any]) -> dict[str, Any]:
+def _operation(i: int, entry: ApiRoute, found: dict[Any, Any]) -> dict[str, Any]:
     kinds = {entry.media: {"schema": found.get((i, "reply"), {"type": "string"})}}
     if entry.body is not None and "stream" in entry.body.model_fields:
         kinds[_by_path(STREAMS, entry.path)] = {"schema": {}}

@@ -31,7 +31,7 @@ class ObjectFormat(Fields):
     asked: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class Schema(Fields):
+class NamedSchema(Fields):
     """A JSON schema; OpenAI's clients name it."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -44,7 +44,7 @@ class SchemaFormat(Fields):
     """JSON that satisfies a schema."""
 
     type: Literal["json_schema"]
-    json_schema: Schema
+    json_schema: NamedSchema
 
 
 class FlatFormat(Fields):
@@ -80,7 +80,7 @@ ResponseFormat = Annotated[
 ]
 
 
-class Structured(Fields):
+class StructuredFields(Fields):
     """Exactly one of json, json_object, regex, choice and grammar."""
 
     asked: dict[str, Any] | Source | None = Field(None, alias="json")
@@ -100,7 +100,7 @@ class Structured(Fields):
 
 def constraint(
     format: Format | None,
-    structured: Structured | None,
+    structured: StructuredFields | None,
     grammar: str | None = None,
 ) -> StructuredOutputs | None:
     """What an answer must satisfy.  Raises `RequestError`."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from flyweight.errors import RequestError
 from flyweight.requests.prompts import PIECE, encoded
 from flyweight.server.apis.sampling_fields import Id
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 
 # The first mistake of a list is told, so no others are looked for.
 Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
@@ -26,7 +26,7 @@ def each(given: Any) -> list[Any]:
     return [given] if single else list(given)
 
 
-class Fit(Protocol):
+class PromptFit(Protocol):
     """A body that says how its prompts become ids."""
 
     add_special_tokens: bool | None
@@ -34,7 +34,7 @@ class Fit(Protocol):
     truncation_side: Literal["left", "right"] | None
 
 
-def fitted(prompts: list[Any], body: Fit, front: Front, answer: int = 1) -> list[Any]:
+def fitted(prompts: list[Any], body: PromptFit, front: ServedModel, answer: int = 1) -> list[Any]:
     """Prompts with BOS and the like or without, as many of their ids as are wanted, and `answer`
     more of the context left; those that take work are functions.
     """
@@ -44,7 +44,7 @@ def fitted(prompts: list[Any], body: Fit, front: Front, answer: int = 1) -> list
     return [partial(_fitted, one, body, front, answer) for one in prompts]
 
 
-def _fitted(one: Any, body: Fit, front: Front, answer: int) -> dict[str, Any]:
+def _fitted(one: Any, body: PromptFit, front: ServedModel, answer: int) -> dict[str, Any]:
     """Raises `RequestError`."""
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     longest = front.asking.facts.max_model_len
@@ -58,7 +58,7 @@ def _fitted(one: Any, body: Fit, front: Front, answer: int) -> dict[str, Any]:
     return {"prompt": text if len(kept) == len(ids) else None, "prompt_token_ids": kept}
 
 
-def most_bytes(front: Front) -> int:
+def most_bytes(front: ServedModel) -> int:
     """Of a text that is read to its end though it may not fit."""
     return max(front.settings.tokenize_bytes, PIECE * front.asking.facts.max_model_len)
 
@@ -73,7 +73,7 @@ def readable(name: str, text: str, most: int) -> None:
         )
 
 
-def cut(ids: list[int], body: Fit, room: int) -> list[int]:
+def cut(ids: list[int], body: PromptFit, room: int) -> list[int]:
     """The last ids, or the first (`right` is cut off); -1: as many as there is room for."""
     most = body.truncate_prompt_tokens
     most = room if most == -1 else most

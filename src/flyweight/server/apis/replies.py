@@ -15,14 +15,14 @@ class PromptDetails(TypedDict):
     cached_tokens: int
 
 
-class Usage(TypedDict):
+class UsageReply(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
 
 
-class ChatChoice(TypedDict):
+class ChatReplyChoice(TypedDict):
     index: int
     message: Object
     logprobs: Object | None
@@ -38,8 +38,8 @@ class ChatReply(TypedDict):
     model: str
     system_fingerprint: None
     service_tier: None
-    choices: list[ChatChoice]
-    usage: Usage
+    choices: list[ChatReplyChoice]
+    usage: UsageReply
     metrics: Object
     prompt_token_ids: NotRequired[list[int]]
     prompt_text: NotRequired[str]
@@ -65,7 +65,7 @@ class CompletionReply(TypedDict):
     system_fingerprint: None
     service_tier: None
     choices: list[CompletionChoice]
-    usage: Usage
+    usage: UsageReply
     metrics: Object
 
 
@@ -114,7 +114,7 @@ class CountReply(TypedDict):
 class GenerateReply(TypedDict):
     text: str
     tokens: int
-    usage: Usage
+    usage: UsageReply
     metrics: Object
 
 
@@ -160,7 +160,7 @@ class TokenizerReply(TypedDict):
     chat_template: str | None
 
 
-class Piece(TypedDict):
+class TokenPieceReply(TypedDict):
     id: int
     piece: str | list[int]
 
@@ -168,7 +168,7 @@ class Piece(TypedDict):
 class TokenizeReply(TypedDict):
     count: int
     max_model_len: int
-    tokens: list[int] | list[Piece]
+    tokens: list[int] | list[TokenPieceReply]
     token_strs: NotRequired[list[str]]
 
 
@@ -222,7 +222,7 @@ class ShowReply(TypedDict):
     capabilities: list[str]
 
 
-class Card(TypedDict):
+class ModelCard(TypedDict):
     id: str
     object: Literal["model"]
     created: int
@@ -235,7 +235,7 @@ class Card(TypedDict):
 
 class ModelsReply(TypedDict):
     object: Literal["list"]
-    data: list[Card]
+    data: list[ModelCard]
 
 
 class StatusReply(TypedDict):

@@ -14,7 +14,7 @@ from flyweight.server.apis.fields import ALWAYS, UNLESS_FALSE, Fields
 from flyweight.server.apis.output_formats import (
     ResponseFormat,
     Source,
-    Structured,
+    StructuredFields,
     constraint,
     place_of,
 )
@@ -105,7 +105,7 @@ class StreamOptions(Fields):
     include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
 
 
-class Circles(Fields):
+class RepetitionFields(Fields):
     """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""
 
     max_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
@@ -113,7 +113,7 @@ class Circles(Fields):
     min_count: int | None = Field(None, ge=0, le=LONGEST)
 
 
-class Options(Fields):
+class SamplingFields(Fields):
     """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
 
     temperature: float | None = Field(None, ge=0, le=HOTTEST)
@@ -152,7 +152,7 @@ class Options(Fields):
         return {**beside(self.mirostat, defaults), **given}
 
 
-class Beside(Options):
+class VllmFields(SamplingFields):
     """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
 
     repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
@@ -165,8 +165,8 @@ class Beside(Options):
         None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
     )
     bad_words: list[StopText] | None = Field(None, max_length=128)
-    structured_outputs: Structured | None = None
-    repetition_detection: Circles | None = Field(
+    structured_outputs: StructuredFields | None = None
+    repetition_detection: RepetitionFields | None = Field(
         None, description="Ends an answer whose last tokens repeat a pattern so often."
     )
     truncate_prompt_tokens: Truncation = None
@@ -184,7 +184,7 @@ class Beside(Options):
     ec_transfer_params: Nothing = None
 
 
-class Sampling(Beside):
+class SamplingBody(VllmFields):
     """What is the same in OpenAI's bodies of chat and completions."""
 
     model: str | None = None

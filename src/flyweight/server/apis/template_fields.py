@@ -12,7 +12,7 @@ from flyweight.errors import RequestError, nearest
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.renaming import Names, renamed
 from flyweight.server.apis.tools import demands
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.ignored import also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN
@@ -25,7 +25,7 @@ GOING_ON = "continue_final_message"  # is no template's to read
 WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def heard(front: Front, request: Request, body: ChatBody, names: Names = ()) -> ChatBody:
+def heard(front: ServedModel, request: Request, body: ChatBody, names: Names = ()) -> ChatBody:
     """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
     reads = reads_of(front, tools=bool(body.tools) and body.tool_choice != "none")
     if reads is None:
@@ -43,12 +43,12 @@ def heard(front: Front, request: Request, body: ChatBody, names: Names = ()) -> 
     return body.model_copy(update=less) if less else body
 
 
-def reads_of(front: Front, *, tools: bool = False) -> frozenset[str] | None:
+def reads_of(front: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
     """What the template reads; None where that is not known."""
     return read_by(choose(front.tokenizer.marks.templates, None, tools=tools))
 
 
-def effort(front: Front, body: ChatBody) -> dict[str, Any]:
+def effort(front: ServedModel, body: ChatBody) -> dict[str, Any]:
     """How hard to think, and how much to say, in variables of templates: where one knows no efforts
     but whether to think, any effort is to think.
     """
@@ -64,7 +64,9 @@ def effort(front: Front, body: ChatBody) -> dict[str, Any]:
     return found
 
 
-def thinking(front: Front, request: Request, place: str, wanted: bool | None) -> dict[str, bool]:
+def thinking(
+    front: ServedModel, request: Request, place: str, wanted: bool | None
+) -> dict[str, bool]:
     """The template's switch for reasoning, none where it has none and what is wanted is so anyway
     (or nothing is wanted).  Raises `RequestError` that names `place`.
     """
@@ -80,7 +82,7 @@ def thinking(front: Front, request: Request, place: str, wanted: bool | None) ->
 
 
 def deaf(
-    front: Front, request: Request, name: str, reads: frozenset[str], names: Names = ()
+    front: ServedModel, request: Request, name: str, reads: frozenset[str], names: Names = ()
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
     if front.settings.lenient:
@@ -97,7 +99,7 @@ def deaf(
     )
 
 
-def _unread(front: Front, body: ChatBody, reads: frozenset[str]) -> list[str]:
+def _unread(front: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
     """Fields that are asked for and have no effect."""
     found = []
     shown = bool(body.tools) and body.tool_choice != "none"

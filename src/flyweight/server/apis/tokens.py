@@ -23,7 +23,7 @@ from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.template_fields import heard
 from flyweight.server.apis.tools import Tool
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
@@ -66,7 +66,7 @@ class TokenizeBody(Fields):
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
 
-    def ids(self, front: Front, request: Request) -> list[int]:
+    def ids(self, front: ServedModel, request: Request) -> list[int]:
         """Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -102,13 +102,13 @@ class DetokenizeBody(Fields):
     tokens: list[Id] = Field(fail_fast=True)
 
 
-async def tokenize(front: Front, request: Request) -> Response:
+async def tokenize(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), TokenizeBody)
     front.lane(body.model, None, None)
     return await front.aside(lambda: reply(tokenized(front, request, body)))
 
 
-def tokenized(front: Front, request: Request, body: TokenizeBody) -> dict[str, Any]:
+def tokenized(front: ServedModel, request: Request, body: TokenizeBody) -> dict[str, Any]:
     """Raises `RequestError`."""
     ids = body.ids(front, request)
     found: dict[str, Any] = {
@@ -123,14 +123,14 @@ def tokenized(front: Front, request: Request, body: TokenizeBody) -> dict[str, A
     return found
 
 
-async def detokenize(front: Front, request: Request) -> Response:
+async def detokenize(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), DetokenizeBody)
     front.lane(body.model, None, None)
     within("tokens", body.tokens, front.asking.facts.vocab)
     return await front.aside(lambda: reply(detokenized(front, body.tokens)))
 
 
-def detokenized(front: Front, ids: list[int]) -> dict[str, Any]:
+def detokenized(front: ServedModel, ids: list[int]) -> dict[str, Any]:
     """Raises `RequestError` where they are more text than may be asked about: ids are short, and
     what one stands for can be long.
     """
@@ -139,17 +139,17 @@ def detokenized(front: Front, ids: list[int]) -> dict[str, Any]:
     return {"prompt": text, "content": text}
 
 
-async def apply_template(front: Front, request: Request) -> Response:
+async def apply_template(front: ServedModel, request: Request) -> Response:
     """llama-server's: what the model would be given for a conversation."""
     return reply({"prompt": (await _conversation(front, request))["prompt"]})
 
 
-async def input_tokens(front: Front, request: Request) -> Response:
+async def input_tokens(front: ServedModel, request: Request) -> Response:
     """How many tokens a conversation has, as the model's template writes it."""
     return _counted(await _conversation(front, request))
 
 
-async def response_tokens(front: Front, request: Request) -> Response:
+async def response_tokens(front: ServedModel, request: Request) -> Response:
     """The same of what /v1/responses would respond to."""
     body = front.read(request, await request.body(), ResponseBody)
     front.lane(body.model, None, None)
@@ -166,14 +166,14 @@ def _counted(prompt: dict[str, Any]) -> Response:
     )
 
 
-async def _conversation(front: Front, request: Request) -> dict[str, Any]:
+async def _conversation(front: ServedModel, request: Request) -> dict[str, Any]:
     body = front.read(request, await request.body(), ChatBody)
     front.lane(body.model, None, None)
     front.asking.reader.check_ids(params_of(body.wanted(front.defaults)))
     return await front.aside(rendered, front, heard(front, request, body))
 
 
-def _piece(front: Front, token: int) -> str | list[int]:
+def _piece(front: ServedModel, token: int) -> str | list[int]:
     """A token's text, or its bytes where they are no text by themselves."""
     raw = front.tokenizer.token_bytes(token, special=True)
     try:

@@ -16,12 +16,12 @@ from flyweight.params.structured import LONGEST, NAME, StructuredOutputs
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded, placed
 from flyweight.server.apis.fields import Fields
-from flyweight.server.chat_format import Speech
+from flyweight.server.chat_format import ChatFormat
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.text.tools.envelope import KEYS
-from flyweight.text.tools.formats import Format
-from flyweight.text.tools.grammar import Offer
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.formats import CallFormat
+from flyweight.text.tools.grammar import OfferedTools
+from flyweight.text.tools.parser import AnswerFormat
 from flyweight.validation.untrusted import shown
 
 LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
@@ -45,7 +45,7 @@ class Tool(Fields):
     function: Function
 
 
-class Named(Fields):
+class NamedTool(Fields):
     name: ToolName
 
 
@@ -53,10 +53,10 @@ class NamedChoice(Fields):
     """One tool that is to be called."""
 
     type: Literal["function"]
-    function: Named
+    function: NamedTool
 
 
-class Allowed(Fields):
+class AllowedTools(Fields):
     """The tools that may be called (`auto`), or one of which is to be (`required`)."""
 
     mode: Literal["auto", "required"]
@@ -67,7 +67,7 @@ class AllowedChoice(Fields):
     """Some of the tools: the model is shown all of them."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: Allowed
+    allowed_tools: AllowedTools
 
 
 Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
@@ -156,7 +156,7 @@ class Tools:
         )
 
     def constraint(
-        self, speech: Speech, reading: Reading, room: int | None = None
+        self, speech: ChatFormat, reading: AnswerFormat, room: int | None = None
     ) -> StructuredOutputs | None:
         """What the answer must be: a call where one is wanted, calls that keep to the schemas where
         a strict tool may be called, and of no others where not all may.  Of `room` tokens a share
@@ -175,14 +175,14 @@ class Tools:
         offers, demanded = self._offers(reading.calls), bool(self.wanted)
         return _kept(speech.grammar(reading, offers, demanded=demanded, thought=thought))
 
-    def beside(self, form: StructuredOutputs, reading: Reading) -> bool:
+    def beside(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
         """Whether the answer may be calls instead of this form.  One that is no JSON says itself
         whether there are any.
         """
         return bool(reading.calls and self.all) and form.kind in ("json", "json_object")
 
     def either(
-        self, speech: Speech, reading: Reading, form: StructuredOutputs
+        self, speech: ChatFormat, reading: AnswerFormat, form: StructuredOutputs
     ) -> StructuredOutputs | None:
         """What the answer must be where calls have a place beside a form of JSON; none where the
         form has them in it.  Raises `RequestError`.
@@ -199,7 +199,7 @@ class Tools:
             )
         return _kept(speech.either(reading, self._offers(reading.calls), placed(form)))
 
-    def _offers(self, form: Format) -> list[Offer]:
+    def _offers(self, form: CallFormat) -> list[OfferedTools]:
         """Those that may be called, as a grammar has them.  Raises `RequestError`."""
         places = {name: i for i, name in enumerate(self.all)}
         demanded = bool(self.wanted)
@@ -231,7 +231,7 @@ def _unlike(form: StructuredOutputs) -> bool:
     return isinstance(required, list) and any(name not in KEYS for name in required)
 
 
-def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
+def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> OfferedTools:
     """A tool and the schema of its arguments, ready to be enforced; any arguments where it `keeps`
     to none.  Without a word of other arguments there are none.
     """
@@ -241,8 +241,10 @@ def _offer(function: Function, form: Format, keeps: bool, i: int) -> Offer:
         raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
     try:
         if form.tagged or form.pythonic:
-            return Offer(function.name, fields=fields(schema, plain=form.tagged, keeps=keeps))
-        return Offer(function.name, embedded(schema if keeps else {"type": "object"}))
+            return OfferedTools(
+                function.name, fields=fields(schema, plain=form.tagged, keeps=keeps)
+            )
+        return OfferedTools(function.name, embedded(schema if keeps else {"type": "object"}))
     except RequestError as error:
         words = str(error).removeprefix(NAME).removeprefix(".json").removeprefix(": ")
         raise RequestError(f"{place}: {words}", "tools") from None

@@ -6,8 +6,8 @@ Invariant: numbers of the request itself; nobody else's are in them.
 from collections.abc import Sequence
 from typing import Any
 
-from flyweight.requests.collector import Collector, Piece, VectorCollector
-from flyweight.server.front import Front
+from flyweight.requests.collector import Collector, TextPiece, VectorCollector
+from flyweight.server.front import ServedModel
 
 REASONS = {
     "": "all was found that can be; the last token is always computed",
@@ -39,7 +39,7 @@ class RunningUsage:
         self.made = self.cached = 0
         self.begun: set[int] = set()
 
-    def note(self, prompt: int, piece: Piece) -> None:
+    def note(self, prompt: int, piece: TextPiece) -> None:
         self.made += len(piece.tokens)
         if prompt not in self.begun:
             self.begun.add(prompt)
@@ -95,12 +95,12 @@ def llama_timings(*collectors: Collector) -> dict[str, float]:
     return told
 
 
-def spent(front: Front, collectors: Sequence[Collector]) -> dict[str, Any]:
+def spent(front: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
     """Everything of this room that a reply of OpenAI's carries."""
     return {"usage": usage(collectors), **timed(front, *collectors)}
 
 
-def timed(front: Front, *collectors: Collector) -> dict[str, Any]:
+def timed(front: ServedModel, *collectors: Collector) -> dict[str, Any]:
     """Timings, the same in every dialect, and the cache explanation where it was asked for."""
     return {"metrics": timings(*collectors), **explained(front, *collectors)}
 
@@ -118,14 +118,16 @@ def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     return {"queue_time_ms": ms(begun - arrival), "prefill_time_ms": ms(done - begun)}
 
 
-def explained(front: Front, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+def explained(front: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
     """The cache explanation, where it was asked for."""
     if not any(c.request.explain for c in collectors):
         return {}
     return {"cache_explanation": reuse(front, collectors)}
 
 
-def reuse(front: Front, collectors: Sequence[Collector | VectorCollector]) -> list[dict[str, Any]]:
+def reuse(
+    front: ServedModel, collectors: Sequence[Collector | VectorCollector]
+) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
     (several keys, and no salt) the place where prompts part is told to the block, as the number of
     cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.

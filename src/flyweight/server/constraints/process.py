@@ -23,7 +23,7 @@ NICE = 5  # behind the engine: about a third of its share of a busy core
 LENGTH = struct.Struct("<I")
 
 
-class Begin(msgspec.Struct, array_like=True):
+class ValidatorSetup(msgspec.Struct, array_like=True):
     """The special tokens a grammar may name, and the bytes one question may take."""
 
     special: list[bytes]
@@ -47,7 +47,7 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.nice(NICE)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
-    begin = msgspec.msgpack.decode(read(incoming), type=Begin)
+    begin = msgspec.msgpack.decode(read(incoming), type=ValidatorSetup)
     compiler = Compiler(byte_vocabulary(begin.special))
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + begin.memory

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 
-class Turns:
+class ExclusiveTurns:
     """One place."""
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ import msgspec
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
-from flyweight.server.constraints.process import LENGTH, Begin, pack
-from flyweight.server.constraints.turns import Turns
+from flyweight.server.constraints.process import LENGTH, ValidatorSetup, pack
+from flyweight.server.constraints.turns import ExclusiveTurns
 from flyweight.server.transport.errors import HttpError
 
 QUICK = 0.5  # seconds for a question in the first place; one that takes longer goes to the second
@@ -33,12 +33,12 @@ STARTING = 30.0  # seconds for a process to start on a busy machine
 TRIES = 2  # of a question whose process was killed
 
 
-class Killed(Exception):
+class ValidatorKilled(Exception):
     """Somebody else ended a process: the system, where memory is used up."""
 
 
 @dataclass(slots=True)
-class Question:
+class ValidationQuestion:
     """What is being found out, and how many wait for it; `heavy` where that may take long."""
 
     task: asyncio.Task[str]
@@ -46,7 +46,7 @@ class Question:
     waiting: int = 0
 
 
-class Trial:
+class ValidationTrial:
     """A question that a process is asked."""
 
     def __init__(self, process: Process, outputs: StructuredOutputs) -> None:
@@ -66,7 +66,7 @@ class Trial:
         await _end(self.process)
 
 
-class Judges:
+class ConstraintValidator:
     """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question,
     `most` requests may wait.
     """
@@ -80,9 +80,9 @@ class Judges:
     ) -> None:
         self._special, self.seconds, self._memory, self._most = special, seconds, memory, most
         self.idle: list[Process] = []
-        self._quick, self._slow = Turns(), Turns()
+        self._quick, self._slow = ExclusiveTurns(), ExclusiveTurns()
         self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
-        self._asked: dict[StructuredOutputs, Question] = {}
+        self._asked: dict[StructuredOutputs, ValidationQuestion] = {}
 
     async def check(self, outputs: StructuredOutputs) -> None:
         """Raises `RequestError`, and `HttpError` where too many wait."""
@@ -101,7 +101,7 @@ class Judges:
         self._admit(heavy=heavy)
         if question is None:
             task = asyncio.create_task(self._settle(outputs))
-            question = self._asked[outputs] = Question(task, heavy)
+            question = self._asked[outputs] = ValidationQuestion(task, heavy)
         question.waiting += 1
         try:
             return await asyncio.shield(question.task)
@@ -143,18 +143,18 @@ class Judges:
     async def _ask(self, outputs: StructuredOutputs) -> str:
         """Raises `HttpError` where the system ends every process that is asked."""
         for _ in range(TRIES):
-            with suppress(Killed):
+            with suppress(ValidatorKilled):
                 return await self._try(outputs)
         raise HttpError(503, "memory does not suffice for this constraint now", code="memory")
 
     async def _try(self, outputs: StructuredOutputs) -> str:
-        """Raises `Killed`."""
+        """Raises `ValidatorKilled`."""
         weight = _weight(outputs)
         if weight > LIGHT and self._slow.take():
             return await self._slowly(outputs)
         await self._quick.enter(weight)
         try:
-            trial = Trial(await self._free(), outputs)
+            trial = ValidationTrial(await self._free(), outputs)
             if await trial.ended(min(QUICK, self.seconds)) or self.seconds <= QUICK:
                 return await self._told(trial, outputs, 0.0)
             moved = self._slow.take()  # it goes on; else it begins anew when its turn comes
@@ -170,27 +170,33 @@ class Judges:
         await self._slow.enter(weight)
         return await self._slowly(outputs)
 
-    async def _slowly(self, outputs: StructuredOutputs, trial: Trial | None = None) -> str:
-        """The answer to what has the second place, and leaves it then.  Raises `Killed`."""
+    async def _slowly(
+        self, outputs: StructuredOutputs, trial: ValidationTrial | None = None
+    ) -> str:
+        """The answer to what has the second place, and leaves it then.  Raises
+        `ValidatorKilled`.
+        """
         try:
-            begun = trial or Trial(await self._free(), outputs)
+            begun = trial or ValidationTrial(await self._free(), outputs)
             return await self._told(begun, outputs, self.seconds)
         finally:
             self._slow.leave()
 
-    async def _told(self, trial: Trial, outputs: StructuredOutputs, seconds: float) -> str:
-        """The answer, if it comes within `seconds`.  Raises `Killed`."""
+    async def _told(
+        self, trial: ValidationTrial, outputs: StructuredOutputs, seconds: float
+    ) -> str:
+        """The answer, if it comes within `seconds`.  Raises `ValidatorKilled`."""
         name = f"{NAME}.{outputs.kind}"
         try:
             answer = await asyncio.wait_for(trial.task, seconds)
         except TimeoutError:
             answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
-        except Killed:
+        except ValidatorKilled:
             await trial.end()
             raise
         except (asyncio.IncompleteReadError, OSError):
             if await trial.process.wait() == -signal.SIGKILL:  # says nothing of the question
-                raise Killed from None
+                raise ValidatorKilled from None
             answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
         except BaseException:
             await trial.end()
@@ -209,17 +215,17 @@ class Judges:
         return await self._start()
 
     async def _start(self) -> Process:
-        """A process, once it has answered something.  Raises `Killed`."""
+        """A process, once it has answered something.  Raises `ValidatorKilled`."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "flyweight.server.constraints.process"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            _send(process, Begin(self._special(), self._memory))
+            _send(process, ValidatorSetup(self._special(), self._memory))
             await asyncio.wait_for(_answer(process, StructuredOutputs(regex="a")), STARTING)
-        except (asyncio.IncompleteReadError, OSError, Killed):
+        except (asyncio.IncompleteReadError, OSError, ValidatorKilled):
             await _end(process)
-            raise Killed from None
+            raise ValidatorKilled from None
         except BaseException:
             await _end(process)
             raise
@@ -246,15 +252,15 @@ def worded(error: RequestError, place: str) -> RequestError:
 
 
 def _send(process: Process, message: object) -> None:
-    """Raises `Killed` where it has ended."""
+    """Raises `ValidatorKilled` where it has ended."""
     assert process.stdin is not None
     if process.stdin.is_closing():  # uvloop raises RuntimeError on a write to what it has closed
-        raise Killed
+        raise ValidatorKilled
     process.stdin.write(pack(message))
 
 
 async def _answer(process: Process, outputs: StructuredOutputs) -> str:
-    """What a process says of it.  Raises `Killed`, or where it ended since, `OSError` or
+    """What a process says of it.  Raises `ValidatorKilled`, or where it ended since, `OSError` or
     `IncompleteReadError`.
     """
     assert process.stdout is not None

@@ -17,7 +17,7 @@ import msgspec
 
 from flyweight.errors import ConfigError, FlyweightError, RequestError
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.spawn import Engine, ended
+from flyweight.server.engine_client.spawn import EngineProcess, ended
 from flyweight.types import Event, Request
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
@@ -33,7 +33,7 @@ class EngineDown(EngineError):
     """There is no engine now."""
 
 
-class Gathers(Protocol):
+class ClientCollector(Protocol):
     """Takes one request's events; see `collect`."""
 
     @property
@@ -43,14 +43,14 @@ class Gathers(Protocol):
     def feed(self, event: Event) -> bool: ...
 
 
-class Stream:
+class EngineStream:
     """One request under way; `news` is set when its collector was fed, or it ended in `error`;
     `begun` is called when it is computed for the first time, `fed` with how many tokens came.
     """
 
     __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen", "stopped")
 
-    def __init__(self, collector: Gathers, news: asyncio.Event) -> None:
+    def __init__(self, collector: ClientCollector, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: Exception | None = None
         self.begun: Callable[[], None] = lambda: None
@@ -74,16 +74,16 @@ class EngineClient:
 
     def __init__(
         self,
-        begin: pipe.Begin,
-        heard: Callable[[pipe.Stepped], None],
+        begin: pipe.EngineSetup,
+        heard: Callable[[pipe.StepReport], None],
         given_up: Callable[[str], None],
         patience: float = 60.0,
     ) -> None:
         self.begin, self.heard, self.given_up = begin, heard, given_up
         self.patience = patience
-        self.loading: Callable[[pipe.Loading], None] = lambda message: None
+        self.loading: Callable[[pipe.LoadingProgress], None] = lambda message: None
         self.facts: dict[str, Any] = {}
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, EngineStream] = {}
         self.gauges: pipe.Gauges | None = None
         self.spoke = time.monotonic()  # when the engine last said something
         self.ready = False
@@ -101,9 +101,9 @@ class EngineClient:
 
     def spawn(self) -> socket.socket:
         """Starts a process; can be called before there is an event loop."""
-        return self.adopt(Engine.spawn())
+        return self.adopt(EngineProcess.spawn())
 
-    def adopt(self, engine: Engine) -> socket.socket:
+    def adopt(self, engine: EngineProcess) -> socket.socket:
         """Tells a process which engine to be; the pipe to it."""
         self._process = engine.process
         engine.line.sendall(pipe.frame(self.begin))
@@ -122,17 +122,17 @@ class EngineClient:
             if not built.cancel() and not built.cancelled():
                 built.exception()  # whoever waited hears of it, or has gone
 
-    def submit(self, collector: Gathers, news: asyncio.Event) -> Stream:
+    def submit(self, collector: ClientCollector, news: asyncio.Event) -> EngineStream:
         """Begins a request.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is being started again; try again soon")
-        stream = Stream(collector, news)
+        stream = EngineStream(collector, news)
         self._expect()
         self.streams[collector.request.id] = stream
         self._line.write(pipe.frame(pipe.Submit.of(collector.request)))
         return stream
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: EngineStream) -> None:
         """Ends a request whose reader has gone."""
         id = stream.collector.request.id
         if self.streams.pop(id, None) is not None and self._line is not None:
@@ -147,7 +147,7 @@ class EngineClient:
         number = self._asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
-        self._line.write(pipe.frame(pipe.Question(number, what)))
+        self._line.write(pipe.frame(pipe.EngineQuestion(number, what)))
         try:
             return await future
         finally:
@@ -164,7 +164,7 @@ class EngineClient:
         if not self._busy and self._line is not None:
             self._expect()
             self._pinged = True
-            self._line.write(pipe.frame(pipe.Question(0, "ping")))
+            self._line.write(pipe.frame(pipe.EngineQuestion(0, "ping")))
 
     @property
     def _busy(self) -> bool:
@@ -203,21 +203,21 @@ class EngineClient:
         if not self.streams or _gets_on(message):
             self.spoke = time.monotonic()
         self._pinged = False
-        if isinstance(message, pipe.Stepped):
+        if isinstance(message, pipe.StepReport):
             self._stepped(message)
-        elif isinstance(message, pipe.Refused):
+        elif isinstance(message, pipe.RequestRefused):
             stream = self.streams.pop(message.id, None)
             if stream is not None:
                 text = message.message
                 stream.end(EngineError(text) if message.ours else RequestError(text, message.field))
-        elif isinstance(message, pipe.Answer):
+        elif isinstance(message, pipe.EngineAnswer):
             future = self._answers.get(message.number)
             if future is not None and not future.done():
                 future.set_result(message.value)
         elif isinstance(message, pipe.Ready):
             self.facts, self.ready = message.facts, True
             self._settle(None)
-        elif isinstance(message, pipe.Loading):
+        elif isinstance(message, pipe.LoadingProgress):
             self.loading(message)
         elif isinstance(message, pipe.Failed):
             self._settle(ConfigError(message.message))
@@ -254,7 +254,7 @@ class EngineClient:
         if self._process is not None:
             self._process.kill()
 
-    def _stepped(self, message: pipe.Stepped) -> None:
+    def _stepped(self, message: pipe.StepReport) -> None:
         self.gauges = message.gauges
         self.heard(message)
         for id in message.started:
@@ -267,7 +267,7 @@ class EngineClient:
             if stream is not None:
                 self._feed(stream, news)
 
-    def _feed(self, stream: Stream, news: pipe.News) -> None:
+    def _feed(self, stream: EngineStream, news: pipe.StepEvents) -> None:
         try:
             stopped = stream.collector.feed(news.event())
         except Exception as error:  # of this answer, as where its text cannot be made; of no other
@@ -308,9 +308,9 @@ def _gets_on(message: Any) -> bool:
     """Whether it shows that something was done for a request: an engine that answers questions, or
     steps without a token, may be stuck.
     """
-    if isinstance(message, pipe.Stepped):
+    if isinstance(message, pipe.StepReport):
         return bool(message.gauges.tokens or message.news or message.started)
-    return isinstance(message, pipe.Refused)
+    return isinstance(message, pipe.RequestRefused)
 
 
 class _Line(asyncio.Protocol):
@@ -318,7 +318,7 @@ class _Line(asyncio.Protocol):
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self._frames = pipe.Frames(pipe.ToFront)
+        self._frames = pipe.PipeFrames(pipe.ToFront)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -8,56 +8,56 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from flyweight.describe import Described, Notify
+from flyweight.describe import LoadListener, ModelDescription
 from flyweight.plan.memory import MemoryPlan, summary
 from flyweight.server.engine_client import pipe
 
 if TYPE_CHECKING:
-    from flyweight.server.front import Front
+    from flyweight.server.front import ServedModel
 
 EVERY = 0.25  # seconds between two messages of progress
 
 
-class Gone(Exception):
+class ClientGoneWhileLoading(Exception):
     """The front end closed the pipe."""
 
 
-class Shows(Notify, Protocol):
+class ShowsLoading(LoadListener, Protocol):
     """Who is shown a server's start.  `found` may refuse a model by raising."""
 
     def found(self, path: Path) -> None: ...
-    def told(self, message: pipe.Loading) -> None: ...
-    def ready(self, front: "Front", port: int) -> None: ...
+    def told(self, message: pipe.LoadingProgress) -> None: ...
+    def ready(self, front: "ServedModel", port: int) -> None: ...
 
 
-class Teller:
-    """A `Notify` over the pipe."""
+class LoadingReporter:
+    """A `LoadListener` over the pipe."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._last = 0.0
 
-    def planned(self, plan: MemoryPlan, found: Described) -> None:
-        self._say(pipe.Loading("plan", summary(plan)))
+    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+        self._say(pipe.LoadingProgress("plan", summary(plan)))
 
     def progress(self, done: int, total: int) -> None:
         now = time.monotonic()
         if done < total and now - self._last < EVERY:
             return
         self._last = now
-        self._say(pipe.Loading("progress", "loading", done, total))
+        self._say(pipe.LoadingProgress("progress", "loading", done, total))
 
     def warn(self, message: str) -> None:
-        self._say(pipe.Loading("warning", message))
+        self._say(pipe.LoadingProgress("warning", message))
 
     def note(self, message: str) -> None:
-        self._say(pipe.Loading("note", message))
+        self._say(pipe.LoadingProgress("note", message))
 
     def fetching(self, file: str, done: int, total: int) -> None:
         """The front end has fetched what is needed."""
 
-    def _say(self, message: pipe.Loading) -> None:
+    def _say(self, message: pipe.LoadingProgress) -> None:
         try:
             self._line.sendall(pipe.frame(message))
         except OSError:
-            raise Gone from None
+            raise ClientGoneWhileLoading from None

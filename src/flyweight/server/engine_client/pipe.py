@@ -20,12 +20,12 @@ from flyweight.types import (
     Event,
     Finish,
     Request,
+    RequestWords,
     Reuse,
     SamplingParams,
-    Thought,
+    ThinkingBudget,
     Timings,
     TokenLogprobs,
-    Words,
 )
 
 LENGTH = struct.Struct("<I")
@@ -35,7 +35,7 @@ FORM, CIRCLES = "structured_outputs", "repetition_detection"
 LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 
-class Begin(msgspec.Struct, array_like=True, tag=0):
+class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     """To the engine, once: the `Settings` it is to be built with, and how it is to be run."""
 
     settings: dict[str, Any]
@@ -62,7 +62,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     pooling: dict[str, Any] | None
     beam: dict[str, Any] | None
     explain: bool = False
-    thought: Thought | None = None
+    thought: ThinkingBudget | None = None
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -109,7 +109,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             arrival=self.arrival,
             salt=self.salt,
             adapter=self.adapter,
-            words=Words(tuple(self.bad), frozenset(self.breakers), self.thought),
+            words=RequestWords(tuple(self.bad), frozenset(self.breakers), self.thought),
             pooling=PoolingParams(**self.pooling) if self.pooling else None,
             beam=BeamSearchParams(**self.beam) if self.beam else None,
             explain=self.explain,
@@ -124,7 +124,7 @@ class Abort(msgspec.Struct, array_like=True, tag=2):
     stopped: bool = False
 
 
-class Question(msgspec.Struct, array_like=True, tag=3):
+class EngineQuestion(msgspec.Struct, array_like=True, tag=3):
     """Asks the engine for something about itself: `what` is stats, steps, kv or reset."""
 
     number: int
@@ -143,7 +143,7 @@ class Failed(msgspec.Struct, array_like=True, tag=1):
     message: str
 
 
-class News(msgspec.Struct, array_like=True, tag=2):
+class StepEvents(msgspec.Struct, array_like=True, tag=2):
     """An `Event`, flat: `scored` are (chosen, rank, best ids, their log-probabilities)."""
 
     id: str
@@ -162,7 +162,7 @@ class News(msgspec.Struct, array_like=True, tag=2):
     reuse: tuple[int, str, int | None] | None = None
 
     @classmethod
-    def of(cls, event: Event) -> "News":
+    def of(cls, event: Event) -> "StepEvents":
         timings = event.timings
         return cls(
             event.id,
@@ -217,19 +217,19 @@ class Gauges(msgspec.Struct, array_like=True):
     places: tuple[int, ...] = ()  # how often a guess stood, by its place in the draft
 
 
-class Stepped(msgspec.Struct, array_like=True, tag=3):
+class StepReport(msgspec.Struct, array_like=True, tag=3):
     """A step: what it produced `at` that time, the requests that were scheduled for the first
     time.
     """
 
-    news: list[News]
+    news: list[StepEvents]
     started: list[str]
     gauges: Gauges
     stays: list[tuple[float, float, tuple[float, ...]]] = []  # see `kv.residency`
     at: float = 0.0  # of the clock that all processes share
 
 
-class Refused(msgspec.Struct, array_like=True, tag=4):
+class RequestRefused(msgspec.Struct, array_like=True, tag=4):
     """A request that cannot be served after all; `ours` where the mistake is."""
 
     id: str
@@ -238,14 +238,14 @@ class Refused(msgspec.Struct, array_like=True, tag=4):
     ours: bool = False
 
 
-class Answer(msgspec.Struct, array_like=True, tag=5):
-    """To a `Question`."""
+class EngineAnswer(msgspec.Struct, array_like=True, tag=5):
+    """To a `EngineQuestion`."""
 
     number: int
     value: dict[str, Any]
 
 
-class Loading(msgspec.Struct, array_like=True, tag=6):
+class LoadingProgress(msgspec.Struct, array_like=True, tag=6):
     """How the building goes: `what` is plan, progress, warning or note; bytes done of a total."""
 
     what: str
@@ -254,8 +254,8 @@ class Loading(msgspec.Struct, array_like=True, tag=6):
     total: int = 0
 
 
-ToEngine = Begin | Submit | Abort | Question
-ToFront = Ready | Failed | Stepped | Refused | Answer | Loading
+ToEngine = EngineSetup | Submit | Abort | EngineQuestion
+ToFront = Ready | Failed | StepReport | RequestRefused | EngineAnswer | LoadingProgress
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -265,7 +265,7 @@ def frame(message: ToEngine | ToFront) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-class Frames:
+class PipeFrames:
     """Messages out of a stream of bytes, however it was cut."""
 
     def __init__(self, kind: Any) -> None:

@@ -13,14 +13,14 @@ LEAVING = 2.0  # seconds a process has to end by itself
 
 
 @dataclass(slots=True)
-class Engine:
+class EngineProcess:
     """A process that waits for its first message."""
 
     process: "subprocess.Popen[bytes]"
     line: socket.socket
 
     @classmethod
-    def spawn(cls) -> "Engine":
+    def spawn(cls) -> "EngineProcess":
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(

@@ -18,28 +18,28 @@ from ssl import SSLContext, SSLError
 import uvicorn
 from uvicorn.config import create_ssl_context
 
-from flyweight.arguments.wishes import Wishes
+from flyweight.arguments.wishes import SettingRequests
 from flyweight.config import Settings, fault_asked_for
-from flyweight.describe import Described, describe, find
+from flyweight.describe import ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
-from flyweight.requests.preparing import Asking, Facts, generation_options
+from flyweight.requests.preparing import RequestChecks, RequestPreparer, generation_options
 from flyweight.server.apis.routes import shape_of
 from flyweight.server.chat_format import judge_switches
 from flyweight.server.engine_client import pipe
 from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.engine_client.loading import Shows
-from flyweight.server.engine_client.spawn import Engine
-from flyweight.server.front import Front
+from flyweight.server.engine_client.loading import ShowsLoading
+from flyweight.server.engine_client.spawn import EngineProcess
+from flyweight.server.front import ServedModel
 from flyweight.server.lifecycle.processes import begun
-from flyweight.server.lifecycle.records import Record, own_log, remove, write
+from flyweight.server.lifecycle.records import ServerRecord, own_log, remove, write
 from flyweight.server.lifecycle.served_name import names_of
-from flyweight.server.observability.effective_config import Ledger
+from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.logfile import LogFile
 from flyweight.server.observability.model_summary import portrait
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.app import make_app
 from flyweight.server.transport.loading import answering
-from flyweight.server.transport.protocol import Crowd, Server, room
+from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
 from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
@@ -50,19 +50,19 @@ POLL = 0.05  # seconds between looks at what is still running while the server d
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ServerState:
     """What is to be served, who is shown how it goes, what goes into the ledger, and where the log
     goes if not to stderr.
     """
 
     settings: Settings
     server: ServerSettings
-    show: Shows
-    wishes: Wishes
+    show: ShowsLoading
+    wishes: SettingRequests
     log: LogFile | None = None
 
 
-def live(order: Order, sock: socket.socket, engine: Engine) -> int:
+def live(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
     settings, server = order.settings, order.server
     context = tls(server)
@@ -70,10 +70,10 @@ def live(order: Order, sock: socket.socket, engine: Engine) -> int:
     path = find(settings, order.show)
     order.show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
-    life = Life(order, path, context)
+    life = ServerLifecycle(order, path, context)
     given["model"] = str(path)
     pace = server.step_seconds, server.patience_seconds
-    begin = pipe.Begin(given, *pace, fault_asked_for())
+    begin = pipe.EngineSetup(given, *pace, fault_asked_for())
     life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
     life.client.loading = order.show.told
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
@@ -125,21 +125,21 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-class Life:
+class ServerLifecycle:
     """One run of the server."""
 
     client: EngineClient
 
-    def __init__(self, order: Order, path: Path, context: SSLContext | None = None) -> None:
+    def __init__(self, order: ServerState, path: Path, context: SSLContext | None = None) -> None:
         self.context = context
         self.settings, self.server = order.settings, order.server
         self.show, self.wishes, self.path = order.show, order.wishes, path
         self.log = order.log
-        self.front: Front | None = None
-        self.http: Server | None = None
-        self.crowd: Crowd | None = None
+        self.front: ServedModel | None = None
+        self.http: HttpServer | None = None
+        self.crowd: ConnectionLimits | None = None
         self.code = 0
-        self._loading: asyncio.Task[Front] | None = None
+        self._loading: asyncio.Task[ServedModel] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket, line: socket.socket) -> int:
@@ -164,7 +164,7 @@ class Life:
                 self.front.log.close()
         return self.code
 
-    async def _load(self, line: socket.socket) -> Front:
+    async def _load(self, line: socket.socket) -> ServedModel:
         """The vocabulary here, the model in the engine's process, at the same time."""
         connecting = asyncio.ensure_future(self.client.connect(line))
         try:
@@ -177,7 +177,7 @@ class Life:
             raise
         return self._front(found)
 
-    def _described(self) -> Described:
+    def _described(self) -> ModelDescription:
         """The model but for its tensors, and a template of the operator's that is fit for it.
         Raises `ConfigError`.
         """
@@ -196,21 +196,23 @@ class Life:
         judge_switches(self.server.template_defaults, [read_by(one) for one in templates])
         return found
 
-    def _front(self, found: Described) -> Front:
+    def _front(self, found: ModelDescription) -> ServedModel:
         told = self.client.facts
-        facts = Facts(
+        facts = RequestChecks(
             told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
             tuple(told["adapters"]), self.settings.max_logprobs,
         )  # fmt: skip
         tokenizer = with_template(found.tokenizer, self.server.chat_template)
         parser = self.server.reasoning_parser
-        asking = Asking(tokenizer, facts, self.settings.seed, reasoning=parser)
+        asking = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
         names, also = names_of(self.settings.model, self.server.names, self.settings.adapters)
-        ledger = Ledger(self.settings, self.server, self.wishes, told, portrait(found))
-        front = Front(self.server, self.client, asking, defaults, names, ledger, also)
+        ledger = EffectiveConfiguration(
+            self.settings, self.server, self.wishes, told, portrait(found)
+        )
+        front = ServedModel(self.server, self.client, asking, defaults, names, ledger, also)
         front.log.to = self.log
         if tokenizer.chat_template == PLAIN:
             front.log.event("chat_template", model="none", used="messages as plain text")
@@ -218,9 +220,9 @@ class Life:
         self.client.noted = front.log.event
         return front
 
-    async def _serve(self, front: Front, sock: socket.socket) -> None:
+    async def _serve(self, front: ServedModel, sock: socket.socket) -> None:
         server = self.server
-        self.crowd = crowd = Crowd(server, room(server.connections))
+        self.crowd = crowd = ConnectionLimits(server, room(server.connections))
         config = uvicorn.Config(
             make_app(front),
             http=crowd.protocol(),  # type: ignore[arg-type]
@@ -240,10 +242,10 @@ class Life:
             ssl_keyfile=server.ssl_keyfile or None,
         )
         port = 0 if server.uds else sock.getsockname()[1]
-        self.http = Server(config, lambda _: self._ready(front, port))
+        self.http = HttpServer(config, lambda _: self._ready(front, port))
         await self.http.serve([sock])
 
-    def _ready(self, front: Front, port: int) -> None:
+    def _ready(self, front: ServedModel, port: int) -> None:
         """Requests are taken from now on."""
         own = os.getpid()
         host, drain = self.server.host, self.server.drain_seconds
@@ -251,14 +253,14 @@ class Life:
         began = begun(own) or 0
         try:
             url = self.server.url(port)
-            write(Record(own, began, host, port, front.names[0], log, drain, url))
+            write(ServerRecord(own, began, host, port, front.names[0], log, drain, url))
         except OSError as error:
             self.show.warn(f"flyweight stop will not find this server: {error}")
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.enable()
         self.show.ready(front, port)
 
-    def heard(self, message: pipe.Stepped) -> None:
+    def heard(self, message: pipe.StepReport) -> None:
         """Each step, from the first that is served."""
         if self.front is not None:
             self.front.watch.stepped(message)
@@ -282,7 +284,7 @@ class Life:
             return
         self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
 
-    async def _drain(self, front: Front) -> None:
+    async def _drain(self, front: ServedModel) -> None:
         """Takes nothing new, and waits until all answers are sent."""
         front.door.draining = True
         assert self.http is not None and self.crowd is not None

@@ -19,7 +19,7 @@ NAMED = 4  # words of a command line that are shown: options may hold secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessInfo:
     """`begun` is in ticks since the machine was started."""
 
     pid: int
@@ -44,7 +44,7 @@ def age(pid: int) -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK"))
 
 
-def family(pid: int) -> list[Process]:
+def family(pid: int) -> list[ProcessInfo]:
     """A process and those it has started, and they."""
     parents: dict[int, list[int]] = {}
     for one in _pids():
@@ -56,7 +56,7 @@ def family(pid: int) -> list[Process]:
         one = waiting.pop()
         began = begun(one)
         if began is not None:
-            found.append(Process(one, began))
+            found.append(ProcessInfo(one, began))
         waiting += parents.get(one, [])
     return found
 
@@ -71,13 +71,13 @@ def resident(pid: int) -> int:
     return 1024 * int(found[1]) if found else 0
 
 
-def listener(port: int) -> Process | None:
+def listener(port: int) -> ProcessInfo | None:
     """Who listens on a TCP port, where we may know."""
     inodes = set(_inodes(port))
     for pid in _pids() if inodes else ():
         if any(link in inodes for link in _open(pid)):
             began = begun(pid)
-            return Process(pid, began) if began is not None else None
+            return ProcessInfo(pid, began) if began is not None else None
     return None
 
 

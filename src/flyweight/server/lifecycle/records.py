@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from flyweight.config import KeptWeights
+from flyweight.config import PackedCacheSettings
 from flyweight.errors import CheckpointError
-from flyweight.server.lifecycle.processes import Process
+from flyweight.server.lifecycle.processes import ProcessInfo
 from flyweight.validation.untrusted import read_json
 
 RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ServerRecord:
     """A server: its process, where it listens, what it serves, its log where it has a file of one,
     how long it drains, and its address.  On a Unix socket its port is 0.
     """
@@ -35,17 +35,17 @@ class Record:
     url: str
 
     @property
-    def process(self) -> Process:
-        return Process(self.pid, self.begun)
+    def process(self) -> ProcessInfo:
+        return ProcessInfo(self.pid, self.begun)
 
 
 def folder() -> Path | None:
     """Where records and logs are; None where this user has no place for them."""
-    cache = KeptWeights.of_environment().folder
+    cache = PackedCacheSettings.of_environment().folder
     return None if cache is None else cache / "servers"
 
 
-def write(record: Record) -> None:
+def write(record: ServerRecord) -> None:
     """Raises `OSError` where it cannot be kept."""
     place = folder()
     if place is None:
@@ -64,10 +64,10 @@ def remove(pid: int) -> None:
             (place / f"{pid}.json").unlink()
 
 
-def running() -> list[Record]:
+def running() -> list[ServerRecord]:
     """Servers that run, by port; what is left of others is removed."""
     place = folder()
-    found: list[Record] = []
+    found: list[ServerRecord] = []
     for path in sorted(place.glob("*.json")) if place is not None else []:
         record = _read(path)
         if record is not None and record.process.alive:
@@ -87,12 +87,12 @@ def own_log() -> str:
     return ""
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> ServerRecord | None:
     try:
         given: dict[str, Any] = read_json(path)
-        record = Record(**given)
+        record = ServerRecord(**given)
     except (CheckpointError, TypeError):
         return None
     kinds = {int: int, str: str, float: int | float}
-    plain = all(isinstance(getattr(record, f.name), kinds[f.type]) for f in fields(Record))  # type: ignore[index]
+    plain = all(isinstance(getattr(record, f.name), kinds[f.type]) for f in fields(ServerRecord))  # type: ignore[index]
     return record if plain else None

@@ -13,23 +13,23 @@ from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import shown
 
 
-class Called(NamedTuple):
+class ServedName(NamedTuple):
     """A model's name; `also` is taken in requests and told to nobody."""
 
     name: str
     also: frozenset[str] = frozenset()
 
 
-def called(model: str | os.PathLike[str] | None) -> Called:
+def called(model: str | os.PathLike[str] | None) -> ServedName:
     """A file or folder by its own name, and in requests by the path it was served by too; a model
     of the Hub by its name there.
     """
     given = str(model or DEFAULT_MODEL)
     path = os.path.expanduser(given)
     if given == DEFAULT_MODEL or not os.path.exists(path):
-        return Called(given)
+        return ServedName(given)
     whole = os.path.abspath(path)
-    return Called(os.path.basename(whole) or "model", frozenset({given, path, whole}))
+    return ServedName(os.path.basename(whole) or "model", frozenset({given, path, whole}))
 
 
 def names_of(

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flyweight.arguments.wishes import Wishes
+from flyweight.arguments.wishes import SettingRequests
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import machine
-from flyweight.server.engine_client.spawn import Engine
+from flyweight.server.engine_client.spawn import EngineProcess
 from flyweight.server.lifecycle.processes import command, listener
 from flyweight.server.lifecycle.records import running
 from flyweight.server.observability.logfile import LogFile
@@ -27,7 +27,7 @@ from flyweight.server.settings import ServerSettings
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.server.engine_client.loading import Shows
+    from flyweight.server.engine_client.loading import ShowsLoading
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -103,17 +103,19 @@ def log_file(server: ServerSettings) -> LogFile | None:
     return LogFile(Path(server.log_file).expanduser(), server.log_file_bytes)
 
 
-def serve(settings: Settings, server: ServerSettings, show: "Shows", wishes: Wishes) -> int:
+def serve(
+    settings: Settings, server: ServerSettings, show: "ShowsLoading", wishes: SettingRequests
+) -> int:
     """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
     judge_memory()
     log = log_file(server)
     sock = listen_locally(server.uds) if server.uds else listen(server.host, server.port)
-    engine = Engine.spawn()
+    engine = EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
-        from flyweight.server.lifecycle.lifecycle import Order, live
+        from flyweight.server.lifecycle.lifecycle import ServerState, live
 
-        return live(Order(settings, server, show, wishes, log), sock, engine)
+        return live(ServerState(settings, server, show, wishes, log), sock, engine)
     finally:
         engine.end()
         if server.uds:

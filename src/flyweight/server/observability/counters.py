@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 
-from flyweight.engine.metrics import Metrics as Totals
+from flyweight.engine.metrics import EngineMetrics as Totals
 
 FINE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.0075)  # a small model's tokens
 TTFT = (
@@ -69,7 +69,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Summary:
+class CounterSummary:
     """How many, and how much in all."""
 
     count: int = 0
@@ -111,8 +111,8 @@ class HttpCounts:
     """Requests by where they went; the keys are of bounded kinds."""
 
     requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    taken: dict[str, Summary] = field(default_factory=dict)
-    given: dict[str, Summary] = field(default_factory=dict)
+    taken: dict[str, CounterSummary] = field(default_factory=dict)
+    given: dict[str, CounterSummary] = field(default_factory=dict)
     seconds: dict[tuple[str, str], Histogram] = field(default_factory=dict)
     fine: Histogram = field(default_factory=lambda: Histogram(HTTP_FINE))
     active: int = 0
@@ -121,13 +121,13 @@ class HttpCounts:
         """One request to `where` (route, method, status class), its bytes in and out."""
         route, method, _ = where
         self.requests[where] = self.requests.get(where, 0) + 1
-        self.taken.setdefault(route, Summary()).observe(taken)
-        self.given.setdefault(route, Summary()).observe(given)
+        self.taken.setdefault(route, CounterSummary()).observe(taken)
+        self.given.setdefault(route, CounterSummary()).observe(given)
         self.seconds.setdefault((route, method), Histogram(HTTP)).observe(seconds)
         self.fine.observe(seconds)
 
 
-class Counts:
+class ServerCounters:
     """Everything that is counted, of one server; `longest` is the longest sequence there can be."""
 
     def __init__(self, longest: int) -> None:

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flyweight.arguments.wishes import DEFAULT, Wishes
+from flyweight.arguments.wishes import DEFAULT, SettingRequests
 from flyweight.config import Settings
 from flyweight.plan.memory import size
-from flyweight.server.chat_format import Speech
-from flyweight.server.observability.counters import FIELDS, Counts
-from flyweight.server.observability.model_summary import Portrait
+from flyweight.server.chat_format import ChatFormat
+from flyweight.server.observability.counters import FIELDS, ServerCounters
+from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
 
 PATIENCE = 100  # sequences that end before a feature without effect is told of
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class FeatureRow:
     """`counter` is the total of the engine, or the count of ours, that grows when it has an effect,
     `counts` what that is; `expected`: it is strange where it never does.
     """
@@ -35,16 +35,16 @@ class Feature:
     expected: bool = False
 
 
-class Ledger:
+class EffectiveConfiguration:
     """Of one server; `facts` are what the engine was built as."""
 
     def __init__(
         self,
         settings: Settings,
         server: ServerSettings,
-        wishes: Wishes,
+        wishes: SettingRequests,
         facts: Mapping[str, Any],
-        portrait: Portrait,
+        portrait: ModelSummary,
     ) -> None:
         self.settings, self.server, self.facts = settings, server, facts
         self.portrait, self.wishes = portrait, wishes
@@ -52,28 +52,28 @@ class Ledger:
         built = _built(settings, server, wishes, facts, portrait)
         known = (*computed, *built)
         told = {(feature.asked, feature.active) for feature in known}  # have a row already
-        noted = [Feature(w.feature, w.asked, w.active, w.why) for w in wishes.noted]
+        noted = [FeatureRow(w.feature, w.asked, w.active, w.why) for w in wishes.noted]
         self.noted = tuple(
             feature for feature in noted if (feature.asked, feature.active) not in told
         )
-        self.features: tuple[Feature, ...] = ()
+        self.features: tuple[FeatureRow, ...] = ()
         self._know(*known, *self.noted)
         self.warned: set[str] = set()
         self._due = PATIENCE
 
-    def speaks(self, speech: Speech) -> None:
+    def speaks(self, speech: ChatFormat) -> None:
         """Adds how tool calls and reasoning are told from text."""
         self._know(*self._known, *_spoken(speech, self.server, self.wishes))
 
-    def _know(self, *known: Feature) -> None:
+    def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them tells of."""
         self._known = known
         told = [f", {feature.asked}, " for feature in known]
         plain = [wish for wish in self.wishes.plain
                  if not any(f", {wish.asked}, " in one for one in told)]  # fmt: skip
-        self.features = (*known, *(Feature(w.feature, w.asked, w.active, w.why) for w in plain))
+        self.features = (*known, *(FeatureRow(w.feature, w.asked, w.active, w.why) for w in plain))
 
-    def note(self, counts: Counts) -> list[str]:
+    def note(self, counts: ServerCounters) -> list[str]:
         """Warnings that are new with a step.  Costs a comparison where there are none due."""
         ended = counts.totals["finished"]
         if ended < self._due:
@@ -84,7 +84,7 @@ class Ledger:
         return [f"{f.name} is on and has had no effect: {ended} sequences have ended, "
                 f"0 {f.counts}" for f in found]  # fmt: skip
 
-    def document(self, counts: Counts) -> dict[str, Any]:
+    def document(self, counts: ServerCounters) -> dict[str, Any]:
         """For GET /v1/engine/effective."""
         rows = [_row(feature, counts) for feature in self.features]
         totals = counts.totals
@@ -114,7 +114,7 @@ class Ledger:
         }
 
 
-def _row(feature: Feature, counts: Counts) -> dict[str, Any]:
+def _row(feature: FeatureRow, counts: ServerCounters) -> dict[str, Any]:
     row: dict[str, Any] = {
         "feature": feature.name,
         "asked": feature.asked,
@@ -131,45 +131,45 @@ def _row(feature: Feature, counts: Counts) -> dict[str, Any]:
     return row
 
 
-def _value(feature: Feature, counts: Counts) -> int:
+def _value(feature: FeatureRow, counts: ServerCounters) -> int:
     own = feature.counter not in FIELDS
     found: int = getattr(counts, feature.counter) if own else counts.totals[feature.counter]
     return found
 
 
-def _idle(feature: Feature, counts: Counts) -> bool:
+def _idle(feature: FeatureRow, counts: ServerCounters) -> bool:
     return feature.expected and _value(feature, counts) == 0
 
 
 def _computed(
-    settings: Settings, server: ServerSettings, wishes: Wishes, facts: Mapping[str, Any]
-) -> Iterator[Feature]:
+    settings: Settings, server: ServerSettings, wishes: SettingRequests, facts: Mapping[str, Any]
+) -> Iterator[FeatureRow]:
     """What the engine does with requests; each has a counter."""
     caching = bool(facts["prefix_caching"])
-    yield Feature(
+    yield FeatureRow(
         "prefix caching", wishes.of("enable-prefix-caching"), "on" if caching else "off",
         "equal beginnings share blocks of K/V; answers are the same bit for bit"
         if caching else "switched off; every prompt is computed whole",
         "cached", "prompt tokens found in it", expected=caching,
     )  # fmt: skip
     asked = wishes.of("enable-chunked-prefill", "long-prefill-token-threshold")
-    yield Feature(
+    yield FeatureRow(
         "chunked prefill", asked, "always",
         f"a step has at most {facts['max_num_batched_tokens']} tokens, and fewer where it would "
         f"take longer than {server.step_seconds:g} s",
         "chunked", "prompts computed in several steps", expected=asked != DEFAULT,
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "batching", wishes.of("max-num-seqs"), "always",
         f"up to {facts['max_num_seqs']} sequences share a step", "shared", "steps of several",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "prompts alone", wishes.of("patience-seconds"), "in crowds",
         f"every second step, while prompts would lose more than {server.patience_seconds:g} s to "
         "those who decode", "prefill_only", "steps that those who decode sat out",
     )  # fmt: skip
     guesses = settings.draft_tokens
-    yield Feature(
+    yield FeatureRow(
         "speculation", wishes.of("speculative-config"), "ngram" if guesses else "off",
         f"up to {guesses} guesses a step, as the text went on after its last "
         f"{settings.prompt_lookup_max} to {settings.prompt_lookup_min} tokens before; the answer "
@@ -177,38 +177,40 @@ def _computed(
         "accepted", "guesses accepted", expected=guesses > 0,
     )  # fmt: skip
     most = server.priorities
-    yield Feature(
+    yield FeatureRow(
         "scheduling", wishes.of("scheduling-policy", "max-priority"),
         "priority" if most else "fcfs",
         f"lower priorities go first, from {-most}; then who came first"
         if most else "first come, first served; a priority but 0 is refused",
     )  # fmt: skip
     adapters = len(settings.adapters)
-    yield Feature(
+    yield FeatureRow(
         "LoRA", wishes.of("lora-modules", "enable-lora"),
         f"{adapters} loaded" if adapters else "off",
         "adapters are models of their own names, and share steps" if adapters else "not asked for",
         "adapted", "requests for an adapter", expected=adapters > 0,
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "structured output", DEFAULT, "always",
         "what a schema or grammar does not allow is masked before a token is drawn",
         "constrained", "requests with a grammar",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "preemption", DEFAULT, "always",
         "where blocks run out the youngest waits, and is computed again with the same answer",
         "preempted", "sequences preempted",
     )  # fmt: skip
 
 
-def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[Feature]:
+def _spoken(
+    speech: ChatFormat, server: ServerSettings, wishes: SettingRequests
+) -> Iterator[FeatureRow]:
     """How an answer is read."""
     seen, said = "as the chat template shows", "as asked"
     calls, marks = speech.calls, speech.reasoning
     own = "the operator's" if server.chat_template else "the model's"
     reads = ", ".join(sorted(speech.reads or ())) or "nothing"
-    yield Feature(
+    yield FeatureRow(
         "chat template", wishes.of("chat-template"), "none" if speech.plain else own,
         "messages as plain text; tools, documents and switches have no effect, and are refused"
         if speech.plain else f"reads {reads} beside the messages; other switches are refused",
@@ -217,12 +219,12 @@ def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[
     active = "off" if calls is None else calls.trigger or "JSON"
     if calls is not None and not speech.shows_tools:
         active, why = f"{active}, where demanded", "the chat template shows the model no tools"
-    yield Feature(
+    yield FeatureRow(
         "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
         "offered", "chats with tools",
         expected=calls is not None and server.tool_call_parser != "auto",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "reasoning", wishes.of("reasoning-parser"),
         "off" if marks is None else f"{marks.opening} to {marks.closing}",
         seen if server.reasoning_parser == "auto" else said,
@@ -231,15 +233,15 @@ def _spoken(speech: Speech, server: ServerSettings, wishes: Wishes) -> Iterator[
 
 
 def _built(
-    settings: Settings, server: ServerSettings, wishes: Wishes,
-    facts: Mapping[str, Any], portrait: Portrait,
-) -> Iterator[Feature]:  # fmt: skip
+    settings: Settings, server: ServerSettings, wishes: SettingRequests,
+    facts: Mapping[str, Any], portrait: ModelSummary,
+) -> Iterator[FeatureRow]:  # fmt: skip
     """What was decided when the engine was built."""
-    yield Feature(
+    yield FeatureRow(
         "activations", wishes.of("activations", "dtype"), settings.activations,
         f"matrices of {portrait.quantisation} weights are multiplied with them",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "K/V cache",
         wishes.of(
             "kv-cache-dtype", "block-size", "num-gpu-blocks-override", "kv-cache-memory-bytes"
@@ -249,7 +251,7 @@ def _built(
         else "as many as are useful and fit",
     )  # fmt: skip
     share = facts["kv_sample"]
-    yield Feature(
+    yield FeatureRow(
         "K/V residency", wishes.of("kv-cache-metrics", "kv-cache-metrics-sample"),
         f"{share:.3g} of the blocks" if share else "off",
         "/metrics has how long they stay" if share else "not asked for",
@@ -261,22 +263,22 @@ def _built(
     else:
         whole = length >= portrait.context
         why = "all the model knows" if whole else f"of {portrait.context}: what memory has room for"
-    yield Feature("context", wishes.of("max-model-len"), f"{length} tokens", why)
+    yield FeatureRow("context", wishes.of("max-model-len"), f"{length} tokens", why)
     memory = facts["memory"]
-    yield Feature(
+    yield FeatureRow(
         "memory", wishes.of("memory-limit", "gpu-memory-utilization"),
         f"{size(memory['need'])} of {size(memory['limit'])}",
         f"limit {settings.memory_limit}, of what cgroups leave us; refused where it does not fit",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "threads", wishes.of("threads"), str(facts["threads"]),
         "as asked" if settings.threads else "the cores this process may use",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "instruction set", DEFAULT, facts["isa"],
         "FLYWEIGHT_ISA" if settings.isa else "the best this machine has",
     )  # fmt: skip
-    yield Feature(
+    yield FeatureRow(
         "API key", wishes.of("api-key", "api-key-file", "insecure"),
         "needed" if server.keys else "none",
         f"{len(server.keys)} known" if server.keys

@@ -23,7 +23,7 @@ PLAIN = "/:@+,;=*()[]<>'!"  # what a value may hold besides letters, digits and 
 Told = Mapping[str, object]
 
 
-class Writes(Protocol):
+class WritesLines(Protocol):
     """Where lines go: a text file, as far as it is used here."""
 
     def write(self, text: str, /) -> object: ...
@@ -31,11 +31,14 @@ class Writes(Protocol):
     def fileno(self) -> int: ...
 
 
-class Log:
+class ServerLog:
     """One server's log; `form` is one of `settings.LOG_FORMATS`."""
 
     def __init__(
-        self, form: str = "text", to: Writes | None = None, clock: Callable[[], float] = time.time
+        self,
+        form: str = "text",
+        to: WritesLines | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.form, self.to, self.clock = form, to, clock
         self.lost = 0  # lines there was no room for
@@ -72,7 +75,7 @@ class Log:
                 self.lost += 1  # nobody reads any more
 
 
-def _settle(to: Writes) -> None:
+def _settle(to: WritesLines) -> None:
     """What cannot be written is dropped: an exit code tells of the server, not of a full disk."""
     try:
         to.flush()

@@ -22,12 +22,12 @@ from prometheus_client.registry import Collector
 
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.engine_client.pipe import Gauges
-from flyweight.server.observability.counters import Counts, Histogram
+from flyweight.server.observability.counters import Histogram, ServerCounters
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name", "engine")
 NOTHING = Gauges(0, 0, 1, 1, (), 0, 0.0, 0.0)
-HISTOGRAMS: tuple[tuple[str, str, Callable[[Counts], Histogram]], ...] = (
+HISTOGRAMS: tuple[tuple[str, str, Callable[[ServerCounters], Histogram]], ...] = (
     ("time_to_first_token_seconds", "From arrival to the first token.", lambda c: c.ttft),
     ("inter_token_latency_seconds", "Between a stream's tokens, a step each.", lambda c: c.itl),
     ("time_per_output_token_seconds", "The older name of the same.", lambda c: c.itl),
@@ -45,24 +45,24 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[Counts], Histogram]], ...] = (
     ("request_prefill_kv_computed_tokens", "Prompt tokens not found.", lambda c: c.computed),
     ("iteration_tokens_total", "Tokens computed in a step.", lambda c: c.step),
 )
-RESIDENCY: tuple[tuple[str, str, Callable[[Counts], Histogram]], ...] = (
+RESIDENCY: tuple[tuple[str, str, Callable[[ServerCounters], Histogram]], ...] = (
     ("kv_block_lifetime_seconds", "From taken to evicted.", lambda c: c.lifetime),
     ("kv_block_idle_before_evict_seconds", "From last use to evicted.", lambda c: c.idle),
     ("kv_block_reuse_gap_seconds", "Between the last uses.", lambda c: c.reuse_gap),
 )  # of a sample of the blocks, where that is asked for
-COUNTERS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+COUNTERS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("prompt_tokens", "Tokens of prompts.", lambda c: c.prompt_tokens),
     ("prompt_tokens_cached", "Of them, found in the prefix cache.", lambda c: c.cached_tokens),
     ("generation_tokens", "Tokens of answers.", lambda c: c.generation_tokens),
     ("num_preemptions", "Sequences that gave up their blocks.", lambda c: c.totals["preempted"]),
 )
-DRAFTS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+DRAFTS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("spec_decode_num_drafts", "Drafts computed.", lambda c: c.totals["drafts"]),
     ("spec_decode_num_draft_tokens", "Guesses computed.", lambda c: c.totals["proposed"]),
     ("spec_decode_num_accepted_tokens", "Guesses that stood.", lambda c: c.totals["accepted"]),
 )
 BY_PLACE = "spec_decode_num_accepted_tokens_per_pos", "Guesses that stood, by place."
-OURS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("steps", "Steps computed.", lambda c: c.totals["steps"]),
     ("busy_seconds", "Seconds within steps.", lambda c: c.busy),
     ("computed_tokens", "Tokens computed, again ones too.", lambda c: c.totals["computed"]),
@@ -72,13 +72,13 @@ REFUSED = {"requests": "reqs", "tokens": "tokens"}
 CACHES = ("prefix", "external_prefix", "mm")  # of these three, there is the first
 
 
-class Metrics(Collector):
+class MetricsPage(Collector):
     """One server's page; `refused` are requests for which the queue was full, by what there was too
     much of.
     """
 
     def __init__(
-        self, counts: Counts, client: EngineClient, name: str, refused: Mapping[str, int]
+        self, counts: ServerCounters, client: EngineClient, name: str, refused: Mapping[str, int]
     ) -> None:
         self.counts, self.client, self.refused = counts, client, refused
         self.labels = (name, "0")

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from math import prod
 
-from flyweight.describe import Described
+from flyweight.describe import ModelDescription
 
 MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class ModelSummary:
     """`kinds` are the types weights are kept in, the most frequent first; `context` is what the
     model was made for.
     """
@@ -38,7 +38,7 @@ class Portrait:
         return str(self.parameters)
 
 
-def portrait(found: Described) -> Portrait:
+def portrait(found: ModelDescription) -> ModelSummary:
     tensors = found.checkpoint.tensors
     used = {source.tensor for slot in found.plan.slots for source in slot.sources}
     sizes: Counter[str] = Counter()
@@ -46,7 +46,7 @@ def portrait(found: Described) -> Portrait:
         sizes[tensors[name].kind] += prod(tensors[name].shape)
     total = sizes.total()
     kinds = [kind for kind, many in sizes.most_common() if many >= MINOR * total]
-    return Portrait(
+    return ModelSummary(
         family=found.spec.family,
         parameters=total,
         kinds=tuple(kind.upper() for kind in kinds),

@@ -9,35 +9,35 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from flyweight.requests.collector import Collector, VectorCollector
-from flyweight.server.engine_client.client import Stream
-from flyweight.server.engine_client.pipe import News, Stepped
-from flyweight.server.observability.counters import REASONS, Counts
+from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.engine_client.pipe import StepEvents, StepReport
+from flyweight.server.observability.counters import REASONS, ServerCounters
 from flyweight.types import Request
 
 INTERVAL = 10.0  # seconds between two lines about the same
 
 
-class Says(Protocol):
+class LogsEvents(Protocol):
     """Where lines go; see `log.Log`."""
 
     def event(self, name: str, /, **facts: object) -> None: ...
 
 
-class Watch:
+class StepObserver:
     """One server's eyes; `streams` are the requests under way, by id."""
 
     def __init__(
         self,
-        counts: Counts,
-        streams: Callable[[], Mapping[str, Stream]],
-        log: Says,
+        counts: ServerCounters,
+        streams: Callable[[], Mapping[str, EngineStream]],
+        log: LogsEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts, self.streams, self.log, self.clock = counts, streams, log, clock
         self._said = 0.0  # when preemptions were told of last
         self._preempted = 0  # that were told of
 
-    def stepped(self, message: Stepped) -> None:
+    def stepped(self, message: StepReport) -> None:
         """A step, before its news are handed on."""
         counts, gauges, streams = self.counts, message.gauges, self.streams()
         counts.engine((*gauges.totals, *gauges.places), gauges.busy)
@@ -64,7 +64,7 @@ class Watch:
                 self._first(stream, news)
         self._preemptions(now)
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: EngineStream) -> None:
         """A request that nobody waits for any more, whatever became of it."""
         collector = stream.collector
         reasons = self.counts.reasons
@@ -89,7 +89,7 @@ class Watch:
             counts.longest = max(counts.longest, len(request.tokens) + max(lengths))
             self._times(collector)
 
-    def _read(self, stream: Stream, collector: VectorCollector) -> None:
+    def _read(self, stream: EngineStream, collector: VectorCollector) -> None:
         """A prompt whose vector was asked for."""
         event, counts = collector.event, self.counts
         finish = None if event is None else "error" if event.vector is None else "stop"
@@ -100,7 +100,7 @@ class Watch:
             counts.longest = max(counts.longest, len(collector.tokens))
             counts.computed.observe(len(collector.tokens) - event.cached)
 
-    def _first(self, stream: Stream, news: News) -> None:
+    def _first(self, stream: EngineStream, news: StepEvents) -> None:
         """The first token of a request."""
         if news.timings is not None:
             arrival, _, first, _ = news.timings
@@ -136,7 +136,7 @@ def _wanted(request: Request) -> bool:
     return request.params.max_tokens != 0
 
 
-def _reason(stream: Stream, finish: str | None) -> str:
+def _reason(stream: EngineStream, finish: str | None) -> str:
     if finish in REASONS:
         return finish
     return "error" if stream.error is not None else "abort"

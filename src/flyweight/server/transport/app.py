@@ -15,17 +15,17 @@ from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
 from flyweight.server.admission.preparing import prepared
-from flyweight.server.apis.routes import ROUTES, Entry, shape_of
-from flyweight.server.front import Front
+from flyweight.server.apis.routes import ROUTES, ApiRoute, shape_of
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
-from flyweight.server.transport.guard import Guard
+from flyweight.server.transport.guard import RequestGuard
 from flyweight.server.transport.ignored import tell
 from flyweight.server.transport.replies import ClientGone, reply
-from flyweight.server.transport.request_log import Visits, visit_of
+from flyweight.server.transport.request_log import RequestLog, visit_of
 from flyweight.validation.untrusted import shown
 
 
-def make_app(front: Front) -> ASGIApp:
+def make_app(front: ServedModel) -> ASGIApp:
     routes = [
         Route(entry.path, _endpoint(front, entry), methods=[entry.method]) for entry in ROUTES
     ]
@@ -33,11 +33,11 @@ def make_app(front: Front) -> ASGIApp:
     app.router.redirect_slashes = False
     log = front.log if front.settings.log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = Guard(app, front.settings, open_paths, shape_of)
-    return Visits(guard, front.counts.http, log, {entry.path for entry in ROUTES})
+    guard = RequestGuard(app, front.settings, open_paths, shape_of)
+    return RequestLog(guard, front.counts.http, log, {entry.path for entry in ROUTES})
 
 
-def _endpoint(front: Front, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(front: ServedModel, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visit_of(request.scope).route = entry.path
         work = entry.handler(front, request)

@@ -15,7 +15,7 @@ from flyweight.server.transport.errors import HttpError
 ALWAYS = 64 << 10  # bytes of each body that are not counted
 
 
-class Bodies:
+class BodyReader:
     """Those of one server; `held` bytes of them, beyond the first of each, are here."""
 
     def __init__(self, settings: ServerSettings) -> None:

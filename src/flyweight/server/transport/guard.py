@@ -19,9 +19,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.settings import LOOPBACK, ServerSettings
-from flyweight.server.transport.bodies import Bodies
+from flyweight.server.transport.bodies import BodyReader
 from flyweight.server.transport.errors import HttpError, Shape, note, told
-from flyweight.server.transport.origins import Given, Origins
+from flyweight.server.transport.origins import CorsPolicy, Given
 from flyweight.server.transport.replies import reply
 from flyweight.server.transport.request_log import visit_of
 
@@ -34,7 +34,7 @@ WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
 
 
-class Guard:
+class RequestGuard:
     """ASGI around an app; `open_paths` need no key, `shape_of` says how errors are written on a
     path.
     """
@@ -54,8 +54,8 @@ class Guard:
         named = {host.lower() for host in settings.allowed_hosts}
         own = f"[{settings.host}]" if ":" in settings.host else settings.host.lower()
         self.hosts = {*LOOPBACK, "[::1]", own, *named} if settings.local or named else None
-        self.origins = Origins(settings)
-        self.bodies = Bodies(settings)
+        self.origins = CorsPolicy(settings)
+        self.bodies = BodyReader(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +65,7 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        answer = Answer(send, headers.get("x-request-id", ""))
+        answer = ResponseSender(send, headers.get("x-request-id", ""))
         shape = self.shape_of(get_route_path(scope))
         visit_of(scope).id = answer.id
         try:
@@ -129,7 +129,7 @@ class Guard:
         return digest.hex() if any(found) else None
 
 
-class Answer:
+class ResponseSender:
     """`send`, which puts the request's id into the head, and `named` headers more.  The id is the
     client's own where it gave a plain one; it is shown, and never used as a key.
     """

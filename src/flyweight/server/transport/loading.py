@@ -21,7 +21,7 @@ LOADING = HttpError(
 )  # fmt: skip
 
 
-class Waiting(asyncio.Protocol):
+class LoadingResponder(asyncio.Protocol):
     """A connection: a head comes, the answer goes, in the shape that `shape_of` has for its path,
     and what else comes is thrown away.
     """
@@ -65,4 +65,4 @@ async def answering(
 ) -> asyncio.Server:
     """Answers on a port until closed; `sock` itself stays open for who serves after that."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Waiting(shape_of), sock=sock.dup(), ssl=tls)
+    return await loop.create_server(lambda: LoadingResponder(shape_of), sock=sock.dup(), ssl=tls)

@@ -20,7 +20,7 @@ MOST_NAMES = 64
 Given = list[tuple[bytes, bytes]]
 
 
-class Origins:
+class CorsPolicy:
     """The pages of one server."""
 
     def __init__(self, settings: ServerSettings) -> None:

@@ -65,7 +65,7 @@ def unsent(transport: asyncio.WriteTransport) -> int:
     return transport.get_write_buffer_size() + queued
 
 
-class Crowd:
+class ConnectionLimits:
     """The connections of one server: `most` at a time; `idle` ones, the longest idle first, are
     between requests, `unread` ones, the longest first, have not taken all of their answers.
     """
@@ -102,7 +102,7 @@ class Crowd:
 class Connection(HttpToolsProtocol):
     """Counts the bytes of a head, how long it takes, and how long nobody reads."""
 
-    def __init__(self, crowd: Crowd, *args: Any, **named: Any) -> None:
+    def __init__(self, crowd: ConnectionLimits, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.crowd, self.limits = crowd, crowd.limits
         self.running: list[RequestResponseCycle] = []  # begun and not ended, oldest first
@@ -276,7 +276,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without its clock and its handlers of signals: `stop` ends it."""
 
     def __init__(self, config: uvicorn.Config, serving: Callable[[Any], None]) -> None:

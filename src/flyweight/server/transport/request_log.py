@@ -15,14 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.server.observability.counters import HttpCounts
-from flyweight.server.observability.watch import Says
+from flyweight.server.observability.watch import LogsEvents
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CUT = 499  # the status of an answer nobody waited for, before it began
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestRecord:
     """One HTTP request: `collectors` are those of the prompts it ran, `id` is its x-request-id,
     `reply` the id its reply bears.
     """
@@ -37,19 +37,19 @@ class Visit:
     collectors: Sequence[Collector | VectorCollector] = field(default_factory=tuple)
 
 
-def visit_of(scope: Any) -> Visit:
-    """The visit of a request that came through `Visits`; one of its own where it did not."""
+def visit_of(scope: Any) -> RequestRecord:
+    """The visit of a request that came through `RequestLog`; one of its own where it did not."""
     found = scope.get("visit")
-    return found if isinstance(found, Visit) else Visit(time.monotonic())
+    return found if isinstance(found, RequestRecord) else RequestRecord(time.monotonic())
 
 
-class Visits:
+class RequestLog:
     """ASGI around an app.  `routes` are the paths that are served as they stand; `log` is none
     where requests are not logged.
     """
 
     def __init__(
-        self, app: ASGIApp, counts: HttpCounts, log: Says | None, routes: Collection[str]
+        self, app: ASGIApp, counts: HttpCounts, log: LogsEvents | None, routes: Collection[str]
     ) -> None:
         self.app, self.counts, self.log = app, counts, log
         self.routes = frozenset(routes)
@@ -58,7 +58,7 @@ class Visits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit = Visit(time.monotonic())
+        visit = RequestRecord(time.monotonic())
         scope["visit"] = visit
 
         def sent(message: Message) -> Any:  # no coroutine of its own: it is called once a chunk
@@ -76,7 +76,7 @@ class Visits:
             self.counts.active -= 1
             self._end(scope, visit)
 
-    def _end(self, scope: Scope, visit: Visit) -> None:
+    def _end(self, scope: Scope, visit: RequestRecord) -> None:
         path = scope["path"]
         asked = get_route_path(scope)
         route = visit.route or (asked if asked in self.routes else "none")

@@ -11,15 +11,15 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from flyweight.build import Loaded, build
+from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.errors import FlyweightError
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import Gone, Teller
+from flyweight.server.engine_client.loading import ClientGoneWhileLoading, LoadingReporter
 from flyweight.server.worker.loop import READ, Worker
 
 
-def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
+def facts(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
     """What a front end must know of a built engine."""
     limits, plan = loaded.limits, loaded.memory
     return {
@@ -49,7 +49,7 @@ def facts(loaded: Loaded, settings: Settings) -> dict[str, Any]:
 
 def serve(line: socket.socket) -> int:
     """Builds the engine that the first message asks for, and runs it."""
-    frames = pipe.Frames(pipe.ToEngine)
+    frames = pipe.PipeFrames(pipe.ToEngine)
     begun: list[Any] = []
     while not begun:
         data = line.recv(READ)
@@ -60,13 +60,13 @@ def serve(line: socket.socket) -> int:
     gc.disable()  # nothing that loading makes is garbage
     try:
         settings = Settings.of(**begin.settings)
-        loaded = build(settings, Teller(line), grammars=True)
+        loaded = build(settings, LoadingReporter(line), grammars=True)
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
         with suppress(OSError):  # the front end may have refused it first, and be gone
             line.sendall(pipe.frame(pipe.Failed(str(error))))
         return 2
-    except Gone:
+    except ClientGoneWhileLoading:
         return 0
     gc.freeze()  # what lives as long as the process is not looked at again
     gc.enable()
@@ -75,7 +75,7 @@ def serve(line: socket.socket) -> int:
         for message in begun[1:]:
             worker.take(message)
         worker.run()
-    except (Gone, OSError):
+    except (ClientGoneWhileLoading, OSError):
         return 0
     return 1
 

@@ -14,7 +14,7 @@ BROKE = "the engine failed while it computed this request"
 Choice = tuple[str, int]
 
 
-class Blame:
+class FaultIsolation:
     """One engine's."""
 
     def __init__(self, engine: Engine) -> None:

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import asdict, astuple
 from typing import Any
 
-from flyweight.build import Loaded
+from flyweight.build import LoadedModel
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
 from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import Gone
+from flyweight.server.engine_client.loading import ClientGoneWhileLoading
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
-from flyweight.server.worker.isolation import BROKE, Blame
+from flyweight.server.worker.isolation import BROKE, FaultIsolation
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
@@ -33,10 +33,10 @@ QUIET = 0.5  # seconds without a message after which there is time to prepare fo
 class Worker:
     """One engine on one pipe."""
 
-    def __init__(self, line: socket.socket, loaded: Loaded, begin: pipe.Begin) -> None:
+    def __init__(self, line: socket.socket, loaded: LoadedModel, begin: pipe.EngineSetup) -> None:
         self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
         self.chores = loaded.moving, loaded.ahead
-        self.frames = pipe.Frames(pipe.ToEngine)
+        self.frames = pipe.PipeFrames(pipe.ToEngine)
         most = loaded.limits.max_num_batched_tokens
         self.controller = BudgetController(begin.step_seconds, most, begin.patience_seconds)
         self.budget = UNLIMITED  # of the step under way
@@ -47,7 +47,7 @@ class Worker:
         self.started: list[str] = []
         self.count, self.step, self.busy = 0, 0, 0.0
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
-        self.blame = Blame(self.engine)
+        self.blame = FaultIsolation(self.engine)
         self.engine.planned = self.planned
 
     def run(self) -> None:
@@ -73,27 +73,27 @@ class Worker:
             return []
         data = self.line.recv(READ)
         if not data:
-            raise Gone
+            raise ClientGoneWhileLoading
         return self.frames.push(data)
 
     def _send(self, message: pipe.ToFront) -> None:
         try:
             self.line.sendall(pipe.frame(message))
         except OSError:
-            raise Gone from None
+            raise ClientGoneWhileLoading from None
 
     def take(self, message: Any) -> None:
         if isinstance(message, pipe.Submit):
             self._add(message)
         elif isinstance(message, pipe.Abort):
             self._leave(message)
-        elif isinstance(message, pipe.Question):
+        elif isinstance(message, pipe.EngineQuestion):
             try:
                 answer = self._answer(message.what)
             except Exception as error:
                 report(error)
                 answer = {}
-            self._send(pipe.Answer(message.number, answer))
+            self._send(pipe.EngineAnswer(message.number, answer))
 
     def _add(self, message: pipe.Submit) -> None:
         number, self.count = self.count, self.count + 1
@@ -101,11 +101,11 @@ class Worker:
             request = message.request()
             self.engine.add(request)
         except RequestError as refused:
-            self._send(pipe.Refused(message.id, str(refused), refused.field))
+            self._send(pipe.RequestRefused(message.id, str(refused), refused.field))
             return
         except Exception as error:
             report(error)
-            self._send(pipe.Refused(message.id, BROKE, "", ours=True))
+            self._send(pipe.RequestRefused(message.id, BROKE, "", ours=True))
             return
         self.arrived[request.id] = number
         self.blame.began(request)
@@ -126,7 +126,7 @@ class Worker:
                 report(error)
         self.blame.left(message.id, message.index)
         self._tidy([message.id])
-        self._send(pipe.Stepped([], [], self._gauges(0, 0.0)))
+        self._send(pipe.StepReport([], [], self._gauges(0, 0.0)))
 
     # --- steps ---
 
@@ -177,12 +177,12 @@ class Worker:
         started, self.started = self.started, []
         for event in events:
             if event.field:
-                self._send(pipe.Refused(event.id, event.error, event.field))
-        news = [pipe.News.of(event) for event in events if not event.field]
+                self._send(pipe.RequestRefused(event.id, event.error, event.field))
+        news = [pipe.StepEvents.of(event) for event in events if not event.field]
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
         gauges = self._gauges(sum(self.shape), took)
-        self._send(pipe.Stepped(news, started, gauges, stays, began + took))
+        self._send(pipe.StepReport(news, started, gauges, stays, began + took))
         for chore in self.chores:
             chore.step()
         if sum(self.shape):  # streams wait for telling and chores as they do for the step

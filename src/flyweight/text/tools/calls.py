@@ -7,10 +7,10 @@ never looks back.
 
 from collections.abc import Callable, Mapping
 
-from flyweight.text.tools.deltas import Delta, Kind
-from flyweight.text.tools.envelope import CallReader, Envelope, Header
-from flyweight.text.tools.formats import Format
-from flyweight.text.tools.jsontext import BLANKS, Malformed, skipped
+from flyweight.text.tools.deltas import Delta, DeltaKind
+from flyweight.text.tools.envelope import CallReader, Envelope, MistralHeader
+from flyweight.text.tools.formats import CallFormat
+from flyweight.text.tools.jsontext import BLANKS, MalformedJson, skipped
 from flyweight.text.tools.pythoncall import PythonCall, begins
 from flyweight.text.tools.xmlcall import Types, XmlCall
 
@@ -22,7 +22,7 @@ class CallSplitter:
 
     def __init__(
         self,
-        form: Format,
+        form: CallFormat,
         names: frozenset[str],
         most: int | None = None,
         typed: Mapping[str, Types] | None = None,
@@ -71,7 +71,7 @@ class CallSplitter:
         else:
             self._fail(0)
         if self._space and not self.calls:
-            self._out.append(Delta(Kind.CONTENT, "".join(self._space)))
+            self._out.append(Delta(DeltaKind.CONTENT, "".join(self._space)))
         return self._out
 
     # --- content ---
@@ -126,7 +126,7 @@ class CallSplitter:
         if text[at] == "{":
             self._reader = Envelope(self.names)
         elif self.form.headed and not self._in_list:
-            self._reader = Header(self.names)
+            self._reader = MistralHeader(self.names)
         elif self.form.tagged and text[at] == "<":
             self._reader = XmlCall(self.names, self.typed)
         elif self.form.pythonic and self._in_list and begins(text, at):
@@ -139,7 +139,7 @@ class CallSplitter:
     def _call(self, text: str, at: int) -> int:
         try:
             end = self._reader.feed(text, at)
-        except Malformed as bad:
+        except MalformedJson as bad:
             self._raw.append(text[at : bad.at])
             self._tell()
             return self._fail(bad.at)
@@ -194,7 +194,7 @@ class CallSplitter:
         """Content; blanks at its end wait for more."""
         words = text.rstrip(BLANKS)
         if words:
-            self._out.append(Delta(Kind.CONTENT, "".join(self._space) + words))
+            self._out.append(Delta(DeltaKind.CONTENT, "".join(self._space) + words))
             self._space.clear()
         if len(words) < len(text):
             self._space.append(text[len(words) :])
@@ -206,13 +206,13 @@ class CallSplitter:
             return
         if not self._begun:
             self._begun = True
-            self._out.append(Delta(Kind.NAME, self._reader.name, self._index))
-        self._out.append(Delta(Kind.ARGUMENTS, news, self._index))
+            self._out.append(Delta(DeltaKind.NAME, self._reader.name, self._index))
+        self._out.append(Delta(DeltaKind.ARGUMENTS, news, self._index))
 
     def _whole(self) -> None:
         self.calls += 1
         if self._begun:
-            self._out.append(Delta(Kind.WHOLE, "", self._index))
+            self._out.append(Delta(DeltaKind.WHOLE, "", self._index))
             self._index += 1
             self._begun = False
         self._space.clear()
@@ -222,7 +222,7 @@ class CallSplitter:
     def _fail(self, at: int) -> int:
         """What was taken for a call is content."""
         if self._begun:
-            self._out.append(Delta(Kind.VOID, "", self._index))
+            self._out.append(Delta(DeltaKind.VOID, "", self._index))
             self._index += 1
             self._begun = False
         self._say("".join(self._raw))

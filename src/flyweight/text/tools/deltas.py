@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Kind(Enum):
+class DeltaKind(Enum):
     """`WHOLE` ends a call that had begun; `VOID` takes one back: what it was made of follows as
     content.
     """
@@ -25,13 +25,13 @@ class Kind(Enum):
 class Delta(NamedTuple):
     """`text` is new; `call` numbers the call it belongs to."""
 
-    kind: Kind
+    kind: DeltaKind
     text: str
     call: int = 0
 
 
 @dataclass(slots=True)
-class Call:
+class ParsedCall:
     """A tool's name, and its arguments as JSON text."""
 
     name: str
@@ -39,29 +39,29 @@ class Call:
 
 
 @dataclass(slots=True)
-class Answer:
+class ParsedAnswer:
     """Deltas joined."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, deltas: Iterable[Delta]) -> "Answer":
+    def of(cls, deltas: Iterable[Delta]) -> "ParsedAnswer":
         content: list[str] = []
         reasoning: list[str] = []
         names: dict[int, str] = {}
         arguments: dict[int, list[str]] = {}
         for delta in deltas:
-            if delta.kind is Kind.CONTENT:
+            if delta.kind is DeltaKind.CONTENT:
                 content.append(delta.text)
-            elif delta.kind is Kind.REASONING:
+            elif delta.kind is DeltaKind.REASONING:
                 reasoning.append(delta.text)
-            elif delta.kind is Kind.NAME:
+            elif delta.kind is DeltaKind.NAME:
                 names[delta.call], arguments[delta.call] = delta.text, []
-            elif delta.kind is Kind.ARGUMENTS:
+            elif delta.kind is DeltaKind.ARGUMENTS:
                 arguments[delta.call].append(delta.text)
-            elif delta.kind is Kind.VOID:
+            elif delta.kind is DeltaKind.VOID:
                 del names[delta.call]
-        calls = [Call(name, "".join(arguments[i])) for i, name in names.items()]
+        calls = [ParsedCall(name, "".join(arguments[i])) for i, name in names.items()]
         return cls("".join(content), "".join(reasoning), calls)

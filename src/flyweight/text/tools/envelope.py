@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from flyweight.text.tools.jsontext import BLANKS, JsonScanner, Malformed, sendable, skipped
+from flyweight.text.tools.jsontext import BLANKS, JsonScanner, MalformedJson, sendable, skipped
 
 ARGUMENTS = ("arguments", "parameters")
 KEYS = {"name", "id", "type", *ARGUMENTS}
@@ -46,7 +46,7 @@ class Envelope:
         self._want: Callable[[str, int], int] = self._open
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from `at`; where it stopped.  Raises `Malformed`."""
+        """Reads on from `at`; where it stopped.  Raises `MalformedJson`."""
         while at < len(text) and not self.done:
             at = self._want(text, at)
         return at
@@ -61,7 +61,7 @@ class Envelope:
 
     def _open(self, text: str, at: int) -> int:
         if text[at] != "{":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._want = self._before_key
         return at + 1
 
@@ -69,7 +69,7 @@ class Envelope:
         if text[at] in BLANKS:
             return skipped(text, at)
         if text[at] != '"':
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._read(self._in_key)
         return at
 
@@ -80,7 +80,7 @@ class Envelope:
             self._key = json.loads("".join(self._word))
             kind = ARGUMENTS[0] if self._key in ARGUMENTS else self._key
             if kind not in KEYS or kind in self._seen:
-                raise Malformed(end)
+                raise MalformedJson(end)
             self._seen.add(kind)
             self._want = self._colon
         return end
@@ -89,7 +89,7 @@ class Envelope:
         if text[at] in BLANKS:
             return skipped(text, at)
         if text[at] != ":":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._want = self._before_value
         return at + 1
 
@@ -99,7 +99,7 @@ class Envelope:
         if self._key in ARGUMENTS and text[at] == "{":
             self._read(self._in_arguments)
         elif self._key in ARGUMENTS and text[at] not in '"n':
-            raise Malformed(at)
+            raise MalformedJson(at)
         else:
             self._read(self._in_value)
         return at
@@ -108,7 +108,7 @@ class Envelope:
         self._given = True
         try:
             end = self._value.feed(text, at)
-        except Malformed as bad:
+        except MalformedJson as bad:
             self._news.append(text[at : bad.at])
             raise
         self._news.append(text[at:end])
@@ -127,11 +127,11 @@ class Envelope:
     def _took(self, value: object, end: int) -> None:
         if self._key == "name":
             if not isinstance(value, str) or value not in self._names:
-                raise Malformed(end)
+                raise MalformedJson(end)
             self.name = value
         elif self._key in ARGUMENTS and isinstance(value, str):
             if not _is_object(value):
-                raise Malformed(end)
+                raise MalformedJson(end)
             self._given = True
             self._news.append(sendable(value))
 
@@ -145,7 +145,7 @@ class Envelope:
             if not self._given:
                 self._news.append("{}")
         else:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return at + 1
 
     def _read(self, want: Callable[[str, int], int]) -> None:
@@ -154,7 +154,7 @@ class Envelope:
         self._want = want
 
 
-class Header:
+class MistralHeader:
     """Mistral's newer form: `name[ARGS]{...}`, perhaps with `[CALL_ID]...` between."""
 
     __slots__ = ("_arguments", "_begun", "_names", "_news", "_word", "done", "name")
@@ -168,14 +168,14 @@ class Header:
         self._begun = False
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from `at`; where it stopped.  Raises `Malformed`."""
+        """Reads on from `at`; where it stopped.  Raises `MalformedJson`."""
         if not self.name:
             at = self._head(text, at)
         if not self.name or at == len(text):
             return at
         try:
             end = self._arguments.feed(text, at)
-        except Malformed as bad:
+        except MalformedJson as bad:
             self._news.append(text[at : bad.at])
             raise
         self._news.append(text[at:end])
@@ -196,7 +196,7 @@ class Header:
             return end
         name = "".join(self._word).removesuffix("[ARGS]").split("[CALL_ID]")[0]
         if text[end] != "{" or name not in self._names:
-            raise Malformed(end)
+            raise MalformedJson(end)
         self.name = name
         return end
 
@@ -208,5 +208,5 @@ def _is_object(text: str) -> bool:
         return False
     try:
         return scanner.feed(text, 0) == len(text) and scanner.done
-    except Malformed:
+    except MalformedJson:
         return False

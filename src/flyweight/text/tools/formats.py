@@ -18,7 +18,7 @@ def _plain(mark: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class CallFormat:
     """Calls stand behind `trigger`, or, where they may be `bare`, at the beginning of the answer;
     several are separated by `separator` (empty: by nothing) or `listed` in brackets, and followed
     by `closer`.  `headed` ones may have their name in front, and have where the model `heads`
@@ -44,7 +44,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReasoningMarks:
     """What reasoning stands between."""
 
     opening: str
@@ -64,14 +64,14 @@ class Marks:
         return "" if prompt.rstrip().endswith(self.opening) else None
 
 
-HERMES = Format(trigger="<tool_call>", closer="</tool_call>")
-LLAMA = Format(trigger="<|python_tag|>", bare=True, separator=";", arguments="parameters")
-MISTRAL = Format(trigger="[TOOL_CALLS]", listed=True, headed=True, short_ids=True)
+HERMES = CallFormat(trigger="<tool_call>", closer="</tool_call>")
+LLAMA = CallFormat(trigger="<|python_tag|>", bare=True, separator=";", arguments="parameters")
+MISTRAL = CallFormat(trigger="[TOOL_CALLS]", listed=True, headed=True, short_ids=True)
 MISTRAL_HEADED = replace(MISTRAL, heads=True)
-JSON = Format(bare=True, listed=True)
+JSON = CallFormat(bare=True, listed=True)
 TAGGED = replace(HERMES, tagged=True)
 PYTHONIC = replace(JSON, pythonic=True)
-THINK = Marks("<think>", "</think>")
+THINK = ReasoningMarks("<think>", "</think>")
 
 FORMATS = {
     "hermes": HERMES,
@@ -89,13 +89,13 @@ REASONING = {
     "deepseek_r1": THINK,
     "qwen3": THINK,
     "think": THINK,
-    "mistral": Marks("[THINK]", "[/THINK]"),
+    "mistral": ReasoningMarks("[THINK]", "[/THINK]"),
 }
 AUTO, NONE = "auto", "none"
 HARMONY = {"openai", "openai_gptoss", "gptoss", "gpt_oss", "harmony"}  # gpt-oss, by other names
 
 
-def format_of(name: str, template: str) -> Format | None:
+def format_of(name: str, template: str) -> CallFormat | None:
     """The parser of that name; "auto": what the model's chat template shows.  Raises
     `ConfigError`.
     """
@@ -118,7 +118,7 @@ def format_of(name: str, template: str) -> Format | None:
     return JSON
 
 
-def marks_of(name: str, template: str) -> Marks | None:
+def marks_of(name: str, template: str) -> ReasoningMarks | None:
     """The same for reasoning; none where the template has no marks of it."""
     if name == NONE:
         return None

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flyweight.text.tools.fields import Field, pythonic, tagged
-from flyweight.text.tools.formats import Format, Marks
+from flyweight.text.tools.fields import CallField, pythonic, tagged
+from flyweight.text.tools.formats import CallFormat, ReasoningMarks
 
 PIECE = 64  # characters
 MOST_CALLS = 16  # in one answer, where calls are demanded: it is to come to an end
@@ -19,14 +19,14 @@ _ANGLED = re.compile(r"<[^<>\s]+>")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedTools:
     """A tool by its name, and what its arguments are as a Lark grammar says it, or (where a form
     does not write them as JSON) as its `fields` say.
     """
 
     name: str
     arguments: str = ""
-    fields: tuple[Field, ...] = ()
+    fields: tuple[CallField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class CallGrammar:
     calls, after at most about `thought` characters of reasoning.
     """
 
-    form: Format
+    form: CallFormat
     special: Mapping[str, int]
-    marks: Marks | None = None
+    marks: ReasoningMarks | None = None
     opened: bool = False
     most: int | None = None
     thought: int | None = None
 
-    def demanded(self, offers: Sequence[Offer]) -> str:
+    def demanded(self, offers: Sequence[OfferedTools]) -> str:
         """Answers that are calls."""
         return self._written(f"start: {self._thought}({self._calls})", offers)
 
-    def either(self, offers: Sequence[Offer], other: str) -> str:
+    def either(self, offers: Sequence[OfferedTools], other: str) -> str:
         """Answers that are calls or of the `other` form, from their first character on."""
         return self._written(f"start: {self._calls} | form\nform: {other}", offers, split=True)
 
-    def allowed(self, offers: Sequence[Offer]) -> str:
+    def allowed(self, offers: Sequence[OfferedTools]) -> str:
         """Answers of any kind; from where a call begins it is one of these."""
         count = MOST_CALLS if self.most is None else self.most
         if self.form.bare:
@@ -120,7 +120,7 @@ class CallGrammar:
         # SentencePiece's models were taught a space after a special token.
         return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
 
-    def _written(self, start: str, offers: Sequence[Offer], *, split: bool = False) -> str:
+    def _written(self, start: str, offers: Sequence[OfferedTools], *, split: bool = False) -> str:
         """`split`: a call's head is cut into the words that other JSON has, as the lexer takes the
         longest one and never goes back.
         """
@@ -148,7 +148,7 @@ class CallGrammar:
         return [f"inner: {pieces} {mark}", "piece: PLAIN | BEGUN", f"PLAIN: {plain}",
                 f"BEGUN: {begun}"]  # fmt: skip
 
-    def _one(self, i: int, offer: Offer, split: bool) -> list[str]:
+    def _one(self, i: int, offer: OfferedTools, split: bool) -> list[str]:
         name = offer.name
         if self.form.tagged:
             return tagged(i, name, offer.fields)

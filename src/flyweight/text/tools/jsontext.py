@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"t": "true", "f": "false", "n": "null"}
 
 
-class Malformed(Exception):
+class MalformedJson(Exception):
     """The text goes wrong at `at`."""
 
     def __init__(self, at: int) -> None:
@@ -50,7 +50,7 @@ class JsonScanner:
         self._want: Callable[[str, int], int] = self._value
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from `at`; where it stopped.  Raises `Malformed`."""
+        """Reads on from `at`; where it stopped.  Raises `MalformedJson`."""
         while at < len(text) and not self.done:
             at = self._want(text, at)
         return at
@@ -61,7 +61,7 @@ class JsonScanner:
             self._want = self._string
         elif c in "{[":
             if len(self._closers) == MOST_DEPTH:
-                raise Malformed(at)
+                raise MalformedJson(at)
             self._closers.append("}" if c == "{" else "]")
             self._want = self._first_key if c == "{" else self._first_item
         elif c in "-0123456789":
@@ -73,7 +73,7 @@ class JsonScanner:
         elif c in BLANKS:
             return skipped(text, at)
         else:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return at + 1
 
     def _string(self, text: str, at: int) -> int:
@@ -90,7 +90,7 @@ class JsonScanner:
         elif text[at] == "\\":
             self._want = self._escape
         else:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return at + 1
 
     def _escape(self, text: str, at: int) -> int:
@@ -99,12 +99,12 @@ class JsonScanner:
         elif text[at] in '"\\/bfnrt':
             self._want = self._string
         else:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return at + 1
 
     def _hex(self, text: str, at: int) -> int:
         if text[at] not in "0123456789abcdefABCDEF":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._left = self._left[1:]
         if not self._left:
             self._want = self._string
@@ -112,7 +112,7 @@ class JsonScanner:
 
     def _word(self, text: str, at: int) -> int:
         if text[at] != self._left[0]:
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._left = self._left[1:]
         if not self._left:
             self._ended()
@@ -124,7 +124,7 @@ class JsonScanner:
         self._number.append(found.group())
         if found.end() < len(text):
             if not _NUMBER.fullmatch("".join(self._number)):
-                raise Malformed(found.end())
+                raise MalformedJson(found.end())
             self._ended()
         return found.end()
 
@@ -137,7 +137,7 @@ class JsonScanner:
         if text[at] in BLANKS:
             return skipped(text, at)
         if text[at] != '"':
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._in_key, self._want = True, self._string
         return at + 1
 
@@ -145,7 +145,7 @@ class JsonScanner:
         if text[at] in BLANKS:
             return skipped(text, at)
         if text[at] != ":":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._want = self._value
         return at + 1
 
@@ -163,7 +163,7 @@ class JsonScanner:
         if text[at] == self._closers[-1]:
             return self._close(at)
         if text[at] != ",":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._want = self._key if self._closers[-1] == "}" else self._value
         return at + 1
 

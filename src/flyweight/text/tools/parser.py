@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flyweight.text.tools.calls import CallSplitter
-from flyweight.text.tools.deltas import Delta, Kind
-from flyweight.text.tools.formats import Format, Marks
+from flyweight.text.tools.deltas import Delta, DeltaKind
+from flyweight.text.tools.formats import CallFormat, ReasoningMarks
 from flyweight.text.tools.reasoning import ReasoningSplitter
 from flyweight.text.tools.xmlcall import Types
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerFormat:
     """How an answer is to be read: `tools` by their names, at most `most` calls; `opened`: the
     prompt ended inside reasoning; `typed`: the types of the tools' parameters, for a format that
     does not tell a string from a number; `either`: an answer begins with a call or has none.
     """
 
-    calls: Format | None = None
+    calls: CallFormat | None = None
     tools: frozenset[str] = frozenset()
     most: int | None = None
-    reasoning: Marks | None = None
+    reasoning: ReasoningMarks | None = None
     opened: bool = False
     typed: Mapping[str, Types] = field(default_factory=dict)
     either: bool = False
@@ -37,7 +37,7 @@ class Reading:
 class AnswerParser:
     """Reads one answer."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AnswerFormat) -> None:
         marks, form = reading.reasoning, reading.calls
         self._reasoning = None if marks is None else ReasoningSplitter(marks, reading.opened)
         self._calls = (
@@ -58,17 +58,17 @@ class AnswerParser:
             return self._content(text)
         found: list[Delta] = []
         for delta in self._reasoning.push(text):
-            found += self._content(delta.text) if delta.kind is Kind.CONTENT else [delta]
+            found += self._content(delta.text) if delta.kind is DeltaKind.CONTENT else [delta]
         return found
 
     def finish(self, cut: bool = False) -> list[Delta]:
         """The end of the answer; `cut`: at a limit, not by the model."""
         found: list[Delta] = []
         for delta in self._reasoning.finish() if self._reasoning is not None else ():
-            found += self._content(delta.text) if delta.kind is Kind.CONTENT else [delta]
+            found += self._content(delta.text) if delta.kind is DeltaKind.CONTENT else [delta]
         return found + (self._calls.finish(cut) if self._calls is not None else [])
 
     def _content(self, text: str) -> list[Delta]:
         if self._calls is not None:
             return self._calls.push(text)
-        return [Delta(Kind.CONTENT, text)] if text else []
+        return [Delta(DeltaKind.CONTENT, text)] if text else []

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
-from flyweight.text.tools.jsontext import BLANKS, MOST_DEPTH, Malformed, skipped
+from flyweight.text.tools.jsontext import BLANKS, MOST_DEPTH, MalformedJson, skipped
 
 WORDS = {"True": "true", "False": "false", "None": "null"}
 WORDS |= {word: word for word in WORDS.values()}
@@ -48,7 +48,7 @@ class PythonCall:
         self._want: Callable[[str, int], int] = self._head
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from `at`; where it stopped.  Raises `Malformed`."""
+        """Reads on from `at`; where it stopped.  Raises `MalformedJson`."""
         while at < len(text) and not self.done:
             at = self._want(text, at)
         return at
@@ -67,7 +67,7 @@ class PythonCall:
         if end == len(text):
             return end
         if text[end] != "(" or self._word not in self._names:
-            raise Malformed(end)
+            raise MalformedJson(end)
         self.name, self._closers = self._word, [")"]
         self._news.append("{")
         self._want = self._first
@@ -80,7 +80,7 @@ class PythonCall:
         if text[end] in BLANKS and self._word:
             return skipped(text, end)
         if text[end] != "=" or not self._word or self._word in self._seen:
-            raise Malformed(end)
+            raise MalformedJson(end)
         comma = ", " if self._seen else ""
         self._seen.add(self._word)
         self._news.append(f"{comma}{json.dumps(self._word)}: ")
@@ -93,7 +93,7 @@ class PythonCall:
         assert found is not None
         self._word += found.group()
         if len(self._word) > LONGEST_NAME:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return found.end()
 
     # --- values ---
@@ -114,7 +114,7 @@ class PythonCall:
         elif text[at] in _PLAIN:
             self._in_key, self._want = True, self._value
         else:
-            raise Malformed(at)
+            raise MalformedJson(at)
         return at
 
     def _value(self, text: str, at: int) -> int:
@@ -126,7 +126,7 @@ class PythonCall:
             self._news.append('"')
         elif c in "[{":
             if len(self._closers) == MOST_DEPTH:
-                raise Malformed(at)
+                raise MalformedJson(at)
             self._closers.append("]" if c == "[" else "}")
             self._news.append(c)
             self._want = self._first
@@ -140,7 +140,7 @@ class PythonCall:
         end = self._more(_DIGITS, text, at)
         if end < len(text):
             if not _NUMBER.fullmatch(self._word):
-                raise Malformed(end)
+                raise MalformedJson(end)
             self._news.append(self._word)
             self._want = self._after
         return end
@@ -149,7 +149,7 @@ class PythonCall:
         end = self._more(_LETTERS, text, at)
         if end < len(text):
             if self._word not in WORDS:
-                raise Malformed(end)
+                raise MalformedJson(end)
             self._news.append(WORDS[self._word])
             self._want = self._after
         return end
@@ -182,12 +182,12 @@ class PythonCall:
     def _digits(self, text: str, at: int) -> int:
         """Of an escape."""
         if text[at] not in "0123456789abcdefABCDEF":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._word += text[at]
         if len(self._word) == self._left:
             code = int(self._word, 16)
             if code > 0x10FFFF:
-                raise Malformed(at)
+                raise MalformedJson(at)
             # Halves of a pair stay what they are: JSON may have the other half behind.
             self._news.append(json.dumps(chr(code))[1:-1])
             self._want = self._string
@@ -201,7 +201,7 @@ class PythonCall:
         if text[at] in BLANKS:
             return skipped(text, at)
         if text[at] != ":":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._in_key, self._want = False, self._value
         self._news.append(": ")
         return at + 1
@@ -213,7 +213,7 @@ class PythonCall:
         if text[at] == self._closers[-1]:
             return self._end(at)
         if text[at] != ",":
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._want = self._another
         return at + 1
 

@@ -6,15 +6,15 @@ is changed, but for the blanks after it.  Without a closing mark all of it is re
 
 from collections.abc import Callable
 
-from flyweight.text.tools.deltas import Delta, Kind
-from flyweight.text.tools.formats import Marks
+from flyweight.text.tools.deltas import Delta, DeltaKind
+from flyweight.text.tools.formats import ReasoningMarks
 from flyweight.text.tools.jsontext import BLANKS, skipped
 
 
 class ReasoningSplitter:
     """`opened`: the prompt ended with the opening mark."""
 
-    def __init__(self, marks: Marks, opened: bool) -> None:
+    def __init__(self, marks: ReasoningMarks, opened: bool) -> None:
         self.marks = marks
         self._matched = 0
         self._space: list[str] = []
@@ -92,20 +92,20 @@ class ReasoningSplitter:
         return at
 
     def _content(self, text: str, at: int) -> int:
-        self._out.append(Delta(Kind.CONTENT, text[at:]))
+        self._out.append(Delta(DeltaKind.CONTENT, text[at:]))
         return len(text)
 
     def _leave(self, text: str) -> None:
         """There is no reasoning."""
         held = "".join(self._space) + text
         if held:
-            self._out.append(Delta(Kind.CONTENT, held))
+            self._out.append(Delta(DeltaKind.CONTENT, held))
         self._want = self._content
 
     def _think(self, text: str) -> None:
         words = text.rstrip(BLANKS)
         if words:
-            self._out.append(Delta(Kind.REASONING, "".join(self._space) + words))
+            self._out.append(Delta(DeltaKind.REASONING, "".join(self._space) + words))
             self._space.clear()
         if len(words) < len(text):
             self._space.append(text[len(words) :])

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyweight.text.tools.jsontext import BLANKS, Malformed, sendable, skipped
+from flyweight.text.tools.jsontext import BLANKS, MalformedJson, sendable, skipped
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END, CLOSE = "</function>", "</parameter>"
@@ -56,7 +56,7 @@ class XmlCall:
         self._want: Callable[[str, int], int] = self._tag
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from `at`; where it stopped.  Raises `Malformed`."""
+        """Reads on from `at`; where it stopped.  Raises `MalformedJson`."""
         while at < len(text) and not self.done:
             at = self._want(text, at)
         return at
@@ -81,7 +81,7 @@ class XmlCall:
         elif c == ">" and self._word.startswith(self._tags[0]):
             self._named(self._word.removeprefix(self._tags[0]), at)
         elif not any(_may_be(word, tag) for tag in self._tags):
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._word = word
         return at + 1
 
@@ -89,13 +89,13 @@ class XmlCall:
         """A tag that opens."""
         if not self.name:
             if name not in self._names:
-                raise Malformed(at)
+                raise MalformedJson(at)
             self.name, self._tags = name, (PARAMETER, END)
             self._news.append("{")
             self._want = self._between
             return
         if not name or name in self._seen:
-            raise Malformed(at)
+            raise MalformedJson(at)
         self._news.append(f"{', ' if self._seen else ''}{json.dumps(name, ensure_ascii=False)}: ")
         self._seen.add(name)
         self._types = self._typed.get(self.name, {}).get(name, TEXT)

@@ -20,7 +20,7 @@ Rows = GroupedWeight | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class TensorFormat:
     """`block` elements along K take `nbytes` bytes on disk and `canonical` bytes once parsed.
     `packed` is the kind backends pack it as: its own, but for those without a kernel of their own.
     """
@@ -40,31 +40,31 @@ class Format:
         return math.prod(shape) // self.block * self.nbytes
 
 
-FORMATS: Mapping[str, Format] = {
-    "f32": Format(1, 4, 4, dense.parse_f32, "f32"),
-    "f16": Format(1, 2, 2, dense.parse_f16, "f16"),
-    "bf16": Format(1, 2, 2, dense.parse_bf16, "bf16"),
-    "q4_0": Format(32, 18, 34, blocks.parse_q4_0, "q4_0"),
-    "q4_1": Format(32, 20, 36, blocks.parse_q4_1, "q4_1"),
-    "q5_0": Format(32, 22, 34, blocks.parse_q5_0, "q5_0"),
-    "q5_1": Format(32, 24, 36, blocks.parse_q5_1, "q5_1"),
-    "q8_0": Format(32, 34, 34, blocks.parse_q8_0, "q8_0"),
-    "q2_k": Format(256, 84, 292, kquants.parse_q2_k, "q2_k"),
-    "q3_k": Format(256, 110, 274, kquants.parse_q3_k, "q3_k"),
-    "q4_k": Format(256, 144, 276, kquants.parse_q4_k, "q4_k"),
-    "q5_k": Format(256, 176, 276, kquants.parse_q5_k, "q5_k"),
-    "q6_k": Format(256, 210, 274, kquants.parse_q6_k, "q6_k"),
-    "iq4_nl": Format(32, 18, 34, tabled.parse_iq4_nl, "iq4_nl"),
-    "iq4_xs": Format(256, 136, 266, tabled.parse_iq4_xs, "iq4_xs"),
-    "mxfp4": Format(32, 17, 33, tabled.parse_mxfp4, "mxfp4"),
-    "nvfp4": Format(64, 36, 72, tabled.parse_nvfp4, "nvfp4"),
-    "iq1_s": Format(256, 50, 276, codebook.parse_iq1_s, "int8_k"),
-    "iq1_m": Format(256, 56, 276, codebook.parse_iq1_m, "int8_k"),
-    "iq2_xxs": Format(256, 66, 276, codebook.parse_iq2_xxs, "int8_k"),
-    "iq2_xs": Format(256, 74, 276, codebook.parse_iq2_xs, "int8_k"),
-    "iq2_s": Format(256, 82, 276, codebook.parse_iq2_s, "int8_k"),
-    "iq3_xxs": Format(256, 98, 276, codebook.parse_iq3_xxs, "int8_k"),
-    "iq3_s": Format(256, 110, 276, codebook.parse_iq3_s, "int8_k"),
-    "tq1_0": Format(256, 54, 276, codebook.parse_tq1_0, "int8_k"),
-    "tq2_0": Format(256, 66, 276, codebook.parse_tq2_0, "int8_k"),
+FORMATS: Mapping[str, TensorFormat] = {
+    "f32": TensorFormat(1, 4, 4, dense.parse_f32, "f32"),
+    "f16": TensorFormat(1, 2, 2, dense.parse_f16, "f16"),
+    "bf16": TensorFormat(1, 2, 2, dense.parse_bf16, "bf16"),
+    "q4_0": TensorFormat(32, 18, 34, blocks.parse_q4_0, "q4_0"),
+    "q4_1": TensorFormat(32, 20, 36, blocks.parse_q4_1, "q4_1"),
+    "q5_0": TensorFormat(32, 22, 34, blocks.parse_q5_0, "q5_0"),
+    "q5_1": TensorFormat(32, 24, 36, blocks.parse_q5_1, "q5_1"),
+    "q8_0": TensorFormat(32, 34, 34, blocks.parse_q8_0, "q8_0"),
+    "q2_k": TensorFormat(256, 84, 292, kquants.parse_q2_k, "q2_k"),
+    "q3_k": TensorFormat(256, 110, 274, kquants.parse_q3_k, "q3_k"),
+    "q4_k": TensorFormat(256, 144, 276, kquants.parse_q4_k, "q4_k"),
+    "q5_k": TensorFormat(256, 176, 276, kquants.parse_q5_k, "q5_k"),
+    "q6_k": TensorFormat(256, 210, 274, kquants.parse_q6_k, "q6_k"),
+    "iq4_nl": TensorFormat(32, 18, 34, tabled.parse_iq4_nl, "iq4_nl"),
+    "iq4_xs": TensorFormat(256, 136, 266, tabled.parse_iq4_xs, "iq4_xs"),
+    "mxfp4": TensorFormat(32, 17, 33, tabled.parse_mxfp4, "mxfp4"),
+    "nvfp4": TensorFormat(64, 36, 72, tabled.parse_nvfp4, "nvfp4"),
+    "iq1_s": TensorFormat(256, 50, 276, codebook.parse_iq1_s, "int8_k"),
+    "iq1_m": TensorFormat(256, 56, 276, codebook.parse_iq1_m, "int8_k"),
+    "iq2_xxs": TensorFormat(256, 66, 276, codebook.parse_iq2_xxs, "int8_k"),
+    "iq2_xs": TensorFormat(256, 74, 276, codebook.parse_iq2_xs, "int8_k"),
+    "iq2_s": TensorFormat(256, 82, 276, codebook.parse_iq2_s, "int8_k"),
+    "iq3_xxs": TensorFormat(256, 98, 276, codebook.parse_iq3_xxs, "int8_k"),
+    "iq3_s": TensorFormat(256, 110, 276, codebook.parse_iq3_s, "int8_k"),
+    "tq1_0": TensorFormat(256, 54, 276, codebook.parse_tq1_0, "int8_k"),
+    "tq2_0": TensorFormat(256, 66, 276, codebook.parse_tq2_0, "int8_k"),
 }

@@ -17,7 +17,7 @@ from flyweight.weights.hub.names import HubName, gguf_groups, label
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedModel:
     """A model in the cache: one quantisation, or all of a revision's safetensors or PyTorch files.
     `what` is empty for a repository without weights we read; `used` is when its files were last
     read, in seconds.
@@ -58,7 +58,7 @@ def snapshot(name: HubName) -> Path | None:
     return found if "/" not in commit and found.is_dir() else None
 
 
-def kept_models() -> list[Kept]:
+def kept_models() -> list[CachedModel]:
     """Every model in the cache, by name."""
     found = [
         one
@@ -70,7 +70,7 @@ def kept_models() -> list[Kept]:
     return sorted(found, key=lambda one: (one.name.lower(), one.commit))
 
 
-def selected(name: HubName) -> list[Kept]:
+def selected(name: HubName) -> list[CachedModel]:
     """The models a name means, for removing; `CheckpointError` with the nearest when none."""
     models = kept_models()
     mine = [one for one in models if one.repo.lower() == name.repo.lower()]
@@ -132,7 +132,7 @@ def _all(scan: Any, repo: str) -> list[Any]:
     return [one for one in scan.repos if one.repo_type == "model" and one.repo_id == repo]
 
 
-def _models(repo: str, revision: Any) -> list[Kept]:
+def _models(repo: str, revision: Any) -> list[CachedModel]:
     """A revision's quantisations, or its safetensors, or all there is."""
     by_path = {str(f.file_path.relative_to(revision.snapshot_path)): f for f in revision.files}
     groups = gguf_groups(by_path)
@@ -145,7 +145,7 @@ def _models(repo: str, revision: Any) -> list[Kept]:
     elif by_path and not groups:
         parts[""] = tuple(by_path)
     return [
-        Kept(
+        CachedModel(
             repo,
             what,
             revision.commit_hash,
@@ -158,5 +158,5 @@ def _models(repo: str, revision: Any) -> list[Kept]:
     ]
 
 
-def _names(one: Kept) -> list[str]:
+def _names(one: CachedModel) -> list[str]:
     return [file.file_name.lower() for file in one.files]

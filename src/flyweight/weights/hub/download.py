@@ -29,7 +29,7 @@ SHA256 = re.compile("[0-9a-f]{64}")
 MOST_PLAIN = 50 * 1000**3  # bytes; the Hub serves longer files by Xet only
 
 
-class Listener(Protocol):
+class DownloadListener(Protocol):
     """Who hears of a download."""
 
     def note(self, message: str) -> None: ...
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteFile:
     """A file of a repository; `sha256` is empty where the Hub does not say it."""
 
     name: str
@@ -50,7 +50,7 @@ class Remote:
 class Download:
     """One revision of one repository, `commit`, into `cache`."""
 
-    def __init__(self, name: HubName, commit: str, cache: Path, tell: Listener) -> None:
+    def __init__(self, name: HubName, commit: str, cache: Path, tell: DownloadListener) -> None:
         self.name, self.commit, self.cache, self.tell = name, commit, cache, tell
         self.folder = cache / folder_name(name.repo)
         self.total = self.before = 0
@@ -58,7 +58,7 @@ class Download:
     def path(self, file: str) -> Path:
         return self.folder / "snapshots" / self.commit / file
 
-    def fetch(self, files: Sequence[Remote]) -> None:
+    def fetch(self, files: Sequence[RemoteFile]) -> None:
         """Every one of `files` that is not there yet."""
         missing = [file for file in files if not self.path(file.name).exists()]
         for file in missing:
@@ -81,10 +81,10 @@ class Download:
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(self.commit)
 
-    def partial(self, file: Remote) -> Path:
+    def partial(self, file: RemoteFile) -> Path:
         return self.folder / "blobs" / f"{file.sha256}.incomplete"
 
-    def _fetch(self, file: Remote) -> None:
+    def _fetch(self, file: RemoteFile) -> None:
         from huggingface_hub import hf_hub_download
 
         bar = counter(lambda done: self._heard(file, done))
@@ -107,7 +107,7 @@ class Download:
                 "the Hub says; try again"
             )
 
-    def _resume(self, file: Remote, bar: type[Any]) -> None:
+    def _resume(self, file: RemoteFile, bar: type[Any]) -> None:
         """Brings `blobs/<sha256>` about.  A part from an earlier run may be damaged: then the whole
         file is fetched once more.
         """
@@ -129,7 +129,7 @@ class Download:
                     raise CheckpointError(f"{what}; try again, or tell its owners")
                 self.tell.note(f"{what}; fetching it from the start")
 
-    def _append(self, file: Remote, partial: Path, bar: type[Any]) -> int:
+    def _append(self, file: RemoteFile, partial: Path, bar: type[Any]) -> int:
         """Gets what a partial file lacks; says how much was there."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
@@ -152,10 +152,10 @@ class Download:
             )
         return begun
 
-    def _heard(self, file: Remote, done: int) -> None:
+    def _heard(self, file: RemoteFile, done: int) -> None:
         self.tell.fetching(file.name, min(self.before + done, self.total), self.total)
 
-    def _check_room(self, missing: Sequence[Remote]) -> None:
+    def _check_room(self, missing: Sequence[RemoteFile]) -> None:
         """A disk that is too small is better known at once."""
         have = sum(_size(self.partial(file)) for file in missing if file.sha256)
         there = next(p for p in (self.cache, *self.cache.parents) if p.exists())
@@ -188,7 +188,7 @@ def sha256(path: Path) -> str:
 def counter(heard: Callable[[int], None]) -> type[Any]:
     """What the client takes for a progress bar; `heard` gets the bytes of the file so far."""
 
-    class Counter(tqdm):  # type: ignore[misc]
+    class DownloadCounter(tqdm):  # type: ignore[misc]
         def __init__(self, *_: Any, **given: Any) -> None:
             super().__init__(disable=True)
             self.done = int(given.get("initial") or 0)
@@ -198,20 +198,20 @@ def counter(heard: Callable[[int], None]) -> type[Any]:
             self.done += int(n or 0)
             heard(self.done)
 
-    return Counter
+    return DownloadCounter
 
 
 @contextmanager
-def overheard(tell: Listener) -> Iterator[None]:
+def overheard(tell: DownloadListener) -> Iterator[None]:
     """The client's warnings (a rate limit it waits for, a connection it tries again) as notes."""
 
-    class Relay(logging.Handler):
+    class ProgressRelay(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             tell.note(one_line(record.getMessage()))
 
     logger = logging.getLogger("huggingface_hub")
     before, spread = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [Relay(logging.WARNING)], False
+    logger.handlers, logger.propagate = [ProgressRelay(logging.WARNING)], False
     try:
         yield
     finally:

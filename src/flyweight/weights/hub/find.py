@@ -16,10 +16,10 @@ from flyweight.validation.untrusted import parse_object, printable, read_bytes, 
 from flyweight.weights.folder import SAFETENSORS, TORCH
 from flyweight.weights.gguf_names import architecture
 from flyweight.weights.hub.cache import cache_folder, snapshot
-from flyweight.weights.hub.download import SHA256, Download, Listener, Remote
+from flyweight.weights.hub.download import SHA256, Download, DownloadListener, RemoteFile
 from flyweight.weights.hub.faults import Unreachable, offline, plainly
 from flyweight.weights.hub.names import (
-    Choice,
+    FileChoice,
     HubName,
     choose,
     choose_gguf,
@@ -33,7 +33,7 @@ TRIES, LONGEST_WAIT = 5, 60  # where it asks us to come back later
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class HubSearch:
     """`room` bytes of memory are there for the weights; `accept` raises `CheckpointError` for a
     config.json of a model we do not run, before its weights are fetched.
     """
@@ -45,11 +45,11 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class HubListing:
     """One revision of a repository, as the Hub lists it."""
 
     commit: str
-    files: Mapping[str, Remote]
+    files: Mapping[str, RemoteFile]
     architecture: str
 
     @property
@@ -57,7 +57,7 @@ class Listing:
         return {name: file.size for name, file in self.files.items()}
 
 
-def find(name: HubName, search: Search, tell: Listener) -> Path:
+def find(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
     """The file or folder to open.  Raises `CheckpointError`."""
     from huggingface_hub import constants
 
@@ -100,7 +100,7 @@ def cached(name: HubName) -> Path | None:
     return _opened(folder, choice)
 
 
-def _fetched(name: HubName, search: Search, tell: Listener) -> Path:
+def _fetched(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
     listing = _listing(name, tell)
     choice = choose(name, listing.sizes, search.room)
     download = Download(name, listing.commit, cache_folder(), tell)
@@ -119,8 +119,8 @@ def _fetched(name: HubName, search: Search, tell: Listener) -> Path:
 
 
 def _described(
-    name: HubName, choice: Choice, listing: Listing, search: Search, download: Download
-) -> Choice:
+    name: HubName, choice: FileChoice, listing: HubListing, search: HubSearch, download: Download
+) -> FileChoice:
     """The choice once config and index are read: its parts, or GGUF files in its place where we do
     not run the safetensors.
     """
@@ -139,7 +139,7 @@ def _described(
     return _with_parts(choice, download.path(choice.index)) if choice.index else choice
 
 
-def _with_parts(choice: Choice, index: Path) -> Choice:
+def _with_parts(choice: FileChoice, index: Path) -> FileChoice:
     """The files an index names, in place of the index."""
     name = index.name
     suffix = TORCH.suffix if name == TORCH.index else SAFETENSORS.suffix
@@ -153,13 +153,13 @@ def _with_parts(choice: Choice, index: Path) -> Choice:
     return replace(choice, weights=weights)
 
 
-def _opened(folder: Path, choice: Choice) -> Path:
+def _opened(folder: Path, choice: FileChoice) -> Path:
     """A folder where the reader will find the weights by itself; else their first file."""
     alone = choice.index or choice.weights in ((SAFETENSORS.single,), (TORCH.single,))
     return folder if alone else folder / choice.weights[0]
 
 
-def _listing(name: HubName, tell: Listener) -> Listing:
+def _listing(name: HubName, tell: DownloadListener) -> HubListing:
     """What the Hub has under a name, asked for patiently."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -182,10 +182,10 @@ def _listing(name: HubName, tell: Listener) -> Listing:
     if not COMMIT.fullmatch(commit):
         raise ValueError(f"the revision {printable(commit[:80])} is not a commit")
     siblings = info.siblings or []
-    files = {s.rfilename: Remote(s.rfilename, s.size or 0, _sha256(s.lfs)) for s in siblings}
+    files = {s.rfilename: RemoteFile(s.rfilename, s.size or 0, _sha256(s.lfs)) for s in siblings}
     gguf = getattr(info, "gguf", None)
     found = gguf.get("architecture") if isinstance(gguf, dict) else ""
-    return Listing(commit, files, found if isinstance(found, str) else "")
+    return HubListing(commit, files, found if isinstance(found, str) else "")
 
 
 def _wait(response: Any, tries: int) -> int | None:

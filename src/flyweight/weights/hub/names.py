@@ -80,7 +80,7 @@ class HubName:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FileChoice:
     """`weights` in order, the first is the one to open; `index` lists more of them, once it is
     read.  `what` they are and `why` these, for people.
     """
@@ -105,7 +105,7 @@ def hub_name(text: str, revision: str | None = None) -> HubName | None:
     return HubName(found["repo"], found["want"] or "", given)
 
 
-def choose(name: HubName, files: Mapping[str, int], room: int | None = None) -> Choice:
+def choose(name: HubName, files: Mapping[str, int], room: int | None = None) -> FileChoice:
     """The files a name means, of `files` with their sizes; `room` is the memory they may take when
     the choice is ours.  Raises `CheckpointError` that lists what there is.
     """
@@ -121,7 +121,7 @@ def choose(name: HubName, files: Mapping[str, int], room: int | None = None) -> 
     raise CheckpointError(f"{name}: {_nothing(files)}")
 
 
-def choose_gguf(name: HubName, files: Mapping[str, int], room: int | None) -> Choice:
+def choose_gguf(name: HubName, files: Mapping[str, int], room: int | None) -> FileChoice:
     """The first quantisation of `PREFERENCE` that we read and that fits."""
     groups = gguf_groups(files)
     by_label: dict[str, list[str]] = {}
@@ -144,7 +144,7 @@ def choose_gguf(name: HubName, files: Mapping[str, int], room: int | None) -> Ch
     chosen = groups[stems[0]]
     what = label(stems[0]) or "GGUF"
     others = f"the first that fits of {', '.join(known)}" if len(known) > 1 else "the only one"
-    return Choice(chosen, what=what, why=others if len(groups) > 1 else "the only one")
+    return FileChoice(chosen, what=what, why=others if len(groups) > 1 else "the only one")
 
 
 def gguf_groups(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -197,7 +197,7 @@ def _whole(parts: Sequence[str]) -> bool:
 
 def _wanted(
     name: HubName, files: Mapping[str, int], groups: Mapping[str, tuple[str, ...]]
-) -> Choice:
+) -> FileChoice:
     """What was asked for by the name of a file or a quantisation, however it is written."""
     want = name.want.lower()
     if want.endswith(UNREAD):
@@ -213,13 +213,13 @@ def _wanted(
             can = [x for x in map(label, groups) if x in PREFERENCE and readable(x)]
             some = f"; readable here: {', '.join(can)}" if can else ""
             raise CheckpointError(f"{name}: {one} is not read yet{some}")
-        return Choice(groups[stems[0]], what=one or "GGUF", why="as asked")
+        return FileChoice(groups[stems[0]], what=one or "GGUF", why="as asked")
     tensors = [f for f in files if f.lower().endswith(".safetensors") and want in f.lower()]
     exact = [f for f in tensors if want in (f.lower(), PurePosixPath(f).name.lower())]
     if want == "safetensors" and (found := _safetensors(name, files)):
         return found
     if len(exact) == 1:
-        return Choice((exact[0],), beside(files), why="as asked")
+        return FileChoice((exact[0],), beside(files), why="as asked")
     if stems:
         raise CheckpointError(f"{name}: which of its files? {_list(sorted(set(stems)), files)}")
     names = [*{label(stem) for stem in groups} - {""}, *groups, *tensors]
@@ -235,24 +235,24 @@ def _ends(stem: str, want: str) -> bool:
     return any(e == want or (e.endswith(want) and e[-len(want) - 1] in "-._") for e in ends)
 
 
-def _safetensors(name: HubName, files: Mapping[str, int]) -> Choice | None:
+def _safetensors(name: HubName, files: Mapping[str, int]) -> FileChoice | None:
     """The files `FolderCheckpoint` will open."""
     found = [f for f in files if f.endswith(".safetensors") and "/" not in f]
     if whole := _published(files, SAFETENSORS):
         return whole
     if len(found) > 1:
         raise CheckpointError(f"{name}: which of its files? {', '.join(map(printable, found[:5]))}")
-    return Choice((found[0],), beside(files), why="the only one") if found else None
+    return FileChoice((found[0],), beside(files), why="the only one") if found else None
 
 
-def _published(files: Mapping[str, int], container: Container) -> Choice | None:
+def _published(files: Mapping[str, int], container: Container) -> FileChoice | None:
     """The files of a kind under their usual names."""
     why = "as its authors published it"
     what = "safetensors" if container is SAFETENSORS else container.single
     if container.single in files:
-        return Choice((container.single,), beside(files), what=what, why=why)
+        return FileChoice((container.single,), beside(files), what=what, why=why)
     if container.index in files:
-        return Choice((), beside(files), container.index, what, why)
+        return FileChoice((), beside(files), container.index, what, why)
     return None
 
 

@@ -17,7 +17,7 @@ OURS = re.compile(rf"[0-9a-f]{{64}}(\{SUFFIX}|\{PARTIAL})")
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class CacheFolder:
     """At most `room` bytes of files in `path`."""
 
     path: Path

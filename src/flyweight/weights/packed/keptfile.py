@@ -22,7 +22,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.weights.packed.layout import DIGEST, HEAD, Layout, Place
+from flyweight.weights.packed.layout import DIGEST, HEAD, MatrixPlace, PackedLayout
 from flyweight.wire import U8
 
 MAGIC = b"FWTILES1"
@@ -37,7 +37,7 @@ assert FIELDS.size == HEAD
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PackedHead:
     """What a kept file says of itself."""
 
     boot: bytes
@@ -52,7 +52,7 @@ def boot_id() -> bytes:
         return NEVER
 
 
-def read_head(file: int, layout: Layout) -> Head:
+def read_head(file: int, layout: PackedLayout) -> PackedHead:
     """Raises `CheckpointError` unless the file is the one `layout` means, whole."""
     about = os.fstat(file)
     if not _trusted(about.st_uid):
@@ -68,7 +68,7 @@ def read_head(file: int, layout: Layout) -> Head:
     table = os.pread(file, DIGEST * count, HEAD)
     if sha256(key + table).digest() != digest:
         raise CheckpointError("its header is damaged")
-    return Head(boot, tuple(table[i : i + DIGEST] for i in range(0, len(table), DIGEST)))
+    return PackedHead(boot, tuple(table[i : i + DIGEST] for i in range(0, len(table), DIGEST)))
 
 
 def _trusted(owner: int) -> bool:
@@ -76,7 +76,7 @@ def _trusted(owner: int) -> bool:
     return owner in (os.geteuid(), 0)
 
 
-def write_head(file: int, layout: Layout, head: Head) -> None:
+def write_head(file: int, layout: PackedLayout, head: PackedHead) -> None:
     table = b"".join(head.checksums)
     digest = sha256(layout.key + table).digest()
     os.pwrite(
@@ -90,7 +90,7 @@ def mark_verified(path: Path) -> None:
         os.pwrite(file, boot_id(), BOOT_AT)
 
 
-def damaged(file: int, layout: Layout, head: Head, threads: int) -> list[Place]:
+def damaged(file: int, layout: PackedLayout, head: PackedHead, threads: int) -> list[MatrixPlace]:
     """Matrices whose bytes are not those that were written."""
     held = np.frombuffer(mmap(file, layout.size, access=ACCESS_READ), np.uint8)
     with ThreadPoolExecutor(threads) as pool:  # sums and reading leave the interpreter free
@@ -99,10 +99,10 @@ def damaged(file: int, layout: Layout, head: Head, threads: int) -> list[Place]:
         return [place for place, now, written in pairs if now != written]
 
 
-class Stream:
+class PackedWriter:
     """Writes a file's matrices in order, in chunks of whole huge pages."""
 
-    def __init__(self, file: int, layout: Layout) -> None:
+    def __init__(self, file: int, layout: PackedLayout) -> None:
         self._file, self._layout = file, layout
         self._at = layout.start  # of the file; what waits follows
         self._waiting: list[memoryview] = []
@@ -122,7 +122,7 @@ class Stream:
         assert len(self._checksums) == len(self._layout.places)
         self._flush()
         os.ftruncate(self._file, self._layout.size)
-        write_head(self._file, self._layout, Head(boot_id(), tuple(self._checksums)))
+        write_head(self._file, self._layout, PackedHead(boot_id(), tuple(self._checksums)))
 
     def _put(self, raw: memoryview) -> None:
         while len(raw):
@@ -153,7 +153,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def verified(path: Path, layout: Layout, threads: int, use: Callable[[int], None]) -> None:
+def verified(path: Path, layout: PackedLayout, threads: int, use: Callable[[int], None]) -> None:
     """Opens a file, checks it, and hands its descriptor to `use`.  Raises `OSError` where it cannot
     be read, `CheckpointError` where it must not be believed.
     """
@@ -165,14 +165,14 @@ def verified(path: Path, layout: Layout, threads: int, use: Callable[[int], None
         use(file)
 
 
-def refuse_damage(file: int, layout: Layout, head: Head, threads: int) -> None:
+def refuse_damage(file: int, layout: PackedLayout, head: PackedHead, threads: int) -> None:
     bad = damaged(file, layout, head, threads)
     if bad:
         slots = ", ".join(place.slot for place in bad[:5])
         raise CheckpointError(f"{len(bad)} of its matrices are damaged: {slots}")
 
 
-def check_file(path: Path, layout: Layout, threads: int) -> None:
+def check_file(path: Path, layout: PackedLayout, threads: int) -> None:
     """Verifies every checksum.  Raises as `verified` does."""
     with _opened(path, os.O_RDONLY) as file:
         refuse_damage(file, layout, read_head(file, layout), threads)

@@ -19,7 +19,7 @@ Matrix = tuple[str, tuple[int, int], str]  # slot, shape [N, K], kind
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MatrixPlace:
     """One packed matrix: `nbytes` bytes from `offset` on."""
 
     slot: str
@@ -38,11 +38,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackedLayout:
     """A kept file: what it must be called by (`key`), and its matrices in loading order."""
 
     key: bytes
-    places: tuple[Place, ...]
+    places: tuple[MatrixPlace, ...]
 
     @property
     def start(self) -> int:
@@ -61,16 +61,16 @@ class Layout:
 
 def lay_out(
     key: bytes, matrices: Iterable[Matrix], nbytes: Callable[[tuple[int, int], str], int]
-) -> Layout:
+) -> PackedLayout:
     """One matrix after the other."""
     found = list(matrices)
     at = _up(HEAD + DIGEST * len(found), HUGE_PAGE)
     places = []
     for slot, shape, kind in found:
-        place = Place(slot, shape, kind, at, nbytes(shape, kind))
+        place = MatrixPlace(slot, shape, kind, at, nbytes(shape, kind))
         places.append(place)
         at = _up(place.end, CACHE_LINE)
-    return Layout(key, tuple(places))
+    return PackedLayout(key, tuple(places))
 
 
 def key_of(fingerprint: str, stamps: Iterable[int], plan: WeightPlan, packing: str) -> bytes:

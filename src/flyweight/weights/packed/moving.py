@@ -14,7 +14,7 @@ RUN = 8 << 20  # bytes that move at a time, and are there twice meanwhile: some 
 STEPS = 40  # beside which a file moves whole, where a run for each is too little
 
 
-class Moving:
+class LayerPrefetch:
     """The pages of one mapped file, in the order in which they lie; without a file there is nothing
     to move.
     """

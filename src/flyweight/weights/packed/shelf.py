@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import Packing, Weight
-from flyweight.weights.packed.folder import Folder
-from flyweight.weights.packed.keptfile import Stream, check_file, verified
-from flyweight.weights.packed.layout import Layout
-from flyweight.weights.packed.moving import Moving
+from flyweight.weights.packed.folder import CacheFolder
+from flyweight.weights.packed.keptfile import PackedWriter, check_file, verified
+from flyweight.weights.packed.layout import PackedLayout
+from flyweight.weights.packed.moving import LayerPrefetch
 from flyweight.wire import F32
 
 LEAST = 32 << 20  # bytes of packed weights; fewer are packed faster than a file is looked after
@@ -27,11 +27,11 @@ AHEAD = 4  # matrices packed but not written
 Note = Callable[[str], None]
 
 
-class Shelf(Protocol):
+class PackedWeightCache(Protocol):
     """Where the loader finds and leaves packed matrices."""
 
     @property
-    def moving(self) -> Moving:
+    def moving(self) -> LayerPrefetch:
         """What is left to do for the matrices taken, once they are used."""
         ...
 
@@ -48,10 +48,10 @@ class Shelf(Protocol):
         ...
 
 
-class Bare:
+class UncachedWeights:
     """Keeps nothing."""
 
-    moving = Moving()
+    moving = LayerPrefetch()
 
     def take(self, bias: F32 | None) -> Weight | None:
         return None
@@ -60,12 +60,12 @@ class Bare:
     def close(self, whole: bool) -> None: ...
 
 
-class Mapped:
+class MappedWeights:
     """Matrices of a kept file, whose pages this process shares with others until they move."""
 
-    def __init__(self, layout: Layout, ops: Packing, file: Any) -> None:
+    def __init__(self, layout: PackedLayout, ops: Packing, file: Any) -> None:
         self._places, self._ops, self._file = iter(layout.places), ops, file
-        self.moving = Moving(ops, file)
+        self.moving = LayerPrefetch(ops, file)
 
     def take(self, bias: F32 | None) -> Weight | None:
         place = next(self._places)
@@ -77,14 +77,19 @@ class Mapped:
     def close(self, whole: bool) -> None: ...
 
 
-class Written:
+class WrittenWeights:
     """Matrices go to a new file, on a thread of their own, while the next ones are packed."""
 
-    def __init__(self, layout: Layout, ops: Packing, file: int, given: ExitStack, note: Note):
-        self._stream, self._ops, self._given, self._note = Stream(file, layout), ops, given, note
+    def __init__(self, layout: PackedLayout, ops: Packing, file: int, given: ExitStack, note: Note):
+        self._stream, self._ops, self._given, self._note = (
+            PackedWriter(file, layout),
+            ops,
+            given,
+            note,
+        )
         self._worker = ThreadPoolExecutor(1, "flyweight-keep")
         self._ahead: list[Future[None]] = []
-        self.moving = Moving()
+        self.moving = LayerPrefetch()
 
     def take(self, bias: F32 | None) -> Weight | None:
         return None
@@ -118,8 +123,8 @@ class _GivenUp(Exception):
 class Opener:
     """Chooses a shelf for one model: its kept file, a new one, or none."""
 
-    folder: Folder
-    layout: Layout
+    folder: CacheFolder
+    layout: PackedLayout
     ops: Packing
     note: Note
     threads: int = 1
@@ -140,12 +145,12 @@ class Opener:
             self.folder.drop(self.layout.key)
             raise
 
-    def open(self) -> Shelf:
+    def open(self) -> PackedWeightCache:
         if self.layout.data < LEAST:
-            return Bare()
+            return UncachedWeights()
         if self._found():
             self.folder.used(self.layout.key)
-            return Mapped(self.layout, self.ops, self._file)
+            return MappedWeights(self.layout, self.ops, self._file)
         return self._new()
 
     def _found(self) -> bool:
@@ -163,21 +168,21 @@ class Opener:
     def _map(self, file: int) -> None:
         self._file = self.ops.tile_file(file)
 
-    def _new(self) -> Shelf:
+    def _new(self) -> PackedWeightCache:
         size, folder = self.layout.size, self.folder
         if size > folder.room:
-            return Bare()
+            return UncachedWeights()
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.make_room(size)
             if folder.free() < size + SPARE:
                 self.note("packed weights are not kept: the disk is nearly full")
-                return Bare()
+                return UncachedWeights()
             with ExitStack() as given:
                 file = given.enter_context(folder.partial(self.layout.key))
                 if file is None:
-                    return Bare()
-                return Written(self.layout, self.ops, file, given.pop_all(), self.note)
+                    return UncachedWeights()
+                return WrittenWeights(self.layout, self.ops, file, given.pop_all(), self.note)
         except OSError as error:
             self.note(f"packed weights are not kept: {error.strerror or error}")
-        return Bare()
+        return UncachedWeights()

@@ -30,7 +30,7 @@ from flyweight.server.apis.sampling_fields import (
     StopText,
 )
 from flyweight.server.apis.template_fields import heard, thinking
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
@@ -49,35 +49,35 @@ TAKEN = (  # as a chat has them
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class Part(Fields):
+class MessagePart(Fields):
     """What all parts of a message may have beside their own."""
 
     cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
 
-class Text(Part):
+class MessageText(MessagePart):
     type: Literal["text"]
     text: str
     citations: list[Any] | None = Field(None, max_length=0)
 
 
-class Thinking(Part):
+class Thinking(MessagePart):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
 
 
-class ToolUse(Part):
+class ToolUse(MessagePart):
     type: Literal["tool_use"]
     id: str
     name: str
     input: dict[str, Any]
 
 
-class ToolResult(Part):
+class ToolResult(MessagePart):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Annotated[list[Text], FIRST] | None = None
+    content: str | Annotated[list[MessageText], FIRST] | None = None
     is_error: bool | None = Field(None, description="Told the model before the content.")
 
     @property
@@ -89,10 +89,10 @@ class ToolResult(Part):
         return f"Error: {found}" if found else "Error"
 
 
-Block = Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
+Block = Annotated[MessageText | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
 
 
-class Turn(Fields):
+class MessageTurn(Fields):
     """One message."""
 
     role: Literal["user", "assistant"]
@@ -108,7 +108,7 @@ class Turn(Fields):
             for one in blocks
             if isinstance(one, ToolResult)
         ]
-        texts = [one for one in blocks if isinstance(one, Text)]
+        texts = [one for one in blocks if isinstance(one, MessageText)]
         thoughts = [one.thinking for one in blocks if isinstance(one, Thinking)]
         calls = [
             {"id": one.id, "type": "function",
@@ -123,7 +123,7 @@ class Turn(Fields):
         return [*found, said] if texts or thoughts or calls or not found else found
 
 
-class MessageTool(Part):
+class MessageTool(MessagePart):
     """A tool of the caller's own."""
 
     type: Literal["custom"] | None = None
@@ -162,8 +162,8 @@ class CountBody(Fields):
     """A conversation."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
-    system: str | Annotated[list[Text], FIRST] | None = None
+    messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
+    system: str | Annotated[list[MessageText], FIRST] | None = None
     tools: list[MessageTool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
@@ -220,7 +220,7 @@ class MessagesBody(CountBody):
         return found
 
 
-async def messages(front: Front, request: Request) -> Response:
+async def messages(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), MessagesBody)
     thinks(front, body)
     with named(*NAMES):
@@ -235,7 +235,7 @@ async def messages(front: Front, request: Request) -> Response:
     )
 
 
-async def count_tokens(front: Front, request: Request) -> Response:
+async def count_tokens(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), CountBody)
     front.lane(body.model, None, None)
     with named(*NAMES):
@@ -244,7 +244,7 @@ async def count_tokens(front: Front, request: Request) -> Response:
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
-def as_chat(front: Front, request: Request, body: CountBody) -> ChatBody:
+def as_chat(front: ServedModel, request: Request, body: CountBody) -> ChatBody:
     """The body in OpenAI's dialect.  Raises `RequestError`."""
     given = body.chat()
     if body.thinking is not None:
@@ -253,7 +253,7 @@ def as_chat(front: Front, request: Request, body: CountBody) -> ChatBody:
     return chat_body(given)
 
 
-def thinks(front: Front, body: MessagesBody) -> None:
+def thinks(front: ServedModel, body: MessagesBody) -> None:
     """Raises `RequestError` where reasoning is switched on that there cannot be."""
     wanted = body.thinking
     if wanted is None or wanted.type != "enabled":
@@ -274,7 +274,7 @@ def thinks(front: Front, body: MessagesBody) -> None:
         )
 
 
-def joined(content: str | list[Text] | None) -> str:
+def joined(content: str | list[MessageText] | None) -> str:
     if content is None:
         return ""
     return content if isinstance(content, str) else "".join(part.text for part in content)

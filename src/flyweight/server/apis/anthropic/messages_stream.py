@@ -7,24 +7,24 @@ joined, they are the whole answer's content.
 from typing import Any
 from uuid import uuid4
 
-from flyweight.requests.collector import Collector, Piece
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import Collector, TextPiece
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
-from flyweight.server.apis.content_blocks import Step, Telling, arguments_of, told
+from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of, told
 from flyweight.server.apis.usage import timed
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import event
-from flyweight.text.tools.deltas import Answer, Kind
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer
+from flyweight.text.tools.parser import AnswerFormat
 
-EMPTY: dict[Kind, dict[str, Any]] = {  # blocks as they begin
-    Kind.CONTENT: {"type": "text", "text": ""},
-    Kind.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
+EMPTY: dict[DeltaKind, dict[str, Any]] = {  # blocks as they begin
+    DeltaKind.CONTENT: {"type": "text", "text": ""},
+    DeltaKind.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
 }
 DELTAS = {
-    Kind.CONTENT: ("text_delta", "text"),
-    Kind.REASONING: ("thinking_delta", "thinking"),
-    Kind.NAME: ("input_json_delta", "partial_json"),
+    DeltaKind.CONTENT: ("text_delta", "text"),
+    DeltaKind.REASONING: ("thinking_delta", "thinking"),
+    DeltaKind.NAME: ("input_json_delta", "partial_json"),
 }
 KINDS = {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
 PINGED = event({"type": "ping"}, "ping")
@@ -37,10 +37,10 @@ class MessageWriter:
     media = "text/event-stream"
     ping = PINGED
 
-    def __init__(self, model: str, bundle: Bundle, reading: Reading) -> None:
+    def __init__(self, model: str, bundle: RequestGroup, reading: AnswerFormat) -> None:
         self.front = bundle.front
         (self.collector,) = texts(bundle)
-        self.reading, self.telling = reading, Telling(reading)
+        self.reading, self.telling = reading, ContentBlocks(reading)
         self.begun = False
         self.blocks = 0  # that have begun
         self.finish: str | None = None
@@ -72,7 +72,7 @@ class MessageWriter:
     def begin(self) -> bytes:
         return b""  # what was cached, which is told first, is known with the first token
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         found = b""
         if not self.begun:
             self.begun = True
@@ -90,7 +90,7 @@ class MessageWriter:
     def failed(self, error: HttpError) -> bytes:
         return named(error_of(error))
 
-    def _step(self, step: Step) -> bytes:
+    def _step(self, step: BlockEvent) -> bytes:
         if step.what == "open":
             return self._open(EMPTY.get(step.kind) or tool_use(step.text))
         if step.what == "delta":
@@ -124,7 +124,7 @@ def named(value: dict[str, Any]) -> bytes:
     return event(value, value["type"])
 
 
-def blocks_of(said: Answer) -> list[dict[str, Any]]:
+def blocks_of(said: ParsedAnswer) -> list[dict[str, Any]]:
     """The content of a whole answer."""
     found: list[dict[str, Any]] = []
     if said.reasoning:

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError
-from flyweight.requests.collector import Collector, Piece
+from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import encoded, too_long
-from flyweight.server.admission.request_group import Bundle
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.body import FIRST, TOKEN, limited
 from flyweight.server.apis.fields import ALWAYS
-from flyweight.server.apis.logprobs import Spelling, token_scores
+from flyweight.server.apis.logprobs import TokenSpelling, token_scores
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
@@ -27,13 +27,13 @@ from flyweight.server.apis.sampling_fields import (
     Explain,
     Id,
     No,
-    Options,
     Priority,
     Salt,
+    SamplingFields,
     params_of,
 )
 from flyweight.server.apis.usage import llama_timings, timed
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
 from flyweight.text.tokenizer import Tokenizer
@@ -81,7 +81,7 @@ Pair = Annotated[
 Off = Annotated[int, Field(ge=0, le=0)]
 
 
-class LlamaOptions(Options):
+class LlamaOptions(SamplingFields):
     """What /completion and /infill take."""
 
     n_predict: int = Field(
@@ -153,7 +153,7 @@ class LlamaBody(LlamaOptions):
     response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
     t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
 
-    def prompts(self, front: Front) -> list[Any]:
+    def prompts(self, front: ServedModel) -> list[Any]:
         """Each prompt by itself: a list with an id at its top is one."""
         given: Any = self.prompt
         if isinstance(given, str):
@@ -163,13 +163,13 @@ class LlamaBody(LlamaOptions):
         return [one if isinstance(one, str) else partial(mixed, one, front) for one in given]
 
 
-async def completion(front: Front, request: Request) -> Response:
+async def completion(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), LlamaBody)
     return await continued(front, request, body, body.prompts(front))
 
 
 async def continued(
-    front: Front,
+    front: ServedModel,
     request: Request,
     body: LlamaOptions,
     prompts: list[Any],
@@ -198,9 +198,9 @@ class LlamaWriter:
     ping = PING
     id = ""
 
-    def __init__(self, front: Front, body: LlamaOptions, bundle: Bundle) -> None:
+    def __init__(self, front: ServedModel, body: LlamaOptions, bundle: RequestGroup) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
-        self.spelling = Spelling(front.tokenizer)
+        self.spelling = TokenSpelling(front.tokenizer)
         self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
 
     def whole(self) -> Any:
@@ -219,7 +219,7 @@ class LlamaWriter:
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         collector = self.collectors[prompt]
         index = prompt * self.body.n_cmpl + piece.choice
         last = {"content": "", "tokens": []}
@@ -295,7 +295,7 @@ def signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def mixed(given: list[Any], front: Front) -> list[int]:
+def mixed(given: list[Any], front: ServedModel) -> list[int]:
     """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
     longest = front.asking.facts.max_model_len
     found: list[int] = []

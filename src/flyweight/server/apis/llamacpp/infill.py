@@ -16,7 +16,7 @@ from flyweight.requests.prompts import PIECE, fitting
 from flyweight.server.apis.fields import ALWAYS, Fields
 from flyweight.server.apis.llamacpp.completion import LlamaOptions, continued
 from flyweight.server.apis.openai.completions import infill_of
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 
@@ -24,7 +24,7 @@ TUNING = "Has no effect: llama.cpp's own sampler and clock have it."
 MOST_CHUNKS = 1024
 
 
-class Chunk(Fields):
+class ExtraChunk(Fields):
     """A part of another file."""
 
     text: str
@@ -37,7 +37,7 @@ class InfillBody(LlamaOptions):
 
     input_prefix: str
     input_suffix: str
-    input_extra: list[Chunk] | None = Field(None, max_length=MOST_CHUNKS, fail_fast=True)
+    input_extra: list[ExtraChunk] | None = Field(None, max_length=MOST_CHUNKS, fail_fast=True)
     prompt: str = ""
     samplers: list[str] | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
     n_indent: int | None = Field(None, description=TUNING, json_schema_extra=ALWAYS)
@@ -49,7 +49,7 @@ class InfillBody(LlamaOptions):
     )
 
 
-async def infill(front: Front, request: Request) -> Response:
+async def infill(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), InfillBody)
     marks = await front.aside(infill_of, front, "input_suffix")
     ends = () if body.ignore_eos else marks.ends
@@ -57,7 +57,7 @@ async def infill(front: Front, request: Request) -> Response:
     return await continued(front, request, body, [prompt], ends)
 
 
-def filled(body: InfillBody, marks: Infill, front: Front) -> dict[str, Any]:
+def filled(body: InfillBody, marks: Infill, front: ServedModel) -> dict[str, Any]:
     """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
     tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):

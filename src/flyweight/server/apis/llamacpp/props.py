@@ -11,11 +11,11 @@ from starlette.responses import Response
 from flyweight import __version__
 from flyweight.server.apis.llamacpp.completion import DEFAULTS, settings_of
 from flyweight.server.apis.sampling_fields import params_of
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import reply
 
 
-async def props(front: Front, request: Request) -> Response:
+async def props(front: ServedModel, request: Request) -> Response:
     """The defaults of /completion, the context, and what the model's template is."""
     settings = settings_of(params_of({**DEFAULTS, **front.defaults}))
     context = front.asking.facts.max_model_len
@@ -34,7 +34,7 @@ async def props(front: Front, request: Request) -> Response:
     )
 
 
-async def tokenizer_info(front: Front, request: Request) -> Response:
+async def tokenizer_info(front: ServedModel, request: Request) -> Response:
     """The vocabulary as a tokenizer_config.json would describe it."""
     return reply(
         {
@@ -49,7 +49,7 @@ async def tokenizer_info(front: Front, request: Request) -> Response:
     )
 
 
-def _marks(front: Front) -> dict[str, Any]:
+def _marks(front: ServedModel) -> dict[str, Any]:
     """The spelling of the tokens that begin and end a sequence."""
     ids = {"bos_token": front.tokenizer.bos_id, "eos_token": front.tokenizer.eos_id}
     return {

@@ -11,12 +11,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.requests.collector import Piece
-from flyweight.requests.prompts import Asked
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import TextPiece
+from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.content_blocks import Step, Telling, arguments_of, chat_body, told
-from flyweight.server.apis.logprobs import Entry, Spelling, chat_scores
+from flyweight.server.apis.content_blocks import (
+    BlockEvent,
+    ContentBlocks,
+    arguments_of,
+    chat_body,
+    told,
+)
+from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
 from flyweight.server.apis.ollama.schema import (
     OllamaBody,
     OllamaChatBody,
@@ -28,11 +34,11 @@ from flyweight.server.apis.sampling_fields import beside, params_of
 from flyweight.server.apis.template_fields import thinking
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import timed
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import encode, reply
-from flyweight.text.tools.deltas import Answer, Call, Kind
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
+from flyweight.text.tools.parser import AnswerFormat
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_last_n": 64}
 NAMES = (
@@ -43,7 +49,7 @@ NAMES = (
 )
 
 
-async def chat(front: Front, request: Request) -> Response:
+async def chat(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaChatBody)
     front.lane(*body.lane(front).values())
     if not body.messages:
@@ -59,7 +65,7 @@ async def chat(front: Front, request: Request) -> Response:
     )
 
 
-async def generate(front: Front, request: Request) -> Response:
+async def generate(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), OllamaGenerateBody)
     lane = front.lane(*body.lane(front).values())
     if not body.prompt:
@@ -69,7 +75,7 @@ async def generate(front: Front, request: Request) -> Response:
         given = body.wanted(front)
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
-        prompts, reading = [body.system + body.prompt], Reading()
+        prompts, reading = [body.system + body.prompt], AnswerFormat()
         with named(*NAMES, *counted(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
             asked = await front.ask(prompts, params, lane, "format")
@@ -87,12 +93,12 @@ async def generate(front: Front, request: Request) -> Response:
 
 
 async def conversed(
-    front: Front,
+    front: ServedModel,
     request: Request,
     body: OllamaBody,
     talk: list[dict[str, Any]],
     tools: list[Tool] | None = None,
-) -> tuple[list[Asked], Reading]:
+) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and how its answer is to be read."""
     given = body.wanted(front)
     if body.think is not None:
@@ -126,7 +132,7 @@ def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
     return reply({**head, "done": True, "done_reason": "load"})
 
 
-def message(said: Answer) -> dict[str, Any]:
+def message(said: ParsedAnswer) -> dict[str, Any]:
     """What is new, as /api/chat has it."""
     found: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.reasoning:
@@ -142,12 +148,12 @@ def message(said: Answer) -> dict[str, Any]:
     return {"message": found}
 
 
-def response(said: Answer) -> dict[str, Any]:
+def response(said: ParsedAnswer) -> dict[str, Any]:
     """What is new, as /api/generate has it."""
     return {"response": said.content, **({"thinking": said.reasoning} if said.reasoning else {})}
 
 
-Shape = Callable[[Answer], dict[str, Any]]
+Shape = Callable[[ParsedAnswer], dict[str, Any]]
 
 
 class OllamaWriter:
@@ -157,13 +163,15 @@ class OllamaWriter:
     ping = b""  # lines have no comments
     id = ""
 
-    def __init__(self, body: OllamaBody, bundle: Bundle, shape: Shape, reading: Reading) -> None:
+    def __init__(
+        self, body: OllamaBody, bundle: RequestGroup, shape: Shape, reading: AnswerFormat
+    ) -> None:
         self.front = bundle.front
         (self.collector,) = texts(bundle)
         self.model, self.shape = body.model, shape
-        self.most, self.spelling = body.most or 0, Spelling(bundle.front.tokenizer)
+        self.most, self.spelling = body.most or 0, TokenSpelling(bundle.front.tokenizer)
         self.reading = reading
-        self.telling = Telling(self.reading)
+        self.telling = ContentBlocks(self.reading)
         self.finish = "stop"
         self.name = ""  # of the tool that is being called
 
@@ -176,32 +184,32 @@ class OllamaWriter:
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.finish = piece.finish or self.finish
         said = [self._said(step) for step in self.telling.steps(piece)]
         lines = [self._line(one, done=False) for one in said if one is not None]
         if scores := self._scored(piece.logprobs):  # once, though a piece be of several lines
-            lines = lines or [self._line(Answer(), done=False)]
+            lines = lines or [self._line(ParsedAnswer(), done=False)]
             lines[-1].update(scores)
         return b"".join([encode(line) + b"\n" for line in lines])
 
     def end(self) -> bytes:
-        return encode(self._line(Answer(), **self._spent())) + b"\n"
+        return encode(self._line(ParsedAnswer(), **self._spent())) + b"\n"
 
     def failed(self, error: HttpError) -> bytes:
         return encode(error_of(error)) + b"\n"
 
-    def _said(self, step: Step) -> Answer | None:
+    def _said(self, step: BlockEvent) -> ParsedAnswer | None:
         """What a line tells of a step: calls are told whole, which is how the dialect has them."""
-        if step.kind is Kind.NAME:
+        if step.kind is DeltaKind.NAME:
             if step.what == "open":
                 self.name = step.text
             ended = step.what == "close" and step.whole
-            return Answer(calls=[Call(self.name, step.text)]) if ended else None
+            return ParsedAnswer(calls=[ParsedCall(self.name, step.text)]) if ended else None
         if step.what != "delta":
             return None
-        content = step.kind is Kind.CONTENT
-        return Answer(content=step.text) if content else Answer(reasoning=step.text)
+        content = step.kind is DeltaKind.CONTENT
+        return ParsedAnswer(content=step.text) if content else ParsedAnswer(reasoning=step.text)
 
     def _scored(self, found: Sequence[Entry] | None) -> dict[str, Any]:
         """Log-probabilities, as OpenAI's chat tells them."""
@@ -209,7 +217,7 @@ class OllamaWriter:
             {"logprobs": chat_scores(found, self.most, self.spelling)["content"]} if found else {}
         )
 
-    def _line(self, said: Answer, **more: Any) -> dict[str, Any]:
+    def _line(self, said: ParsedAnswer, **more: Any) -> dict[str, Any]:
         return {"model": self.model, "created_at": now(), **self.shape(said), **more}
 
     def _spent(self) -> dict[str, Any]:

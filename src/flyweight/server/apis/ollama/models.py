@@ -28,13 +28,13 @@ from flyweight.server.apis.ollama.schema import (
 from flyweight.server.apis.openai.embeddings import gathered, vectors
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.usage import explained, vector_timings
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import reply
 
 NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
 
 
-async def embed(front: Front, request: Request) -> Response:
+async def embed(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbedBody)
     began = time.monotonic()
     given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
@@ -61,7 +61,7 @@ async def embed(front: Front, request: Request) -> Response:
     return await front.written(written)
 
 
-async def embeddings(front: Front, request: Request) -> Response:
+async def embeddings(front: ServedModel, request: Request) -> Response:
     """One vector, in the form that /api/embed took the place of."""
     body = front.read(request, await request.body(), EmbeddingsBody)
     given = [partial(shortened, front, body.prompt)] if body.prompt else []
@@ -71,7 +71,7 @@ async def embeddings(front: Front, request: Request) -> Response:
     return reply({"embedding": flat, **spent(front, found)})
 
 
-def spent(front: Front, found: list[VectorCollector]) -> dict[str, Any]:
+def spent(front: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
     """What vectors cost beside what Ollama tells of it."""
     if not found:
         return {}
@@ -84,7 +84,7 @@ def spent(front: Front, found: list[VectorCollector]) -> dict[str, Any]:
 
 
 async def vectors_of(
-    front: Front,
+    front: ServedModel,
     request: Request,
     body: EmbedBody | EmbeddingsBody,
     given: list[Any],
@@ -101,17 +101,17 @@ async def vectors_of(
         return await gathered(front, request, given, PoolingParams(), lane, size)
 
 
-def shortened(front: Front, text: str) -> dict[str, Any]:
+def shortened(front: ServedModel, text: str) -> dict[str, Any]:
     """A text as what of it fits into the context."""
     ids = beginning(front.tokenizer, text, front.asking.facts.max_model_len)
     return {"prompt": text, "prompt_token_ids": ids}
 
 
-async def tags(front: Front, request: Request) -> Response:
+async def tags(front: ServedModel, request: Request) -> Response:
     return reply({"models": [card(front, name) for name in all_names(front)]})
 
 
-async def running(front: Front, request: Request) -> Response:
+async def running(front: ServedModel, request: Request) -> Response:
     """The models that are loaded, which are those that are served; nothing unloads them."""
     context = front.asking.facts.max_model_len
     loaded = {"expires_at": NEVER, "size_vram": 0, "context_length": context}
@@ -123,7 +123,7 @@ def without(given: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != name}
 
 
-async def show(front: Front, request: Request) -> Response:
+async def show(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ShowBody)
     if not (body.model or body.name):
         raise RequestError("model is missing", "model")
@@ -152,7 +152,7 @@ async def show(front: Front, request: Request) -> Response:
     )
 
 
-def card(front: Front, name: str) -> dict[str, Any]:
+def card(front: ServedModel, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` tells names apart and no more."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(front.created))
     portrait = front.ledger.portrait

@@ -17,14 +17,14 @@ from flyweight.server.apis.output_formats import schema_in
 from flyweight.server.apis.sampling_fields import (
     Explain,
     No,
-    Options,
     Priority,
     Salt,
+    SamplingFields,
     Yes,
     alternatives,
 )
 from flyweight.server.apis.tools import Tool
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
 from flyweight.validation.untrusted import shown
@@ -40,7 +40,7 @@ MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_ex
 Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
 
 
-def tagged(front: Front, name: str) -> str:
+def tagged(front: ServedModel, name: str) -> str:
     """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
     known = (name, name.removesuffix(LATEST), name + LATEST)
     return next((one for one in known if front.serves(one)), known[1])
@@ -73,7 +73,7 @@ class Shared(Fields):
     cache_salt: Salt = None
     priority: Priority = None
 
-    def check(self, front: Front) -> None:
+    def check(self, front: ServedModel) -> None:
         """Raises `RequestError`."""
         most = front.asking.facts.max_model_len
         if self.num_ctx is not None and self.num_ctx > most:
@@ -84,7 +84,7 @@ class Shared(Fields):
             )
 
 
-class OllamaOptions(Options, Shared):
+class OllamaOptions(SamplingFields, Shared):
     """`options` of a request."""
 
     num_predict: int | None = Field(None, ge=-2, lt=2**31)
@@ -92,7 +92,7 @@ class OllamaOptions(Options, Shared):
     tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
     penalize_newline: Yes | None = None
 
-    def wanted(self, front: Front) -> dict[str, Any]:
+    def wanted(self, front: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
         self.check(front)
         if self.num_predict == 0:
@@ -129,7 +129,7 @@ class OllamaBody(Fields):
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
 
-    def wanted(self, front: Front) -> dict[str, Any]:
+    def wanted(self, front: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
         return {} if self.options is None else self.options.wanted(front)
 
@@ -138,7 +138,7 @@ class OllamaBody(Fields):
         """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
         return alternatives(self.logprobs, self.top_logprobs)
 
-    def lane(self, front: Front) -> dict[str, Any]:
+    def lane(self, front: ServedModel) -> dict[str, Any]:
         """Where it runs, as fields of a `ChatBody`."""
         options = self.options or OllamaOptions.model_validate({})
         return {

@@ -13,7 +13,7 @@ from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import conversation
-from flyweight.requests.prompts import Asked, Lane
+from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.beams import wanted_of
 from flyweight.server.apis.openai.chat_schema import ChatBody
@@ -22,11 +22,11 @@ from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
 from flyweight.server.apis.renaming import Names, named
 from flyweight.server.apis.template_fields import effort, heard
 from flyweight.server.apis.tools import Tools
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import shallow, switches
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.parser import AnswerFormat
 from flyweight.text.tools.xmlcall import types_of
 from flyweight.types import SamplingParams
 
@@ -36,7 +36,7 @@ BROKEN = (
 )
 
 
-async def chat(front: Front, request: Request) -> Response:
+async def chat(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
     with named(("prompt", "messages"), *counted(body.top_logprobs)):
         asked, reading = await asked_of(front, request, body, front.defaults)
@@ -55,13 +55,13 @@ def counted(alternatives: int | None) -> Names:
 
 
 async def asked_of(
-    front: Front,
+    front: ServedModel,
     request: Request,
     body: ChatBody,
     defaults: dict[str, Any],
     schema: str = "",
     names: Names = (),
-) -> tuple[list[Asked], Reading]:
+) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and how its answer is to be read; `names` are its
     dialect's.  Raises `RequestError`.
     """
@@ -100,7 +100,7 @@ async def asked_of(
 
 
 async def demanded(
-    front: Front, tools: Tools, params: SamplingParams, place: str
+    front: ServedModel, tools: Tools, params: SamplingParams, place: str
 ) -> SamplingParams:
     """The options without a form of JSON, where a call is demanded: the form is that of a text, and
     the answer will be a call.  Raises `RequestError` where the form is wrong.
@@ -113,13 +113,13 @@ async def demanded(
 
 
 async def called(
-    front: Front,
+    front: ServedModel,
     tools: Tools,
     prompt: dict[str, Any],
     params: SamplingParams,
-    lane: Lane,
-    reading: Reading,
-) -> list[Asked]:
+    lane: RequestContext,
+    reading: AnswerFormat,
+) -> list[PreparedPrompt]:
     """A prompt whose answer is held to what its calls must be, and to nothing else."""
     room = params.max_tokens or front.asking.facts.max_model_len
     form = await front.aside(tools.constraint, front.speech, reading, room)
@@ -130,8 +130,12 @@ async def called(
 
 
 async def either(
-    front: Front, tools: Tools, asked: list[Asked], reading: Reading, form: StructuredOutputs
-) -> list[Asked]:
+    front: ServedModel,
+    tools: Tools,
+    asked: list[PreparedPrompt],
+    reading: AnswerFormat,
+    form: StructuredOutputs,
+) -> list[PreparedPrompt]:
     """Prompts whose answers were held to a form (with which nothing is wrong), and now may be calls
     instead.  Raises `RequestError`.
     """
@@ -145,12 +149,12 @@ async def either(
     return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
 
 
-def offered(front: Front, body: ChatBody) -> Tools:
+def offered(front: ServedModel, body: ChatBody) -> Tools:
     """Raises `RequestError`."""
     return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
 
 
-def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
+def rendered(front: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     """The prompt the model's template makes of the messages, with room for so many tokens behind
     it.  Raises `RequestError`.
     """
@@ -192,7 +196,7 @@ def rendered(front: Front, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 
-def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Reading:
+def reading_of(front: ServedModel, body: ChatBody, tools: Tools, prompt: str) -> AnswerFormat:
     """How the answer is told apart."""
     found = front.speech.reading(prompt, body.continued, tools.allowed, tools.most)
     if found.calls is None or not found.calls.tagged:
@@ -201,7 +205,7 @@ def reading_of(front: Front, body: ChatBody, tools: Tools, prompt: str) -> Readi
 
 
 def spoken(
-    front: Front, body: ChatBody, params: SamplingParams, reading: Reading
+    front: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
     """The options, where an answer has to be read with the marks that special tokens are."""
     if body.skip_special_tokens is None and front.speech.shows(reading):

@@ -11,7 +11,7 @@ from pydantic import Field
 from flyweight.errors import RequestError
 from flyweight.server.apis.body import FIRST, limited
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.sampling_fields import IDLE, Sampling, alternatives, listing
+from flyweight.server.apis.sampling_fields import IDLE, SamplingBody, alternatives, listing
 from flyweight.server.apis.tools import Choice, Tool
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.text.messages import one_text
@@ -70,7 +70,7 @@ class Message(Fields):
         return found
 
 
-class ChatBody(Sampling):
+class ChatBody(SamplingBody):
     """A conversation to be answered."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]

@@ -9,18 +9,18 @@ from typing import Any
 from uuid import uuid4
 
 from flyweight.outputs import CompletionOutput, Logprob
-from flyweight.requests.collector import Piece
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import TextPiece
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
 from flyweight.server.apis.content_blocks import cut_off
-from flyweight.server.apis.logprobs import Spelling, chat_scores, prompt_scores
+from flyweight.server.apis.logprobs import TokenSpelling, chat_scores, prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.usage import RunningUsage, spent
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, Spliced, event
-from flyweight.text.tools.deltas import Answer, Delta, Kind
-from flyweight.text.tools.parser import AnswerParser, Reading
+from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer
+from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
 
 class ChatWriter:
@@ -29,7 +29,9 @@ class ChatWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(self, front: Front, body: ChatBody, bundle: Bundle, reading: Reading) -> None:
+    def __init__(
+        self, front: ServedModel, body: ChatBody, bundle: RequestGroup, reading: AnswerFormat
+    ) -> None:
         self.front, self.body, self.reading = front, body, reading
         self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
@@ -44,7 +46,7 @@ class ChatWriter:
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)
         self.bare = bare and reading.plain and not running
-        self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.spelling = TokenSpelling(front.tokenizer, body.return_tokens_as_token_ids)
         self.collector.interval = body.stream_interval or self.collector.interval
         self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
         self.head = {
@@ -64,7 +66,7 @@ class ChatWriter:
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         first = b""
         if self.running is not None:
             self.running.note(prompt, piece)
@@ -133,7 +135,7 @@ class ChatWriter:
         deltas = parser.push(choice.text) + parser.finish(cut_off(finish, choice.stop_reason))
         one: dict[str, Any] = {
             "index": choice.index,
-            "message": self._message(Answer.of(deltas)),
+            "message": self._message(ParsedAnswer.of(deltas)),
             "logprobs": None,
             "finish_reason": _finish(finish, parser),
             "stop_reason": choice.stop_reason,
@@ -144,7 +146,7 @@ class ChatWriter:
             one["token_ids"] = choice.token_ids
         return one
 
-    def _message(self, found: Answer) -> dict[str, Any]:
+    def _message(self, found: ParsedAnswer) -> dict[str, Any]:
         text = self.echo + found.content
         content = None if found.calls and not text else text
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -158,7 +160,7 @@ class ChatWriter:
             ]  # fmt: skip
         return message
 
-    def _piece(self, piece: Piece) -> dict[str, Any] | None:
+    def _piece(self, piece: TextPiece) -> dict[str, Any] | None:
         """A chunk's choice; none where there is nothing to tell yet."""
         finish = piece.finish
         if self.reading.plain:
@@ -193,24 +195,24 @@ class ChatWriter:
 
     def _delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
         """What is new, in one chunk's delta."""
-        words: dict[Kind, list[str]] = {Kind.CONTENT: [], Kind.REASONING: []}
+        words: dict[DeltaKind, list[str]] = {DeltaKind.CONTENT: [], DeltaKind.REASONING: []}
         calls: dict[int, dict[str, Any]] = {}
         arguments: dict[int, list[str]] = {}
         for kind, text, number in deltas:
             if kind in words:
                 words[kind].append(text)
-            elif kind is Kind.NAME:
+            elif kind is DeltaKind.NAME:
                 calls[number] = {"index": number, "id": self._id(), "type": "function",
                                  "function": {"name": text}}  # fmt: skip
                 arguments[number] = []
-            elif kind is Kind.ARGUMENTS:
+            elif kind is DeltaKind.ARGUMENTS:
                 calls.setdefault(number, {"index": number, "function": {}})
                 arguments.setdefault(number, []).append(text)
         found: dict[str, Any] = {}
-        if words[Kind.CONTENT]:
-            found["content"] = "".join(words[Kind.CONTENT])
-        if words[Kind.REASONING] and self.body.include_reasoning is not False:
-            found["reasoning"] = found["reasoning_content"] = "".join(words[Kind.REASONING])
+        if words[DeltaKind.CONTENT]:
+            found["content"] = "".join(words[DeltaKind.CONTENT])
+        if words[DeltaKind.REASONING] and self.body.include_reasoning is not False:
+            found["reasoning"] = found["reasoning_content"] = "".join(words[DeltaKind.REASONING])
         for number, call in calls.items():
             call["function"]["arguments"] = "".join(arguments[number])
         if calls:

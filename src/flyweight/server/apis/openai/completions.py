@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError
-from flyweight.requests.collector import Piece
+from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import fitting, too_long
-from flyweight.server.admission.request_group import Bundle
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.beams import wanted_of
 from flyweight.server.apis.body import limited
-from flyweight.server.apis.logprobs import PromptScores, Spelling, TextScores
+from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
 from flyweight.server.apis.prompt_fields import Prompts, each, fitted
-from flyweight.server.apis.sampling_fields import Sampling, listing
+from flyweight.server.apis.sampling_fields import SamplingBody, listing
 from flyweight.server.apis.usage import RunningUsage, spent
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, Spliced, event
 from flyweight.text.infill import Infill
@@ -31,7 +31,7 @@ from flyweight.types import MAX_LOGPROBS
 MOST_TOKENS = 16  # OpenAI's, where nobody says
 
 
-class CompletionBody(Sampling):
+class CompletionBody(SamplingBody):
     """Prompts to be continued."""
 
     prompt: Prompts
@@ -61,7 +61,7 @@ class CompletionBody(Sampling):
         return found
 
 
-async def completions(front: Front, request: Request) -> Response:
+async def completions(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), CompletionBody)
     options = body.wanted(front.defaults)
     prompts = await front.aside(prompts_of, front, body)
@@ -83,7 +83,7 @@ async def completions(front: Front, request: Request) -> Response:
     )
 
 
-def prompts_of(front: Front, body: CompletionBody) -> list[Any]:
+def prompts_of(front: ServedModel, body: CompletionBody) -> list[Any]:
     """Each prompt as it is to be run.  Raises `RequestError` or `HttpError`."""
     prompts = each(body.prompt)
     if not body.suffix:
@@ -96,7 +96,7 @@ def prompts_of(front: Front, body: CompletionBody) -> list[Any]:
     return holed(prompts, body.suffix, infill_of(front), front)
 
 
-def infill_of(front: Front, field: str = "suffix") -> Infill:
+def infill_of(front: ServedModel, field: str = "suffix") -> Infill:
     """Raises `HttpError`, which names a field, where the vocabulary has no marks of a hole."""
     if front.infill is None:
         words = f"{field}: this vocabulary has no tokens to fill in the middle with"
@@ -104,7 +104,7 @@ def infill_of(front: Front, field: str = "suffix") -> Infill:
     return front.infill
 
 
-def holed(prompts: list[Any], suffix: str, infill: Infill, front: Front) -> list[Any]:
+def holed(prompts: list[Any], suffix: str, infill: Infill, front: ServedModel) -> list[Any]:
     """Prompts with a hole before `suffix`, which is read once for all of them."""
     tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
 
@@ -133,7 +133,7 @@ class CompletionWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(self, front: Front, body: CompletionBody, bundle: Bundle) -> None:
+    def __init__(self, front: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
         options = body.stream_options
         running = options is not None and options.continuous_usage_stats
@@ -144,7 +144,7 @@ class CompletionWriter:
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
         self.bare = not (scored or body.return_token_ids or running)
-        self.spelling = Spelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.spelling = TokenSpelling(front.tokenizer, body.return_tokens_as_token_ids)
         self.scores: dict[int, TextScores] = {}  # by choice
         self.prompts: dict[int, PromptScores] = {}  # until all choices have told of theirs
         self.untold = [body.n or 1] * len(self.collectors)  # choices of each prompt
@@ -177,7 +177,7 @@ class CompletionWriter:
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         many = self.body.n or 1
         if self.running is not None:
             self.running.note(prompt, piece)

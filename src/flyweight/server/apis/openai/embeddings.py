@@ -18,7 +18,7 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
-from flyweight.requests.prompts import Lane
+from flyweight.requests.prompts import RequestContext
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
@@ -34,7 +34,7 @@ from flyweight.server.apis.sampling_fields import (
     Truncation,
 )
 from flyweight.server.apis.usage import explained, vector_timings
-from flyweight.server.front import Front
+from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import reply, while_connected
 from flyweight.server.transport.request_log import visit_of
@@ -75,7 +75,7 @@ class EmbeddingBody(Fields):
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
 
-    def prompts(self, front: Front) -> list[Any]:
+    def prompts(self, front: ServedModel) -> list[Any]:
         """Each by itself.  Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -94,7 +94,7 @@ class EmbeddingBody(Fields):
         return PoolingParams(self.pooling or "last", normalize)
 
 
-async def embeddings(front: Front, request: Request) -> Response:
+async def embeddings(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbeddingBody)
     explain = body.return_cache_explanation
     lane = front.lane(body.model, body.cache_salt, body.priority, explain)
@@ -107,7 +107,7 @@ async def embeddings(front: Front, request: Request) -> Response:
 
 
 def written(
-    id: str, front: Front, body: EmbeddingBody, given: Sequence[VectorCollector]
+    id: str, front: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
 ) -> dict[str, Any]:
     """OpenAI's reply, which many prompts make long."""
     found = vectors(given, body.dimensions)
@@ -129,11 +129,11 @@ def written(
 
 
 async def gathered(
-    front: Front,
+    front: ServedModel,
     request: Request,
     prompts: Sequence[Any],
     params: PoolingParams,
-    lane: Lane,
+    lane: RequestContext,
     dimensions: int | None,
 ) -> list[VectorCollector]:
     """A collector with a vector for each prompt.  Raises `HttpError`."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import msgspec
 
 from flyweight.outputs import CompletionOutput
-from flyweight.requests.collector import Collector, Piece
-from flyweight.server.apis.content_blocks import Step, Telling
-from flyweight.server.apis.logprobs import Entry, Spelling, chat_scores
-from flyweight.text.tools.deltas import Kind
+from flyweight.requests.collector import Collector, TextPiece
+from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks
+from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
+from flyweight.text.tools.deltas import DeltaKind
 
 
 class PartScores:
@@ -20,7 +20,7 @@ class PartScores:
     token by token (`singles`), so that each step of it is known to be of the newest ones.
     """
 
-    def __init__(self, collector: Collector, most: int, spelling: Spelling) -> None:
+    def __init__(self, collector: Collector, most: int, spelling: TokenSpelling) -> None:
         params, special = collector.request.params, collector.tokenizer.special_ids
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.most, self.spelling = most, spelling
@@ -30,7 +30,7 @@ class PartScores:
         self.follows = True  # whether content now goes on where the last of it ended
         self.runs: list[bytes] = []  # of the part that is open, encoded once
 
-    def singles(self, piece: Piece) -> Iterator[Piece]:
+    def singles(self, piece: TextPiece) -> Iterator[TextPiece]:
         """A piece in pieces of a token; what the end gives back is of the last one."""
         left, last = piece.text, len(piece.tokens) - 1
         if last < 0:
@@ -44,13 +44,13 @@ class PartScores:
             if token not in self.hidden:
                 self.waiting.append((text, entry))
             end = (piece.finish, piece.reason) if i == last else (None, None)
-            yield Piece(piece.choice, text, [token], [entry], *end)
+            yield TextPiece(piece.choice, text, [token], [entry], *end)
 
-    def step(self, step: Step) -> msgspec.Raw:
+    def step(self, step: BlockEvent) -> msgspec.Raw:
         """What a step tells of: a delta its own tokens, the end of a part all of them."""
-        if step.kind is not Kind.CONTENT:
+        if step.kind is not DeltaKind.CONTENT:
             self.follows = False
-            if step.kind is Kind.REASONING and step.what == "delta":
+            if step.kind is DeltaKind.REASONING and step.what == "delta":
                 del self.waiting[:-1]  # the newest may go on as content
             return _listed([])
         if step.what == "open":
@@ -65,15 +65,15 @@ class PartScores:
     def part(self) -> msgspec.Raw:
         return _listed(self.runs)
 
-    def whole(self, choice: CompletionOutput, telling: Telling) -> msgspec.Raw:
+    def whole(self, choice: CompletionOutput, telling: ContentBlocks) -> msgspec.Raw:
         """Of all content of an answer that has come whole."""
         ids, finish = list(choice.token_ids), choice.finish_reason
-        answer = Piece(0, choice.text, ids, choice.logprobs, finish, choice.stop_reason)
+        answer = TextPiece(0, choice.text, ids, choice.logprobs, finish, choice.stop_reason)
         runs: list[bytes] = []
         for piece in self.singles(answer):
             for step in telling.steps(piece):
                 self.step(step)
-                if step.what == "close" and step.kind is Kind.CONTENT:
+                if step.what == "close" and step.kind is DeltaKind.CONTENT:
                     runs += self.runs
         return _listed(runs)
 

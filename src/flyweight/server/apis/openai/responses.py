@@ -17,11 +17,10 @@ from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of
 from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
-from flyweight.server.apis.output_formats import Schema
+from flyweight.server.apis.output_formats import NamedSchema
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     KEYS,
-    Beside,
     Explain,
     Idle,
     Metadata,
@@ -29,42 +28,43 @@ from flyweight.server.apis.sampling_fields import (
     RequestId,
     Retention,
     Stored,
+    VllmFields,
 )
-from flyweight.server.apis.tools import Named, ToolName
-from flyweight.server.front import Front
+from flyweight.server.apis.tools import NamedTool, ToolName
+from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
 TAKEN = (  # as a chat has them
-    *Beside.model_fields,
+    *VllmFields.model_fields,
     "model", "parallel_tool_calls", "chat_template_kwargs", "return_cache_explanation",
     "thinking_token_budget", "documents", "add_special_tokens",
 )  # fmt: skip
 
 
-class Strict(Fields):
+class StrictFields(Fields):
     """What is not a field of it is refused."""
 
 
-class TextPart(Strict):
+class ResponseTextPart(StrictFields):
     type: Literal["input_text", "output_text", "text"]
     text: str
     annotations: list[Any] | None = Field(None, max_length=0)
     logprobs: list[Any] | None = None
 
 
-class Said(Strict):
+class SaidItem(StrictFields):
     """A message."""
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[TextPart], FIRST]
+    content: str | Annotated[list[ResponseTextPart], FIRST]
     id: str | None = None
     status: str | None = None
     phase: str | None = None
 
 
-class Called(Strict):
+class CallItem(StrictFields):
     """A call the model made before."""
 
     type: Literal["function_call"]
@@ -75,22 +75,22 @@ class Called(Strict):
     status: str | None = None
 
 
-class CallOutput(Strict):
+class CallOutput(StrictFields):
     """What came of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[TextPart], FIRST]
+    output: str | Annotated[list[ResponseTextPart], FIRST]
     id: str | None = None
     status: str | None = None
 
 
-class ReasoningPart(Strict):
+class ReasoningPart(StrictFields):
     type: Literal["reasoning_text"]
     text: str
 
 
-class Reasoned(Strict):
+class ReasoningItem(StrictFields):
     """What the model thought before."""
 
     type: Literal["reasoning"]
@@ -102,10 +102,10 @@ class Reasoned(Strict):
 
 
 KINDS = {
-    "message": "Said",
-    "function_call": "Called",
+    "message": "SaidItem",
+    "function_call": "CallItem",
     "function_call_output": "CallOutput",
-    "reasoning": "Reasoned",
+    "reasoning": "ReasoningItem",
 }
 
 
@@ -115,10 +115,10 @@ def _kind(given: Any) -> str | None:
 
 
 Item = Annotated[
-    Annotated[Said, Tag("Said")]
-    | Annotated[Called, Tag("Called")]
+    Annotated[SaidItem, Tag("Said")]
+    | Annotated[CallItem, Tag("Called")]
     | Annotated[CallOutput, Tag("CallOutput")]
-    | Annotated[Reasoned, Tag("Reasoned")],
+    | Annotated[ReasoningItem, Tag("Reasoned")],
     Discriminator(
         _kind,
         custom_error_type="unknown_item",
@@ -147,11 +147,11 @@ NAMES = (
 )
 
 
-class PlainFormat(Strict):
+class PlainFormat(StrictFields):
     type: Literal["text", "json_object"]
 
 
-class NamedFormat(Schema):
+class NamedFormat(NamedSchema):
     """JSON that satisfies a schema."""
 
     type: Literal["json_schema"]
@@ -161,14 +161,14 @@ class NamedFormat(Schema):
         return {"type": "json_schema", "json_schema": given}
 
 
-class TextChoice(Strict):
+class ResponseTextFormat(StrictFields):
     format: PlainFormat | NamedFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="Given to the model's template."
     )
 
 
-class ResponseTool(Strict):
+class ResponseTool(StrictFields):
     """A function of the caller's."""
 
     type: Literal["function"]
@@ -182,13 +182,13 @@ class ResponseTool(Strict):
         return {"type": "function", "function": given}
 
 
-class ResponseChoice(Named):
+class ResponseChoice(NamedTool):
     """One tool that is to be called."""
 
     type: Literal["function"]
 
 
-class ResponseAllowed(Strict):
+class ResponseAllowed(StrictFields):
     """The tools that may be called (`auto`), or one of which is to be (`required`)."""
 
     type: Literal["allowed_tools"]
@@ -200,18 +200,18 @@ class ResponseAllowed(Strict):
         return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": named}}
 
 
-class ReasoningChoice(Strict):
+class ReasoningChoice(StrictFields):
     effort: Effort | None = None
     summary: Literal["auto"] | None = Field(
         None, description="There is none: reasoning is told whole."
     )
 
 
-class StreamChoice(Strict):
+class StreamChoice(StrictFields):
     include_obfuscation: No | None = Field(None, description="Events are as long as their text.")
 
 
-class ResponseBody(Beside):
+class ResponseBody(VllmFields):
     """What is to be responded to."""
 
     model: str | None = None
@@ -219,7 +219,7 @@ class ResponseBody(Beside):
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, lt=2**31)
     stream: bool | None = None
-    text: TextChoice | None = None
+    text: ResponseTextFormat | None = None
     tools: list[ResponseTool] | None = Field(
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
@@ -323,7 +323,7 @@ class ResponseBody(Beside):
         }
 
 
-async def responses(front: Front, request: Request) -> Response:
+async def responses(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
     with named(*NAMES):
         asked, reading = await asked_of(
@@ -349,13 +349,13 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     thought = ""
     for item in items:
-        if isinstance(item, Reasoned):
+        if isinstance(item, ReasoningItem):
             thought += "".join(part.text for part in item.content or ())
             continue
         if isinstance(item, CallOutput):
             text = joined(item.output)
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
-        elif isinstance(item, Called):
+        elif isinstance(item, CallItem):
             last = found[-1] if found else {}
             if last.get("role") != "assistant" or thought:
                 last = {"role": "assistant", "content": ""}
@@ -375,5 +375,5 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
     return found
 
 
-def joined(content: str | list[TextPart]) -> str:
+def joined(content: str | list[ResponseTextPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)

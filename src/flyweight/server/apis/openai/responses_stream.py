@@ -9,19 +9,19 @@ from uuid import uuid4
 
 from msgspec import Raw
 
-from flyweight.requests.collector import Piece
-from flyweight.server.admission.request_group import Bundle
+from flyweight.requests.collector import TextPiece
+from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
-from flyweight.server.apis.content_blocks import Step, Telling, arguments_of, told
-from flyweight.server.apis.logprobs import Spelling
+from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of, told
+from flyweight.server.apis.logprobs import TokenSpelling
 from flyweight.server.apis.openai.part_logprobs import PartScores
 from flyweight.server.apis.usage import timed
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
-from flyweight.text.tools.deltas import Call, Kind
-from flyweight.text.tools.parser import Reading
+from flyweight.text.tools.deltas import DeltaKind, ParsedCall
+from flyweight.text.tools.parser import AnswerFormat
 
-NAMES = {Kind.CONTENT: "output_text", Kind.REASONING: "reasoning_text"}
+NAMES = {DeltaKind.CONTENT: "output_text", DeltaKind.REASONING: "reasoning_text"}
 CUTS = {"length": "max_output_tokens", "repetition": "repetition"}  # why a response is incomplete
 NONE = Raw(b"[]")  # log-probabilities, where none are told
 
@@ -33,14 +33,14 @@ class ResponseWriter:
     ping = PING
 
     def __init__(
-        self, head: dict[str, Any], bundle: Bundle, reading: Reading, most: int | None
+        self, head: dict[str, Any], bundle: RequestGroup, reading: AnswerFormat, most: int | None
     ) -> None:
         """With log-probabilities, `most` alternatives each, or without (none)."""
         self.front = bundle.front
         (self.collector,) = texts(bundle)
-        spelling = Spelling(self.front.tokenizer)
+        spelling = TokenSpelling(self.front.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
-        self.reading, self.telling = reading, Telling(reading)
+        self.reading, self.telling = reading, ContentBlocks(reading)
         self.id = head.get("id") or f"resp_{uuid4().hex}"
         self.head = {"id": self.id, "object": "response", **head}
         self.output: list[dict[str, Any]] = []  # items that are done
@@ -51,10 +51,13 @@ class ResponseWriter:
     def whole(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         said = told(self.reading, choice)
-        for kind, text in ((Kind.REASONING, said.reasoning), (Kind.CONTENT, said.content)):
+        for kind, text in (
+            (DeltaKind.REASONING, said.reasoning),
+            (DeltaKind.CONTENT, said.content),
+        ):
             if text:
                 known = NONE
-                if self.scores is not None and kind is Kind.CONTENT:
+                if self.scores is not None and kind is DeltaKind.CONTENT:
                     known = self.scores.whole(choice, self.telling)
                 self.output.append(self._done(item_of(kind), kind, text, known))
         self.finish = choice.finish_reason
@@ -73,7 +76,7 @@ class ResponseWriter:
             for name in ("created", "in_progress")
         )
 
-    def piece(self, prompt: int, piece: Piece) -> bytes:
+    def piece(self, prompt: int, piece: TextPiece) -> bytes:
         pieces = [piece] if self.scores is None else self.scores.singles(piece)
         return b"".join([self._steps(one) for one in pieces])
 
@@ -88,18 +91,18 @@ class ResponseWriter:
             "response.failed", response=failure
         )
 
-    def _steps(self, piece: Piece) -> bytes:
+    def _steps(self, piece: TextPiece) -> bytes:
         """What a piece tells; of the items that end with the answer only the last was cut off."""
         steps = self.telling.steps(piece)
         told = [self._step(step) for step in steps[:-1]]
         self.finish = piece.finish
         return b"".join(told + [self._step(step) for step in steps[-1:]])
 
-    def _step(self, step: Step) -> bytes:
+    def _step(self, step: BlockEvent) -> bytes:
         known = NONE if self.scores is None else self.scores.step(step)
-        return self._called(step) if step.kind is Kind.NAME else self._text(step, known)
+        return self._called(step) if step.kind is DeltaKind.NAME else self._text(step, known)
 
-    def _text(self, step: Step, known: Raw) -> bytes:
+    def _text(self, step: BlockEvent, known: Raw) -> bytes:
         """A step of text, of whose log-probabilities these are `known`, or of reasoning."""
         kind, name = step.kind, NAMES[step.kind]
         if step.what == "open":
@@ -108,7 +111,7 @@ class ResponseWriter:
             return self._event("response.output_item.added", **added) + self._event(
                 "response.content_part.added", **self._place(), part=part_of(kind, "", NONE)
             )
-        scores = {"logprobs": known} if kind is Kind.CONTENT else {}
+        scores = {"logprobs": known} if kind is DeltaKind.CONTENT else {}
         if step.what == "delta":
             return self._event(f"response.{name}.delta", **self._place(), delta=step.text, **scores)
         place = self._place()
@@ -117,10 +120,10 @@ class ResponseWriter:
         found += self._event("response.content_part.done", **place, part=part)
         return found + self._close(self._done(self.item, kind, step.text, known))
 
-    def _called(self, step: Step) -> bytes:
+    def _called(self, step: BlockEvent) -> bytes:
         """A step of a call."""
         if step.what == "open":
-            self.item = call_of(Call(step.text))
+            self.item = call_of(ParsedCall(step.text))
             added = {"output_index": len(self.output), "item": self.item}
             return self._event("response.output_item.added", **added)
         place = self._place()
@@ -145,7 +148,7 @@ class ResponseWriter:
             "content_index": 0,
         }
 
-    def _done(self, item: dict[str, Any], kind: Kind, text: str, known: Raw) -> dict[str, Any]:
+    def _done(self, item: dict[str, Any], kind: DeltaKind, text: str, known: Raw) -> dict[str, Any]:
         status = _status(self.finish not in CUTS)
         return {**item, "status": status, "content": [part_of(kind, text, known)]}
 
@@ -197,22 +200,22 @@ def bare(status: str) -> dict[str, Any]:
     }
 
 
-def item_of(kind: Kind) -> dict[str, Any]:
+def item_of(kind: DeltaKind) -> dict[str, Any]:
     """An item of text or reasoning as it begins."""
-    if kind is Kind.REASONING:
+    if kind is DeltaKind.REASONING:
         head = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
     else:
         head = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
     return {**head, "status": "in_progress"}
 
 
-def part_of(kind: Kind, text: str, known: Raw) -> dict[str, Any]:
-    if kind is Kind.REASONING:
+def part_of(kind: DeltaKind, text: str, known: Raw) -> dict[str, Any]:
+    if kind is DeltaKind.REASONING:
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": known}
 
 
-def call_of(call: Call) -> dict[str, Any]:
+def call_of(call: ParsedCall) -> dict[str, Any]:
     """An item that is a call, as it begins."""
     return {
         "id": f"fc_{uuid4().hex}",
