@@ -14,7 +14,7 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.schema import LISTS, MAPS, SINGLE
+from flyweight.sampling.schema_keywords import LISTS, MAPS, SINGLE
 from flyweight.testing import acceptor
 
 FLOOR = 217  # of 461, of the suite's schemas

@@ -196,3 +196,15 @@ def test_a_stop_within_a_call_cuts_it_off(caller: Running, stop: dict[str, Any])
     streamed, finish = joined(caller.post(CHAT, {"messages": TALK, "stream": True, **given}).events)
     assert finish == found["finish_reason"] and not streamed.get("content")
     assert [c["arguments"] for c in streamed["tool_calls"]] == [call["function"]["arguments"]]
+
+
+def test_ignored_keywords_of_schemas_that_are_kept_are_listed(caller: Running) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean", "optional": True}}}
+    for strict in (True, False):
+        function = {"name": "f", "parameters": schema, "strict": strict}
+        body = {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [{"type": "function", "function": function}],
+        }
+        got = caller.post("/v1/chat/completions", {**body, "max_tokens": 1})
+        assert got.headers.get("x-ignored-schema-keywords") == ("optional" if strict else None)

@@ -258,3 +258,14 @@ def seconds_of(pid: int) -> float:
     """Of processor time."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_ignored_keywords_are_listed_in_a_header(server: Running) -> None:
+    header = "x-ignored-schema-keywords"
+    schema = {"items": {"type": "boolean", "optional": True}, "$hint": 1, "my key": 2}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = {"messages": TALK, "max_tokens": 1}
+    for own in ({"stream": False}, {"stream": True}):
+        got = server.post("/v1/chat/completions", {**body, **own, "response_format": form})
+        assert got.status == 200, got.body
+        assert set(got.headers[header].split(", ")) == {"$hint", "my%20key", "optional"}

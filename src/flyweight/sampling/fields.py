@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from flyweight.errors import RequestError
 from flyweight.sampling.grammar import embedded
 from flyweight.sampling.patterns import FIELD
-from flyweight.sampling.schema import ANNOTATIONS, prepared
+from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
 from flyweight.text.tools.fields import CallField
 from flyweight.text.tools.xmlcall import CLOSE, TEXT, types_of
 from flyweight.validation.untrusted import shown
@@ -27,6 +28,8 @@ def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Call
     """
     if keeps:
         for name in schema.keys() - OBJECT - ANNOTATIONS:
+            if is_ignored(name) or name.startswith("x-"):
+                continue
             _refuse(f"the keyword {shown(name)} beside 'properties'")
         prepared({**schema})
     return tuple(_fields(schema, plain, keeps))

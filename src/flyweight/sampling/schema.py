@@ -14,33 +14,23 @@ from flyweight.errors import RequestError, nearest
 from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
 from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
-from flyweight.sampling.schema_numbers import tighten
+from flyweight.sampling.schema_keywords import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    ENFORCED,
+    LACKING,
+    LISTS,
+    MAPS,
+    NAMES,
+    SINGLE,
+    meant,
+)
+from flyweight.sampling.schema_numbers import open_ends, tighten
 from flyweight.sampling.schema_shapes import shaped
 from flyweight.validation.untrusted import shown
 
-ANNOTATIONS = {
-    "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",
-    "writeOnly", "contentMediaType", "contentEncoding", "contentSchema", "discriminator",
-}  # fmt: skip
-NAMES = {"$id", "$anchor", "$ref"}
-PLAIN = {  # enforced as they stand
-    "type", "enum", "const", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "minProperties", "maxProperties",
-    "required",
-}  # fmt: skip
-MAPS = {"properties", "patternProperties", "$defs", "definitions"}
 MOST_ADDED = 1 << 14  # names that are repeated where objects are closed around several schemas
-DEFINITIONS = {"$defs", "definitions"}
-LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
-SINGLE = {"items", "additionalProperties", "additionalItems"}
-ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-LACKING = {  # known to JSON Schema, not to us
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
-    "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
-    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef",
-    "$recursiveAnchor", "$vocabulary", "nullable", "x-guidance",
-}  # fmt: skip
 
 
 def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
@@ -97,11 +87,11 @@ class _SchemaReader:
             _refuse(place, f"{shown(schema)} is no schema; allowed: an object, true or false")
         inner = self._inner(schema, mode)
         found: dict[str, Any] = {}
-        for name, value in schema.items():
+        for name, value in _current(schema, place).items():
             if name in ENFORCED:
                 found[name] = self._keyword(name, value, f"{place}/{_token(name)}", inner)
-            elif name not in ANNOTATIONS and (name in LACKING or not name.startswith("x-")):
-                _refuse(place, _unknown(name))
+            elif name not in ANNOTATIONS:
+                _check_known(name, place)
         _check_ends(found, place)
         if mode is Mode.CLOSED and (inner is not mode or OWN & schema.keys()):
             self._close(found, schema, place)
@@ -262,9 +252,25 @@ def _has(schema: object, keyword: str) -> bool:
     return False
 
 
-def _unknown(name: str) -> str:
-    hint = "" if name in LACKING else nearest(name[:40], ENFORCED | ANNOTATIONS)
-    return f"the keyword {shown(name)} is not supported{hint}"
+def _current(schema: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The schema as the newest draft has it: OpenAPI 3.0's `nullable` adds null to a `type`, and
+    draft 4's `exclusiveMinimum: true` opens the end that `minimum` has.
+    """
+    nullable, kinds = schema.get("nullable", False), schema.get("type")
+    if not isinstance(nullable, bool):
+        _refuse(f"{place}/nullable", f"{shown(nullable)}; allowed: true or false")
+    if nullable and kinds is not None:
+        listed = kinds if isinstance(kinds, list) else [kinds]
+        schema = {**schema, "type": listed if "null" in listed else [*listed, "null"]}
+    return open_ends(schema)
+
+
+def _check_known(name: str, place: str) -> None:
+    """Raises `RequestError` of what would constrain a value, or is meant to."""
+    known = meant(name)
+    if name in LACKING or (known and not name.startswith("x-")):
+        hint = "" if name in LACKING else f" (did you mean {known!r}?)"
+        _refuse(place, f"the keyword {shown(name)} is not supported{hint}")
 
 
 def _token(key: str) -> str:

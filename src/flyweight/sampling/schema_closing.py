@@ -150,7 +150,9 @@ def _no_object(schema: object) -> bool:
 
 def _object(schema: object) -> bool:
     """Whether nothing but an object satisfies a schema, as its type says."""
-    return isinstance(schema, Mapping) and schema.get("type") in ("object", ["object"])
+    if not isinstance(schema, Mapping) or schema.get("nullable", False):
+        return False
+    return schema.get("type") in ("object", ["object"])
 
 
 def _divides(name: str, objects: list[Any]) -> bool:

@@ -24,6 +24,7 @@ from flyweight.server.admission.preparing import Preparation
 from flyweight.server.admission.queue import AdmissionQueue
 from flyweight.server.admission.request_group import RequestGroup, width
 from flyweight.server.apis.body import Body, read
+from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import ConstraintValidator, worded
 from flyweight.server.engine_client.client import EngineClient
@@ -34,6 +35,7 @@ from flyweight.server.observability.metrics import MetricsPage
 from flyweight.server.observability.watch import StepObserver
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.ignored import ignore_keywords
 from flyweight.server.transport.request_log import visit_of
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
@@ -165,6 +167,8 @@ class ServedModel:
             asked = [
                 replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in asked
             ]
+        for form in {one.params.structured_outputs for one in asked} - {None}:
+            ignore_keywords(request, form_keywords(form))
         choices = sum(width(one) for one in asked)
         tokens = sum(len(one.tokens) for one in asked)
         place = self.door.enter(choices, tokens)

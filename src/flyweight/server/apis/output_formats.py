@@ -4,12 +4,14 @@
 Invariant: what is asked is one `StructuredOutputs`, none, or a refusal in the client's own words.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
+from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.constraints.validator import worded
 
@@ -144,3 +146,8 @@ def place_of(format: Format | None) -> str:
     if isinstance(format, SchemaFormat):
         return "response_format.json_schema.schema"
     return "response_format.schema" if isinstance(format, ObjectFormat | FlatFormat) else ""
+
+
+def form_keywords(form: StructuredOutputs | None) -> list[str]:
+    """Names in a form's JSON schema that have no effect."""
+    return [] if form is None or form.json is None else ignored_keywords(json.loads(str(form.json)))

@@ -15,6 +15,7 @@ from flyweight.errors import RequestError, nearest
 from flyweight.params.structured import LONGEST, NAME, StructuredOutputs
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded, placed
+from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
@@ -140,6 +141,12 @@ class Tools:
     @property
     def _offered(self) -> list[Function]:
         return self.wanted or list(self.allowed.values())
+
+    @property
+    def ignored_keywords(self) -> list[str]:
+        """Names in the schemas that calls keep to that have no effect."""
+        kept = [one.parameters for one in self._offered if self.wanted or one.strict]
+        return [name for schema in kept for name in ignored_keywords(schema)]
 
     def blamed(self, error: RequestError, made: StructuredOutputs | None) -> RequestError:
         """A refusal of the grammar that was `made` of these, by the tool that is to blame."""

@@ -1,17 +1,17 @@
-"""What a lenient server left out of account, and the header that says so.
+"""What of a request had no effect, and the headers that say so.
 
 Invariant: names are a client's own, so they are percent-encoded, and what does not fit is counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-HEADER = "x-ignored-params"
+HEADER, SCHEMA_HEADER = "x-ignored-params", "x-ignored-schema-keywords"
 MOST, LONGEST = 32, 64  # names, and characters of each
-PLAIN = "[]"  # beside letters, digits and _.-~, which are never escaped
+PLAIN = "[]$"  # beside letters, digits and _.-~, which are never escaped
 
 
 def ignore(request: Request, names: Sequence[str]) -> None:
@@ -24,11 +24,18 @@ def also(request: Request, name: str) -> None:
     ignore(request, [*getattr(request.state, "ignored", []), name])
 
 
+def ignore_keywords(request: Request, names: Iterable[str]) -> None:
+    """Notes names within JSON schemas that have no effect."""
+    known: list[str] = getattr(request.state, "ignored_keywords", [])
+    request.state.ignored_keywords = list(dict.fromkeys([*known, *names]))
+
+
 def tell(request: Request, response: Response) -> Response:
-    """The response, with the header where something was ignored."""
-    names: list[str] = getattr(request.state, "ignored", [])
-    if names:
-        response.headers[HEADER] = listed(names)
+    """The response, with the headers where something was ignored."""
+    for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
+        names: list[str] = getattr(request.state, kind, [])
+        if names:
+            response.headers[header] = listed(names)
     return response
 
 

@@ -13,7 +13,8 @@ from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 
 ANY = "*"
-TOLD = "x-request-id, x-ignored-params, retry-after"  # headers a page may read
+# Headers a page may read.
+TOLD = "x-request-id, x-ignored-params, x-ignored-schema-keywords, retry-after"
 REMEMBERED = "600"  # seconds a browser need not ask again
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 MOST_NAMES = 64

@@ -18,12 +18,14 @@ from flyweight.server.apis.answer import answer
 from flyweight.server.apis.beams import wanted_of
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chat_stream import ChatWriter
+from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
 from flyweight.server.apis.renaming import Names, named
 from flyweight.server.apis.template_fields import effort, heard
 from flyweight.server.apis.tools import Tools
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.ignored import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import shallow, switches
 from flyweight.text.tools.parser import AnswerFormat
@@ -76,6 +78,7 @@ async def asked_of(
         if tools.all:
             raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
         return await front.ask([prompt], params, lane, place), reading
+    ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
     params = await demanded(front, tools, params, place)
     if params.structured_outputs is not None:
         reading = front.speech.held(reading, params.structured_outputs)
