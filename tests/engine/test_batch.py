@@ -6,7 +6,7 @@ import numpy as np
 
 from flyweight.engine.batch import build, moves
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import Chunk, Plan
+from flyweight.engine.step import Plan
 from flyweight.kv.blocks import Copy, Table
 from flyweight.types import Request, SamplingParams
 
@@ -33,13 +33,11 @@ def plan_of_three() -> Plan:
     a = sequence([10, 11, 12, 13, 14], [3, 1, 6], 0)
     b = sequence([20, 21, 22, 23], [0, 5], 3, prompt=2, index=1)
     c = sequence([30, 31, 32], [4, 2, 7], 2, draft=[33, 34], prompt=1, frequency_penalty=1.0)
-    return Plan(
-        [
-            Chunk(a, 0, 3, 0, None),
-            Chunk(b, 3, 1, 1, Copy(2, 5, 1)),
-            Chunk(c, 2, 3, 3, None),
-        ]
-    )
+    plan = Plan()
+    plan.add(a, 0, 3, None, 0)
+    plan.add(b, 3, 1, Copy(2, 5, 1), 1)
+    plan.add(c, 2, 3, None, 3)
+    return plan
 
 
 def test_arrays_of_a_mixed_plan():
@@ -75,7 +73,9 @@ def test_scored_rows_come_before_the_drawn_one():
     table = Table(b"", array("i", [3, 1, 6]))
     seq = Sequence(request, 0, (0, 0, 0), table, array("i", request.tokens), computed=1, scored=2)
     assert (seq.unscored, seq.first_row, seq.rows(4), seq.scores(4)) == (2, 2, 3, 2)
-    b = build(Plan([Chunk(seq, 1, 4, seq.rows(4), None, seq.scores(4))]), 2)
+    plan = Plan()
+    plan.add(seq, 1, 4, None, seq.rows(4), seq.scores(4))
+    b = build(plan, 2)
     assert b.rows.tolist() == [1, 2, 3]
     assert b.sampling.given.tolist() == [13, 14, -1]
     assert b.sampling.logprobs.tolist() == [3, 3, 1]

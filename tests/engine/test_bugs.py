@@ -9,6 +9,7 @@ import pytest
 from workload import Harness, Parts, workload
 
 from flyweight.engine import beams as beams_room
+from flyweight.engine import drafts as drafts_room
 from flyweight.engine import engine as engine_room
 from flyweight.engine import prefix as prefix_room
 from flyweight.engine import scheduler as scheduler_room
@@ -240,7 +241,7 @@ def test_a_slot_one_too_far_is_caught(monkeypatch):
 
 
 def test_a_guess_that_nobody_verified_is_caught(monkeypatch):
-    monkeypatch.setattr(engine_room, "accept", lambda draft, sampled: list(sampled))
+    monkeypatch.setattr(drafts_room, "accept", lambda draft, sampled: list(sampled))
     assert caught()
 
 

@@ -5,14 +5,16 @@ import random
 import threading
 from array import array
 from collections.abc import Sequence as Seq
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flyweight.engine.grammars import LEAST_BYTES, Grammars
+from flyweight.engine.hook import RowMarks
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import Chunk, Plan
+from flyweight.engine.step import Plan
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import Table
 from flyweight.params.structured import NAME, OUTGROWN, StructuredOutputs
@@ -92,6 +94,20 @@ def sequence(request: Request, text: str = "", index: int = 0) -> Sequence:
     return Sequence(request, index, (0, 0, index), Table(b""), tokens)
 
 
+def plan_of(*chunks: tuple[Sequence, int, int, int]) -> Plan:
+    """Of sequences, each with a start, a count and its rows."""
+    plan = Plan()
+    for seq, start, count, rows in chunks:
+        plan.add(seq, start, count, None, rows)
+    return plan
+
+
+def marked(grammars: Grammars, plan: Plan, seconds: float = inf) -> RowMarks:
+    marks = RowMarks(seconds)
+    grammars.mark(plan.chunks, marks)
+    return marks
+
+
 def test_nothing_is_compiled_without_a_vocabulary() -> None:
     with pytest.raises(RequestError, match="no vocabulary"):
         Grammars().begin(asked("a"))
@@ -117,8 +133,8 @@ def test_one_that_is_aborted_while_it_compiles_is_forgotten() -> None:
     grammars = Grammars(lambda: spells)
     spells.go.clear()
     grammars.begin(asked("a", n=2))
-    assert grammars.abort("a", 1) == [] == grammars.abort("b", None)
-    ended = grammars.abort("a", None)
+    assert grammars.cancel("a", 1) == [] == grammars.cancel("b", None)
+    ended = grammars.cancel("a", None)
     assert [(event.index, event.finish) for event in ended] == [
         (0, Finish.ABORT),
         (1, Finish.ABORT),
@@ -157,7 +173,7 @@ def test_one_grammar_is_let_in_whatever_its_bytes() -> None:
     while not grammars.ready():
         grammars.wait()
     assert grammars.compiles("b")
-    assert len(grammars.abort("b", None)) == 1 and not grammars.busy
+    assert len(grammars.cancel("b", None)) == 1 and not grammars.busy
     grammars.forget("a", 0, ended=True)
     assert grammars.live_bytes == 0
 
@@ -188,7 +204,7 @@ def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
         for index in range(2):
             other = sequence(requests[id], index=index)
             assert grammars.take(other, list(b"abab")) == ("", False)
-            marks = grammars.marks(Plan([Chunk(other, 2, 1, 1, None)]))
+            marks = marked(grammars, plan_of((other, 2, 1, 1)))
             assert not marks.errors and len(marks.masks) == 1
 
 
@@ -212,12 +228,12 @@ def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:
     grammars.begin(request)
     all_ready(grammars)
     seq = sequence(request, "ab")
-    plan = Plan([Chunk(seq, 3, 1, 1, None)])
-    assert grammars.marks(plan).masks[0].tolist() == [2]
+    plan = plan_of((seq, 3, 1, 1))
+    assert marked(grammars, plan).masks[0].tolist() == [2]
     assert grammars.take(seq, [ord("c")]) == ("", False)
     seq.tokens.append(ord("c"))
     grammars.forget("a", 0)  # preempted: made anew from its tokens
-    assert grammars.marks(plan).masks[0].tolist() == [3]
+    assert marked(grammars, plan).masks[0].tolist() == [3]
     fork = sequence(request, "abcd", index=1)
     assert grammars.take(fork, list(b"efgh")) == ("", True)
     assert grammars.take(seq, [ord("x")])[0].endswith("leave no token to draw")
@@ -232,8 +248,7 @@ def test_drafts_are_cut_and_every_row_has_its_mask() -> None:
     assert grammars.cut(seq, list(b"cdxf")) == list(b"cd")
     seq.draft = list(b"cd")
     other = sequence(request, "", index=1)
-    plan = Plan([Chunk(other, 1, 1, 1, None), Chunk(seq, 3, 3, 3, None)])
-    masks = grammars.marks(plan).masks
+    masks = marked(grammars, plan_of((other, 1, 1, 1), (seq, 3, 3, 3))).masks
     assert {row: mask.tolist() for row, mask in masks.items()} == {0: [0], 1: [2], 2: [3], 3: [4]}
     assert grammars.take(seq, list(b"cde")) == ("", False)
 
@@ -243,11 +258,8 @@ def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
     for id, regex in (("a", "2"), ("b", "x")):
         grammars.begin(asked(id, regex))
     all_ready(grammars)
-    chunks = [
-        Chunk(sequence(asked("a", "2"), "ab"), 3, 1, 1, None),
-        Chunk(sequence(asked("b"), "ab"), 3, 1, 1, None),
-    ]
-    marks = grammars.marks(Plan(chunks))
+    chunks = [(sequence(asked("a", "2"), "ab"), 3, 1, 1), (sequence(asked("b"), "ab"), 3, 1, 1)]
+    marks = marked(grammars, plan_of(*chunks))
     assert list(marks.errors) == [0] and "ZeroDivisionError" in marks.errors[0]
     assert marks.masks[1].tolist() == [2]
 
@@ -261,14 +273,12 @@ def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
         grammars.begin(request)
     all_ready(grammars)
     seqs = [sequence(request, "ab") for request in requests]
-    plan = Plan(
-        [Chunk(sequence(asked("d")), 0, 1, 0, None), *(Chunk(s, 3, 1, 1, None) for s in seqs)]
-    )
+    plan = plan_of((sequence(asked("d")), 0, 1, 0), *((s, 3, 1, 1) for s in seqs))
     served = []
     for _ in range(6):
-        marks = grammars.marks(plan, seconds=0.5)
+        marks = marked(grammars, plan, seconds=0.5)
         assert len(marks.masks) == 1 and not marks.errors
-        assert marks.later == {0, 1, 2} - set(marks.masks)
+        assert marks.again == {0, 1, 2} - set(marks.masks)
         served += list(marks.masks)
     assert served == [0, 1, 2] * 2
 

@@ -278,7 +278,9 @@ def test_two_plans_may_be_in_flight():
                 done, ticket = pending.popleft()
                 drawn = iter(runner.wait(ticket).tokens.tolist())
                 rows = [[next(drawn) for _ in range(c.rows)] for c in done.chunks]
-                made = [Produced(own[c.scored :]) for c, own in zip(done.chunks, rows, strict=True)]
+                made = [
+                    Produced(own[len(c.scored) :]) for c, own in zip(done.chunks, rows, strict=True)
+                ]
                 for event in s.commit(done, made):
                     texts.setdefault((event.id, event.index), []).extend(event.tokens)
                 s.pool.integrity([seq.table for seq in s.running])

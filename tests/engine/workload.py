@@ -246,9 +246,9 @@ class Harness:
         require(len(s.running) <= limits.max_num_seqs, "too many sequences")
         used = sum(c.count for c in plan.chunks)
         require(used <= limits.max_num_batched_tokens, "too many tokens")
-        hidden = sum(c.rows for c in plan.chunks if c.pooled)
+        hidden = sum(len(c.hidden) for c in plan.chunks)
         require(hidden == plan.hidden <= limits.hidden_rows, "too many hidden states")
-        scored = sum(c.scored for c in plan.chunks)
+        scored = sum(len(c.scored) for c in plan.chunks)
         require(scored == plan.scored <= limits.scored, "too many scored rows")
         self.counts["scored rows"] += scored
         planned = {id(c.seq) for c in plan.chunks}

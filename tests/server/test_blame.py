@@ -1,6 +1,7 @@
 """Steps that raise in every place, on an engine of a few sequences: what is told stays true."""
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -83,9 +84,9 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bo
     monkeypatch.setattr(owner, name, broken)
 
 
-PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_verify", "scheduler.commit",
-          "scheduler._finish", "_pool", "beams.take", "_count", "_forget", "_draft",
-          "drafter.propose", "pooling.take"]  # fmt: skip
+PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_produced", "scheduler.commit",
+          "scheduler._finish", "beams.finish", "pooling.finish", "pooling.take", "_count",
+          "_forget", "drafts.propose", "drafts.drafter.propose"]  # fmt: skip
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -97,7 +98,7 @@ def test_what_is_told_stays_true_wherever_a_step_raises(
     whole = run(engine, lambda step: None)
     assert {finish for _, finish, _ in whole.values()} <= {Finish.LENGTH, Finish.STOP}
     *path, name = place.split(".")
-    owner: Any = getattr(engine, path[0]) if path else engine
+    owner: Any = reduce(getattr, path, engine)
     for at in (0, 2, 6):
         hit = []
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.engine.engine import Engine, ModelRunner
-from flyweight.engine.processors import LogitsEdit
+from flyweight.engine.hook import LogitsEdit
 from flyweight.engine.runner import Ticket
 from flyweight.plan.roofline import StepShape
 from flyweight.wire import I32, Batch, Sampled

@@ -42,8 +42,8 @@ def build(
         ended = len(tokens)
         starts.append(ended)
         contexts.append(stop)
-        if c.rows:
-            (hidden if c.pooled else rows).extend(range(ended - c.rows, ended))
+        rows.extend(range(ended - len(c.scored) - len(c.drawn), ended))
+        hidden.extend(range(ended - len(c.hidden), ended))
     return Batch(
         tokens=_ints(tokens),
         positions=_ints(positions),
@@ -99,14 +99,12 @@ def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[LogitsRow]:
     """
     rows: list[LogitsRow] = []
     for chunk in chunks:
-        if chunk.pooled:
-            continue
         seq, held = chunk.seq, len(chunk.seq.tokens)
-        if seq.scorer is not None:
+        if chunk.scored and seq.scorer is not None:
             first = chunk.start + chunk.count - chunk.rows + 1
-            for i in range(first, first + chunk.scored):
+            for i in range(first, first + len(chunk.scored)):
                 rows.append(LogitsRow(seq.scorer, i, (), given=seq.tokens[i]))
-        for i in range(held, held + chunk.rows - chunk.scored):
+        for i in range(held, held + len(chunk.drawn)):
             tokens = seq.known(0, i) if i > held else seq.tokens
             rows.append(LogitsRow(seq.options, i, tokens, seq.mu, mask=masks.get(len(rows))))
     return rows

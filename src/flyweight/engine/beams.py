@@ -9,11 +9,13 @@ and a beam that nothing continues is dropped: at most `width` live.  What is cho
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+from flyweight.engine.hook import Hook
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import Plan, Produced
+from flyweight.engine.step import Chunk, Produced
 from flyweight.sampling.beam import BeamState, Hypothesis, Row, Rules, advance, rules
-from flyweight.types import Event, Finish
+from flyweight.types import Event, Finish, Request
+from flyweight.wire import Sampled
 
 
 @dataclass(slots=True, eq=False)
@@ -36,20 +38,27 @@ class BeamRequest:
         return len(self.rows) == len(self.live) and all(seq.extensible for seq in self.live)
 
 
-class BeamSearches:
+class BeamSearches(Hook):
     """Searches by request id, from their first row on."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.searches: dict[str, BeamRequest] = {}
 
-    def take(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
+    def wants(self, request: Request) -> bool:
+        return request.beam is not None
+
+    def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
+        """The search decides what follows."""
+        return out._replace(tokens=())
+
+    def finish(self, found: Seq[tuple[Chunk, Produced]], sampled: Sampled) -> list[Event]:
         """Takes the rows of a committed step; answers of the searches that ended with it."""
         events: list[Event] = []
         touched: dict[str, BeamRequest] = {}
-        for chunk, out in zip(plan.chunks, produced, strict=True):
+        for chunk, out in found:
             seq = chunk.seq
-            if not chunk.rows or seq.request.beam is None:
+            if not chunk.drawn:
                 continue
             search = self.searches.get(seq.request.id)
             if search is None:
@@ -68,16 +77,16 @@ class BeamSearches:
         if id in self.searches:
             self.searches[id].aborted = True
 
-    def forget(self, id: str) -> None:
-        """An id that is not known is no error."""
-        self.searches.pop(id, None)
+    def forget(self, id: str, index: int, *, ended: bool = False) -> None:
+        if ended:
+            self.searches.pop(id, None)
 
     def recover(self) -> None:
         """Gives every search sequences of its last state; before the scheduler's own."""
         for id, search in list(self.searches.items()):
             if search.aborted:
                 self.scheduler.by_id.pop(id, None)
-                self.forget(id)
+                del self.searches[id]
                 continue
             answers = [beam.tokens for beam in search.state.beams]
             search.live = self.scheduler.restart(search.live[0], answers)

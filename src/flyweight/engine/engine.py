@@ -1,32 +1,33 @@
-"""The loop's body: schedule, run, verify, commit, guess.
+"""The loop's body: schedule, run, verify, commit, draft.
 
 Invariant: one call of `step` is one step of every part, on the caller's thread; a token's text
-never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text, and the `Drafter`
-protocol, never a concrete one.
+never depends on drafts, batch-mates or memory pressure.  Knows tokens, not text; features
+take part as hooks.
 """
 
-from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Protocol
 
-from flyweight.draft.drafter import Drafter, DraftRequest
+from flyweight.draft.drafter import Drafter
 from flyweight.engine.batch import build, moves
 from flyweight.engine.beams import BeamSearches
-from flyweight.engine.grammars import Grammars, StepMasks
+from flyweight.engine.drafts import Drafts
+from flyweight.engine.grammars import Grammars
+from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
+from flyweight.engine.logprobs import Mirostat, PromptLogprobs, token_logprobs
 from flyweight.engine.metrics import EngineMetrics, EngineStats
 from flyweight.engine.pooling import PoolingRows
-from flyweight.engine.processors import LogitsEdit, edits
+from flyweight.engine.processors import Processors
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import UNLIMITED, Chunk, Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
 from flyweight.sampling.arrays import OptionColumns
-from flyweight.sampling.verify import accept
-from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
+from flyweight.types import Event, Finish, Request
 from flyweight.validation.ranges import loaded
 from flyweight.wire import I32, Batch, Sampled
 
@@ -38,6 +39,9 @@ class ModelRunner(Protocol):
         self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Seq[LogitsEdit] = ()
     ) -> Ticket: ...
     def wait(self, ticket: Ticket) -> Sampled: ...
+
+
+NOTHING = Produced(())
 
 
 class Engine:
@@ -53,14 +57,18 @@ class Engine:
         grammars: Grammars | None = None,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
-        self.drafter, self.metrics = drafter, metrics
-        self.pooling, self.beams = PoolingRows(), BeamSearches(scheduler)
+        self.metrics, self.drafts = metrics, Drafts(drafter, scheduler, metrics)
         self.grammars = grammars or Grammars()
+        self.beams, self.pooling = BeamSearches(scheduler), PoolingRows(scheduler)
+        self.hooks: tuple[Hook, ...] = (
+            PromptLogprobs(), Mirostat(), Processors(), self.grammars, self.beams, self.pooling,
+        )  # fmt: skip
+        self._hooked: dict[str, tuple[Hook, ...]] = {}  # of the requests under way that have some
         self.adapters = {name: i for i, name in enumerate(adapters)}
-        self.places: list[int] = []  # see `_judged`
         self._columns = OptionColumns()
         self.computing = False  # within the runner, the long part of a step
-        self.planned: Callable[[Plan], None] = _unwatched  # hears of a plan before it is computed
+        # Called with each plan before it is computed.
+        self.planned: Callable[[Plan], None] = lambda plan: None
         self.events: list[Event] = []  # of a step under way, or one that was interrupted
         self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
@@ -87,17 +95,17 @@ class Engine:
         self.metrics.constrained += request.params.structured_outputs is not None
 
     def _queue(self, request: Request) -> None:
+        self.scheduler.judge(request)  # refused before anything changes
         self._sound = False
-        try:
-            self.scheduler.add(request)
-        except RequestError:  # refused before anything changed
-            self._sound = True
-            raise
+        hooks = tuple(hook for hook in self.hooks if hook.wants(request))
+        if hooks:
+            self._hooked[request.id] = hooks
+        self.scheduler.add(request)
         self._sound = True
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:
         """Ends a request, or one choice of it, at once; an unknown id is no error."""
-        events = self.grammars.abort(id, index) or self._end(id, index)
+        events = self.grammars.cancel(id, index) or self._end(id, index)
         self.metrics.aborted += len(events)
         return events
 
@@ -140,25 +148,39 @@ class Engine:
         return events
 
     def _compute(self, plan: Plan, budget: StepBudget) -> None:
-        """One step's work, from its plan to the guesses for the next."""
+        """One step's work, from its plan to the drafts for the next."""
         self.planned(plan)
-        marks = self.grammars.marks(plan, budget.mask_seconds)
+        hooked = self._chunks_by_hook(plan)
+        marks = RowMarks(budget.mask_seconds)
+        for hook, places in hooked:
+            hook.mark([plan.chunks[i] for i in places], marks)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
-        own = edits(plan)
-        sampled = self._run(plan, batch, own)
-        marks.errors |= {edit.row: edit.error for edit in own if edit.error}
-        produced = self._verify(plan, sampled, marks)
+        sampled = self._run(plan, batch, marks.edits)
+        produced = self._produced(plan, sampled, marks)
+        for hook, places in hooked:
+            for i in places:
+                produced[i] = hook.settle(plan.chunks[i], produced[i], sampled)
         events = self.scheduler.commit(plan, produced)
         self.events += events
-        more = self._pool(plan, sampled) + self.beams.take(plan, produced)
-        self.events += more
-        self._count(plan, events + more)
-        self._forget([(event.id, event.index) for event in events + more if event.finish])
-        self._forget([(seq.request.id, seq.index) for seq in plan.preempted], blocks=True)
-        if self.drafter is not None:
-            self.drafter.observe(batch, {})
-            self._draft(self.drafter)
+        for hook, places in hooked:
+            own = hook.finish([(plan.chunks[i], produced[i]) for i in places], sampled)
+            self.events += own
+            events += own
+        self._count(plan, events)
+        self._forget([(event.id, event.index) for event in events if event.finish])
+        self.drafts.forget([(seq.request.id, seq.index) for seq in plan.preempted])
+        self.drafts.propose(batch, self._cut)
+
+    def _chunks_by_hook(self, plan: Plan) -> list[tuple[Hook, list[int]]]:
+        """Which chunks of a plan each hook takes part in, in the order of hooks."""
+        if not self._hooked:
+            return []
+        found: dict[Hook, list[int]] = {}
+        for i, chunk in enumerate(plan.chunks):
+            for hook in self._hooked.get(chunk.seq.request.id, ()):
+                found.setdefault(hook, []).append(i)
+        return [(hook, found[hook]) for hook in self.hooks if hook in found]
 
     def stats(self) -> EngineStats:
         pool = self.scheduler.pool
@@ -173,15 +195,12 @@ class Engine:
 
     def _end(self, id: str, index: int | None) -> list[Event]:
         self.mend()
-        width = max((seq.request.width for seq in self.scheduler.by_id.get(id, ())), default=1)
         self._sound = False
-        self.beams.abort(id)
+        for hook in self._hooked.get(id, ()):
+            hook.abort(id)
         events = self.scheduler.abort(id, index)
-        self.beams.forget(id)
-        self._sound = True
         self._forget([(event.id, event.index) for event in events])
-        if width > 1:  # a search ends as a whole, whatever was live of it
-            events = [replace(events[0], index=i) for i in range(width)]
+        self._sound = True
         return events
 
     def _evicted(self, block: int, key: bytes) -> None:
@@ -213,114 +232,60 @@ class Engine:
         """Puts scheduler and pool in order after an interrupt, wherever it fell."""
         if self._sound:
             return
-        self.beams.recover()
+        for hook in self.hooks:
+            hook.recover()
         self.scheduler.recover()
         self._sound = True
         left = [*self.scheduler.waiting, *(chunk.seq for chunk in self._plan.chunks)]
-        self._forget([(seq.request.id, seq.index) for seq in left])
+        ended = [(id, 0) for id in self._hooked if id not in self.scheduler.by_id]
+        self._forget([(seq.request.id, seq.index) for seq in left] + ended)
 
-    def _run(self, plan: Plan, batch: Batch, own: Seq[LogitsEdit]) -> Sampled:
+    def _run(self, plan: Plan, batch: Batch, edits: Seq[LogitsEdit]) -> Sampled:
         self.computing = True
         try:
             copies = moves(plan, self.scheduler.limits.block_size)
-            return self.runner.wait(self.runner.submit(batch, copies, own))
+            return self.runner.wait(self.runner.submit(batch, copies, edits))
         finally:
             self.computing = False
 
-    def _verify(self, plan: Plan, sampled: Sampled, marks: StepMasks) -> list[Produced]:
-        """The tokens each chunk's rows drew, up to the first that no guess foresaw; none where a
-        row has an error, or is to be drawn again.
+    def _produced(self, plan: Plan, sampled: Sampled, marks: RowMarks) -> list[Produced]:
+        """The tokens each chunk's rows drew, up to the first that no draft foresaw; none where a
+        row has an error, or is to be computed again.
         """
         drawn: list[int] = sampled.tokens.tolist()
-        produced, row = [], 0
+        marks.errors |= {edit.row: edit.error for edit in marks.edits if edit.error}
+        produced: list[Produced] = []
         for chunk in plan.chunks:
-            if chunk.pooled:
-                produced.append(Produced(()))
-                continue
-            params, first = chunk.seq.request.params, row + chunk.scored
-            scores: tuple[TokenLogprobs, ...] = ()
-            if chunk.scored:
-                scores = _logprobs(params.prompt_logprobs, sampled, range(row, first))
-            row += chunk.rows
-            own = drawn[first:row]
-            if own and (first in marks.errors or first in marks.later):
-                error, again = marks.errors.get(first, ""), first in marks.later
-                produced.append(Produced((), scores=scores, error=error, again=again))
-                continue
-            if len(own) > 1:
-                own = self._judged(chunk.seq.draft, own)
-            error, over = "", False
-            if own and chunk.seq.options.constrained:
-                error, over = self.grammars.take(chunk.seq, own)
-            if error:
-                produced.append(Produced((), scores=scores, error=error))
-                continue
-            best = chunk.seq.options.best
-            logprobs = _logprobs(best, sampled, range(first, first + len(own)))
-            own = own if chunk.seq.request.beam is None else []  # the search decides
-            mu = _state(chunk, sampled, first)
-            produced.append(Produced(own, logprobs, mu, scores, over=over))
+            rows, seq = chunk.drawn, chunk.seq
+            first = rows.start
+            if not rows:
+                produced.append(NOTHING)
+            elif first in marks.errors or first in marks.again:
+                error, again = marks.errors.get(first, ""), first in marks.again
+                produced.append(Produced((), error=error, again=again))
+            else:
+                own = drawn[first : rows.stop]
+                if len(own) > 1:
+                    own = self.drafts.accept(seq.draft, own)
+                found = range(first, first + len(own))
+                produced.append(Produced(own, token_logprobs(seq.options.best, sampled, found)))
         return produced
 
-    def _judged(self, draft: Seq[int], drawn: list[int]) -> list[int]:
-        """What stands of tokens drawn after guesses.  `places` counts how often a guess stood, by
-        its place in the draft.
-        """
-        guesses = len(drawn) - 1
-        stood = accept(draft[:guesses], drawn)
-        self.metrics.drafts += 1
-        self.metrics.proposed += guesses
-        self.metrics.accepted += len(stood) - 1
-        self.places += [0] * (guesses - len(self.places))
-        for place in range(len(stood) - 1):
-            self.places[place] += 1
-        return stood
+    def _cut(self, seq: Sequence, draft: list[int]) -> list[int]:
+        for hook in self._hooked.get(seq.request.id, ()):
+            draft = hook.cut(seq, draft) if draft else draft
+        return draft
 
-    def _pool(self, plan: Plan, sampled: Sampled) -> list[Event]:
-        """Folds hidden states into their requests' vectors; ends those whose last is there."""
-        if sampled.hidden is None:
-            return []
-        events: list[Event] = []
-        row = 0
-        for chunk in (c for c in plan.chunks if c.pooled):
-            seq, rows = chunk.seq, sampled.hidden[row : row + chunk.rows]
-            row += chunk.rows
-            vector = self.pooling.take(seq, chunk.start, rows)
-            if vector is not None:
-                event = self.scheduler.end(seq, Finish.STOP)
-                event.vector = vector
-                events.append(event)
-        return events
-
-    def _draft(self, drafter: Drafter) -> None:
-        """Fills the drafts of sequences about to decode."""
-        most = self.scheduler.limits.draft_tokens
-        seqs: list[Sequence] = []
-        asks: list[DraftRequest] = []
-        for seq in self.scheduler.running:
-            limit = min(most, seq.room - 1)  # the target adds one token of its own
-            if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
-                seqs.append(seq)
-                asks.append(
-                    DraftRequest((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit)
-                )
-        for seq, ask, draft in zip(seqs, asks, drafter.propose(asks), strict=True):
-            assert draft.parents is None, "tree drafts are not verified yet"
-            seq.draft = list(draft.tokens[: ask.limit])
-            if seq.draft and seq.options.constrained:
-                seq.draft = self.grammars.cut(seq, seq.draft)
-
-    def _forget(self, ids: Seq[tuple[str, int]], *, blocks: bool = False) -> None:
-        """Tells pooling and drafter of sequences that ended or lost their blocks; grammars, which
-        hold nothing of these, only of the first.
-        """
-        for name, index in ids:
-            self.pooling.forget(name)
-            if not blocks:
-                self.grammars.forget(name, index, ended=name not in self.scheduler.by_id)
-        if self.drafter is not None:
-            for id in ids:
-                self.drafter.forget(id)
+    def _forget(self, ids: Seq[tuple[str, int]]) -> None:
+        """Tells hooks and drafter of sequences that ended or start over."""
+        live = self.scheduler.by_id
+        for id, index in ids:
+            for hook in self._hooked.get(id, ()):
+                hook.forget(id, index, ended=id not in live)
+        self.drafts.forget(ids)
+        for id, _ in ids:
+            if id not in live:
+                self._hooked.pop(id, None)
 
     def _count(self, plan: Plan, events: Seq[Event]) -> None:
         m = self.metrics
@@ -337,37 +302,3 @@ class Engine:
         for event in events:
             m.produced += len(event.tokens)
             m.finished += event.finish is not None
-
-
-def _unwatched(plan: Plan) -> None: ...
-
-
-def _state(chunk: Chunk, sampled: Sampled, row: int) -> float | None:
-    """Mirostat's state after a row, where the sequence keeps one and the row was drawn."""
-    kept = chunk.rows > chunk.scored and chunk.seq.request.params.mirostat
-    return float(sampled.mu[row]) if kept and sampled.mu is not None else None
-
-
-def _logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
-    """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
-    if best is None:
-        return ()
-    if best == ALL:  # packed: there are as many as the vocabulary has tokens
-        return tuple(
-            TokenLogprobs(
-                chosen=float(sampled.logprobs[r]),
-                rank=int(sampled.ranks[r]),
-                top_ids=array("i", sampled.top_ids[r].tobytes()),
-                top=array("f", sampled.top_logprobs[r].tobytes()),
-            )
-            for r in rows
-        )
-    return tuple(
-        TokenLogprobs(
-            chosen=float(sampled.logprobs[r]),
-            rank=int(sampled.ranks[r]),
-            top_ids=tuple(sampled.top_ids[r, :best].tolist()),
-            top=tuple(sampled.top_logprobs[r, :best].tolist()),
-        )
-        for r in rows
-    )

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass
 from typing import Protocol
 
+from flyweight.engine.hook import Hook, RowMarks
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import Chunk, Plan
+from flyweight.engine.step import Chunk, Produced
 from flyweight.engine.turns import Key, MaskBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
-from flyweight.wire import U32
+from flyweight.wire import U32, Sampled
 
 LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
 # Of one: a floor, and so many for each byte of its source (measured: under 100 KB for small ones
@@ -52,23 +52,12 @@ class CompilerProtocol(Protocol):
 
 
 @dataclass(slots=True)
-class StepMasks:
-    """What grammars say of one step: masks and errors by row, and the rows (the first of a chunk's
-    that are drawn) that have neither and whose draws do not count: their turn comes later.
-    """
-
-    masks: dict[int, U32] = field(default_factory=dict)
-    errors: dict[int, str] = field(default_factory=dict)
-    later: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class _Held:
     matcher: MatcherProtocol
     taken: int = 0  # tokens after the prompt
 
 
-class Grammars:
+class Grammars(Hook):
     """`make` builds the compiler, which takes a while for a large vocabulary and is done by
     `prepare`, or when the first grammar comes; None: there are no grammars here.  Those of
     unfinished requests take about `most` bytes at first, or there is one.
@@ -142,7 +131,7 @@ class Grammars:
         """About what the grammars of unfinished requests take."""
         return sum(self._sizes.values())
 
-    def abort(self, id: str, index: int | None) -> list[Event]:
+    def cancel(self, id: str, index: int | None) -> list[Event]:
         """Forgets a request that is not scheduled yet; a single choice of it stays."""
         found = self._begun.get(id)
         if found is None or index is not None:
@@ -186,23 +175,33 @@ class Grammars:
 
     # --- with each step ---
 
-    def marks(self, plan: Plan, seconds: float = inf) -> StepMasks:
-        """What may be drawn at each row of a plan that a grammar holds; `seconds` are the step's
-        allowance (see `MaskBudget`).
+    def wants(self, request: Request) -> bool:
+        return request.params.structured_outputs is not None
+
+    def mark(self, chunks: Seq[Chunk], marks: RowMarks) -> None:
+        """Masks of what may be drawn, as far as the step's time allows; the other rows are to be
+        computed again.
         """
-        rows = _constrained(plan)
-        found = StepMasks(later={first for _, first in rows})
+        drawn = [chunk for chunk in chunks if chunk.drawn]
+        marks.again.update(chunk.drawn.start for chunk in drawn)
         clock = self.turns.clock
-        for i in self.turns.served([_key(chunk.seq) for chunk, _ in rows], seconds):
-            chunk, first = rows[i]
-            found.later.discard(first)
+        for i in self.turns.served([_key(chunk.seq) for chunk in drawn], marks.seconds):
+            chunk, first = drawn[i], drawn[i].drawn.start
+            marks.again.discard(first)
             began = clock()
             try:
-                self._mark(chunk, first, found)
+                self._mark(chunk, marks)
             except Exception as error:  # its own sequence's alone
-                found.errors[first] = FAILED.format(type(error).__name__)
+                marks.errors[first] = FAILED.format(type(error).__name__)
             self.turns.masked(_key(chunk.seq), clock() - began)
-        return found
+
+    def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
+        if not out.tokens:
+            return out
+        error, over = self.take(chunk.seq, out.tokens)
+        if error:
+            return Produced((), scores=out.scores, error=error)
+        return out._replace(over=over)
 
     def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[str, bool]:
         """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
@@ -223,7 +222,7 @@ class Grammars:
         return "", over
 
     def cut(self, seq: Sequence, draft: list[int]) -> list[int]:
-        """A draft as far as the grammar goes along, and no end of sequence in it."""
+        """A draft as far as the grammar allows it, and no end of sequence in it."""
         ends = seq.request.stop_ids
         known = next((i for i, token in enumerate(draft) if token in ends), len(draft))
         began = self.turns.clock()
@@ -232,25 +231,24 @@ class Grammars:
         return draft[:fits]
 
     def forget(self, id: str, index: int, *, ended: bool = False) -> None:
-        """Of one sequence; where the whole request has `ended`, of that."""
         self._held.pop((id, index), None)
         self.turns.forget((id, index))
         if ended:
             self._live.pop(id, None)
             self._sizes.pop(id, None)
 
-    def _mark(self, chunk: Chunk, first: int, found: StepMasks) -> None:
+    def _mark(self, chunk: Chunk, marks: RowMarks) -> None:
         """A row for what comes next, and one after each guess."""
-        seq = chunk.seq
+        seq, first = chunk.seq, chunk.drawn.start
         matcher, taken = self._of(seq).matcher, 0
         endless = seq.request.params.ignore_eos
-        for i in range(chunk.rows - chunk.scored):
+        for i, row in enumerate(chunk.drawn):
             if i:
                 taken += matcher.take(seq.draft[i - 1 : i])
-            found.masks[first + i] = matcher.mask(endless=endless)
+            marks.masks[row] = matcher.mask(endless=endless)
         matcher.back(taken)
         if matcher.broken:
-            found.errors[first] = _outgrown(matcher)
+            marks.errors[first] = _outgrown(matcher)
 
     def _of(self, seq: Sequence) -> _Held:
         """A sequence's matcher, with all that was generated taken."""
@@ -265,18 +263,6 @@ class Grammars:
 
 def _key(seq: Sequence) -> Key:
     return seq.request.id, seq.index
-
-
-def _constrained(plan: Plan) -> list[tuple[Chunk, int]]:
-    """Chunks with rows that are drawn under a grammar, and the first such row of each."""
-    found, row = [], 0
-    for chunk in plan.chunks:
-        if chunk.pooled:
-            continue
-        if chunk.rows > chunk.scored and chunk.seq.options.constrained:
-            found.append((chunk, row + chunk.scored))
-        row += chunk.rows
-    return found
 
 
 def _outgrown(matcher: MatcherProtocol) -> str:

@@ -4,6 +4,9 @@ that says so.
 Invariant: changes no sequence.  Standard library only.
 """
 
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Produced
 from flyweight.types import Event, Finish
@@ -33,6 +36,13 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     elif out.over:
         finish = Finish.STOP
     return out, finish
+
+
+def aborted(ended: Seq[Sequence]) -> list[Event]:
+    """One event for each sequence, or for each beam of a search, however many are live."""
+    events = [event_of(seq, Produced(()), Finish.ABORT) for seq in ended]
+    width = ended[0].request.width if ended else 1
+    return events if width == 1 else [replace(events[0], index=i) for i in range(width)]
 
 
 def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:

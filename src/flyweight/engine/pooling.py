@@ -5,22 +5,45 @@ however its prompt was cut into chunks; nothing is kept of a row but the sum.  K
 """
 
 from array import array
+from collections.abc import Sequence as Seq
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flyweight.engine.hook import Hook
+from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Chunk, Produced
 from flyweight.params.tasks import PoolingParams
-from flyweight.wire import F32
+from flyweight.types import Event, Finish, Request
+from flyweight.wire import F32, Sampled
 
 F64 = NDArray[np.float64]
 
 
-class PoolingRows:
+class PoolingRows(Hook):
     """The sums of the requests under way, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
         self.sums: dict[str, F64] = {}
+
+    def wants(self, request: Request) -> bool:
+        return request.pooling is not None
+
+    def finish(self, found: Seq[tuple[Chunk, Produced]], sampled: Sampled) -> list[Event]:
+        """Folds hidden states into their requests' vectors; ends those whose last is there."""
+        events: list[Event] = []
+        for chunk, _ in found:
+            if not chunk.hidden or sampled.hidden is None:
+                continue
+            rows = sampled.hidden[chunk.hidden.start : chunk.hidden.stop]
+            vector = self.take(chunk.seq, chunk.start, rows)
+            if vector is not None:
+                event = self.scheduler.end(chunk.seq, Finish.STOP)
+                event.vector = vector
+                events.append(event)
+        return events
 
     def take(self, seq: Sequence, start: int, rows: F32) -> "array[float] | None":
         """Takes the wanted rows [r, H] of a chunk that began at `start`; the vector, once the
@@ -37,8 +60,7 @@ class PoolingRows:
             return None
         return _vector(self.sums.pop(id) if seq.every_row else rows[-1], seq.prompt, params)
 
-    def forget(self, id: str) -> None:
-        """An id that is not known is no error."""
+    def forget(self, id: str, index: int, *, ended: bool = False) -> None:
         self.sums.pop(id, None)
 
 

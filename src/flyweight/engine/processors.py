@@ -5,15 +5,15 @@ carries one.  What it raises ends its sequence and nothing else.
 """
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
+from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import Plan
-from flyweight.types import Processor
+from flyweight.engine.step import Chunk
+from flyweight.types import Processor, Request
 from flyweight.validation.untrusted import one_line
 from flyweight.wire import F32
 
@@ -21,29 +21,16 @@ LONGEST = 300  # characters of an error
 LARGEST = np.finfo(np.float32).max
 
 
-@dataclass(slots=True)
-class LogitsEdit:
-    """Logits row `row` is to go through a sequence's functions; `error` says why it did not."""
+class Processors(Hook):
+    """Has the runner apply them: one edit for each row that is drawn (these sequences have no
+    drafts).
+    """
 
-    row: int
-    seq: Sequence
-    error: str = ""
+    def wants(self, request: Request) -> bool:
+        return bool(request.params.logits_processors)
 
-
-def edits(plan: Plan) -> list[LogitsEdit]:
-    """One for each row to be drawn for a request with functions of its own."""
-    found: list[LogitsEdit] = []
-    if not any(chunk.seq.options.edited for chunk in plan.chunks):
-        return found
-    row = 0
-    for chunk in plan.chunks:
-        if chunk.pooled:
-            continue
-        drawn = chunk.rows > chunk.scored  # one row: such sequences have no guesses
-        if drawn and chunk.seq.options.edited:
-            found.append(LogitsEdit(row + chunk.scored, chunk.seq))
-        row += chunk.rows
-    return found
+    def mark(self, chunks: Seq[Chunk], marks: RowMarks) -> None:
+        marks.edits += [LogitsEdit(row, chunk.seq) for chunk in chunks for row in chunk.drawn]
 
 
 def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flyweight.engine.processors import LogitsEdit, apply
+from flyweight.engine.hook import LogitsEdit
+from flyweight.engine.processors import apply
 from flyweight.ops.base import KVLayer, Ops
 from flyweight.wire import F32, I32, Batch, Sampled
 

@@ -15,10 +15,10 @@ from math import inf
 
 from flyweight.config import Limits
 from flyweight.engine import capacity
-from flyweight.engine.outcome import event_of, trim
+from flyweight.engine.outcome import aborted, event_of, trim
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.engine.step import UNLIMITED, Chunk, Load, Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Event, Finish, Request
@@ -83,7 +83,7 @@ class Scheduler:
         ended = [s for s in live if index is None or s.index == index or s.request.beam]
         for seq in ended:
             self._finish(seq)
-        return [event_of(seq, Produced(()), Finish.ABORT) for seq in ended]
+        return aborted(ended)
 
     def schedule(self, budget: StepBudget = UNLIMITED) -> Plan:
         """Running sequences oldest first, decodes before prefill chunks, then admissions; one plan
@@ -158,7 +158,7 @@ class Scheduler:
             seq.in_flight = False
             seq.draft = []
             finish = None
-            seq.scored += chunk.scored
+            seq.scored += len(chunk.scored)
             if out.tokens:
                 out, finish = trim(seq, out)
                 seq.mu = seq.mu if out.mu is None else out.mu
@@ -247,7 +247,9 @@ class Scheduler:
             if victim is seq:
                 return 0
         copy = self.pool.grow(seq.table, start, start + count)
-        return self._put(Chunk(seq, start, count, count, copy), plan)
+        plan.add(seq, start, count, copy, count)
+        seq.in_flight = True
+        return count
 
     def _prompts(self, ready: list[Sequence], budget: int, plan: Plan, worst: float = inf) -> None:
         """Shares the budget among prompts that have begun, then among those that may; none of a
@@ -265,10 +267,9 @@ class Scheduler:
         count = self._most(seq, budget, plan)
         if not count:
             return 0
-        chunk = Chunk(seq, seq.computed, count, seq.rows(count), copy, seq.scores(count))
-        plan.scored += chunk.scored
-        plan.hidden += chunk.rows if chunk.pooled else 0
-        return self._put(chunk, plan)
+        plan.add(seq, seq.computed, count, copy, seq.rows(count), seq.scores(count))
+        seq.in_flight = True
+        return count
 
     def _most(self, seq: Sequence, budget: int, plan: Plan) -> int:
         """The longest chunk that budget, `max_chunk` and the limits of rows allow."""
@@ -278,11 +279,6 @@ class Scheduler:
         elif seq.unscored:
             count -= max(0, plan.scored + seq.rows(count) - self.limits.scored)
         return count
-
-    def _put(self, chunk: Chunk, plan: Plan) -> int:
-        plan.chunks.append(chunk)
-        chunk.seq.in_flight = True
-        return chunk.count
 
     # --- between waiting and running ---
 

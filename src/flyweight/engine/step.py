@@ -42,39 +42,62 @@ class StepBudget(NamedTuple):
 UNLIMITED = StepBudget(maxsize)  # as many tokens as a step may have
 
 
-@dataclass(slots=True)
+NO_ROWS = range(0)
+
+
+@dataclass(slots=True, eq=False)
 class Chunk:
-    """Compute `count` known tokens of `seq` from `start` on; the last `rows` of them need logits,
-    the first `scored` of these because the token after them is given and its log-probability
-    wanted; or hidden states where the request pools.  `copy` is made before.  (Not frozen: that
+    """Compute `count` known tokens of `seq` from `start` on; `copy` is made before.  The rows of
+    the last of these tokens are wanted, each range of one kind: `hidden` states for pooling;
+    log-probabilities of tokens that are given (`scored`); tokens to draw (`drawn`).  Ranges number
+    the step's rows: hidden ones by themselves, scored and drawn ones together.  (Not frozen: that
     would cost 128 sequences 0.1 ms a step.)
     """
 
     seq: Sequence
     start: int
     count: int
-    rows: int
     copy: Copy | None
-    scored: int = 0
+    hidden: range
+    scored: range
+    drawn: range
 
     @property
-    def pooled(self) -> bool:
-        return self.seq.request.pooling is not None
+    def rows(self) -> int:
+        """How many rows are wanted."""
+        return len(self.hidden) + len(self.scored) + len(self.drawn)
 
 
 @dataclass(slots=True)
 class Plan:
-    """The scheduler's answer for one step.  `cached` prompt tokens of requests begun in it were
-    found in the prefix cache; `hidden` of its rows are hidden states, `scored` for
-    log-probabilities of prompts.  `prefill_only`: sequences that decode skip this step.
+    """The scheduler's answer for one step.  `logits` and `hidden` count its rows of both kinds,
+    `scored` those for log-probabilities of prompts.  `cached` prompt tokens of requests begun in it
+    were found in the prefix cache.  `prefill_only`: sequences that decode skip this step.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     cached: int = 0
     hidden: int = 0
+    logits: int = 0
     scored: int = 0
     prefill_only: bool = False
+
+    def add(
+        self, seq: Sequence, start: int, count: int, copy: Copy | None, rows: int, scored: int = 0
+    ) -> None:
+        """A chunk whose last `rows` tokens have rows that are wanted, the first `scored` of them
+        for log-probabilities.
+        """
+        hidden = given = drawn = NO_ROWS
+        if rows and seq.request.pooling is not None:
+            hidden = range(self.hidden, self.hidden + rows)
+            self.hidden += rows
+        elif rows:
+            first, stop = self.logits + scored, self.logits + rows
+            given, drawn = range(self.logits, first), range(first, stop)
+            self.logits, self.scored = stop, self.scored + scored
+        self.chunks.append(Chunk(seq, start, count, copy, hidden, given, drawn))
 
 
 class Produced(NamedTuple):

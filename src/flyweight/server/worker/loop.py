@@ -208,7 +208,7 @@ class Worker:
             tokens,
             seconds,
             self.busy,
-            tuple(self.engine.places),
+            tuple(self.engine.drafts.places),
         )
 
     def _answer(self, what: str) -> dict[str, Any]:
