@@ -20,13 +20,13 @@ SCRIPT = """
 import json, sys, time
 sys.path.insert(0, {tests!r})
 from flyweight.server.lifecycle import lifecycle as life
-from serve_settings import Quiet, Settings, ServerSettings, Wishes, serve
+from serve_settings import Quiet, Settings, ServerSettings, SettingRequests, serve
 loaded = life.describe
 def slowly(path):
     sys.stdin.readline()
     return loaded(path)
 life.describe = slowly
-sys.exit(serve(Settings.of(), ServerSettings(port={port}), Quiet(), Wishes()))
+sys.exit(serve(Settings.of(), ServerSettings(port={port}), Quiet(), SettingRequests()))
 """
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"

@@ -19,7 +19,7 @@ def test_streams_wait_for_chores_as_for_the_step() -> None:
     ours, theirs = socket.socketpair()
     worker: Any = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
     noted: list[float] = []
-    worker.pace.note = lambda prompt, decodes, seconds: noted.append(seconds)
+    worker.controller.record = lambda prompt, decodes, seconds: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
     worker.chores = slow, slow
     worker.take(pipe.Submit.of(ASKED))

@@ -91,10 +91,13 @@ def test_no_call_encodes_much(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [encode(scores._position(entry, 2, spelling)) for entry in logprobs]
     sizes.clear()
     chat = encode(scores.chat_scores(logprobs, 2, spelling))
-    assert chat == b'{"content":[' + b",".join(plain) + b"]}"
+    assert chat == b'{"content":[' + b",".join(plain) + b'],"refusal":null}'
     long = collected(many)
     text = scores.TextScores(long, scores.PromptScores(long, 2, spelling)).told(logprobs)
     assert len(json.loads(encode(text))["top_logprobs"]) == many
     assert len(json.loads(encode(scores.token_scores(logprobs, spelling)))) == many
-    assert json.loads(encode(scores.chat_scores([], 2, spelling))) == {"content": []}
+    assert json.loads(encode(scores.chat_scores([], 2, spelling))) == {
+        "content": [],
+        "refusal": None,
+    }
     assert max(sizes) == scores.RUN

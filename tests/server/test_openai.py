@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from http_server import Running
 
 TALK = [{"role": "user", "content": "Tell me about a cat."}]
@@ -106,3 +108,45 @@ def test_a_model_without_a_template_goes_on_with_what_is_said(server: Running) -
     plain = server.post("/v1/completions", {"prompt": "A story.\nOnce upon a", **more})
     assert said.json["choices"][0]["message"]["content"] == plain.json["choices"][0]["text"]
     assert said.json["usage"] == plain.json["usage"]
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_a_message_of_a_user_or_a_tool_needs_content(server: Running, role: str) -> None:
+    for empty in ({}, {"content": None}):
+        body = {"messages": [*TALK, {"role": role, "tool_call_id": "a", **empty}]}
+        got = server.post("/v1/chat/completions", body)
+        assert got.status == 400, got.body
+        error = got.json["error"]
+        assert (error["param"], error["code"]) == ("messages.1.content", "missing_field")
+
+
+def test_logprobs_of_a_chat_have_a_refusal(server: Running) -> None:
+    body = {"messages": TALK, "max_tokens": 2, "logprobs": True}
+    got = server.post("/v1/chat/completions", body).json["choices"][0]["logprobs"]
+    assert len(got["content"]) == 2 and got["refusal"] is None
+
+
+def test_include_usage_false_wins(server: Running) -> None:
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    more = {"max_tokens": 3, "stream": True, "stream_options": options}
+    bodies = {"/v1/chat/completions": {"messages": TALK}, "/v1/completions": {"prompt": "Once"}}
+    for path, body in bodies.items():
+        got = server.post(path, {**body, **more})
+        assert got.status == 200 and got.events
+        assert not any("usage" in one for one in got.events)
+
+
+def test_a_body_must_be_declared_as_json(server: Running) -> None:
+    def status(path: str, body: dict[str, Any], kind: str) -> int:
+        return server.ask("POST", path, body, {"content-type": kind}).status
+
+    prompt = {"prompt": "Once", "max_tokens": 1}
+    for path in ("/v1/completions", "/generate"):
+        assert status(path, prompt, "application/x-www-form-urlencoded") == 415
+        assert status(path, prompt, "text/plain") == 415
+        assert status(path, prompt, "application/json; charset=utf-8") == 200
+    assert status("/v1/messages", {"messages": TALK, "max_tokens": 1}, "text/plain") == 415
+    assert status("/completion", {"prompt": "Once"}, "text/plain") == 415
+    ollama = {"model": "x", "prompt": "Once"}  # as curl posts it in Ollama's documentation
+    got = server.ask("POST", "/api/generate", ollama, {"content-type": "text/plain"})
+    assert got.status != 415

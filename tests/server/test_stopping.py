@@ -134,7 +134,9 @@ def test_draining_has_an_end() -> None:
     ):
         server.process.terminate()
         assert server.process.wait(WAIT) == 0
-        assert b"[DONE]" not in rest(answer)
+        *_, last, done = rest(answer).split(b"\n\n")[:-1]
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "draining"
+        assert done == b"data: [DONE]"
 
 
 def rest(answer: HTTPResponse) -> bytes:

@@ -32,6 +32,7 @@ class Under:
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
             watch=SimpleNamespace(ended=lambda stream: None),
             door=SimpleNamespace(leave=lambda *given: None),
+            groups=set(),
         )
         place: Any = SimpleNamespace(requests=1, tokens=1)
         params = SamplingParams(n=n)

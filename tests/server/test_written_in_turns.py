@@ -51,6 +51,7 @@ class Under:
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             watch=SimpleNamespace(ended=lambda stream: None),
             door=SimpleNamespace(leave=lambda *given: None),
+            groups=set(),
         )  # fmt: skip
         place: Any = SimpleNamespace(requests=1, tokens=1)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.asked, tokens=(1,))

@@ -181,8 +181,10 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a list": (raw(b"]."), "a dict of tensors expected"),
     "a number": (raw(b"K\x01."), "a dict of tensors expected"),
     "a nested dict": (zipped(b"}"), "'a' is of type dict; tensors by name expected"),
-    "a tensor without a name": (raw(b"}K\x01" + tensor(ONE, (4,)) + b"s."), "1 is of type Tensor"),
-    "a storage alone": (zipped(ONE), "'a' is of type Storage"),
+    "a tensor without a name": (
+        raw(b"}K\x01" + tensor(ONE, (4,)) + b"s."), "1 is of type PickledTensor"
+    ),
+    "a storage alone": (zipped(ONE), "'a' is of type TorchStorage"),
     "a persistent id of text": (zipped(text("0") + b"Q"), "no storage"),
     "a module as persistent id": (
         zipped(b"(" + text("module") + b"NNNK\x01tQ"), "a persistent id that is no storage"
@@ -191,7 +193,7 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a storage of another's view": (
         zipped(tensor(storage("FloatStorage", "0", 4, b"K\x01K\x01\x86"), (4,))), "a view of"
     ),
-    "a call of a tensor": (zipped(tensor(ONE, (4,)) + b")R"), "a call of Tensor"),
+    "a call of a tensor": (zipped(tensor(ONE, (4,)) + b")R"), "a call of PickledTensor"),
     "a call of a storage's type": (zipped(call("torch.FloatStorage")), "torch.FloatStorage with 0"),
     "a tensor of nothing": (zipped(call("torch._utils._rebuild_tensor_v2")), "with 0 arguments"),
     "a parameter of text": (

@@ -71,6 +71,7 @@ class ServedModel:
         self.counts = ServerCounters(asking.facts.max_model_len)
         self.watch = StepObserver(self.counts, lambda: client.streams, self.log)
         self.metrics = MetricsPage(self.counts, client, self.names[0], self.door.refused)
+        self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.ledger = ledger
         self.created = int(time.time())
         self.document: asyncio.Future[bytes] | None = None  # of its routes, once it was asked for

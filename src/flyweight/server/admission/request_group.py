@@ -42,6 +42,7 @@ class RequestGroup:
         self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
         waiting = max(0.0, front.settings.queue_seconds - gone)
         self._waiting = loop.call_later(waiting, self._not_begun)
+        front.groups.add(self)
         try:
             for one in asked:
                 self._submit(one)
@@ -59,12 +60,18 @@ class RequestGroup:
         if self._closed:
             return
         self._closed = True
+        self.front.groups.discard(self)
         self._late.cancel()
         self._waiting.cancel()
         for stream in self._streams:
             self.front.client.leave(stream)
             self.front.watch.ended(stream)
         self.front.door.leave(self.place, self.place.requests, self.place.tokens)
+
+    def give_up(self, error: HttpError) -> None:
+        """Ends the response with an error: an error event where it is streamed."""
+        self._given_up = error
+        self._news.set()
 
     def follow(self) -> None:
         """Its news are read as they come; where they are not, it is ended: nobody would stop it

@@ -142,7 +142,8 @@ def chat_scores(
     found: Sequence[Entry], most: int | None, spelling: TokenSpelling
 ) -> dict[str, Any]:
     """Of /v1/chat/completions, `most` alternatives each, or all there are."""
-    return {"content": in_runs(_position(entry, most, spelling) for entry in found)}
+    positions = in_runs(_position(entry, most, spelling) for entry in found)
+    return {"content": positions, "refusal": None}
 
 
 def token_scores(found: Sequence[Entry], spelling: TokenSpelling) -> msgspec.Raw:

@@ -104,6 +104,11 @@ class StreamOptions(Fields):
     continuous_usage_stats: bool | None = None
     include_obfuscation: No | None = Field(None, description="Chunks are as long as their text.")
 
+    @property
+    def running(self) -> bool:
+        """Whether every chunk has the usage so far: `include_usage: false` wins, as in vLLM."""
+        return bool(self.continuous_usage_stats) and self.include_usage is not False
+
 
 class RepetitionFields(Fields):
     """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""

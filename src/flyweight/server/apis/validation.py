@@ -73,6 +73,8 @@ def refusal(
         return HttpError(400, words, name, "unknown_field")
     if kind == "union_tag_not_found":
         kind, name = "missing", f"{name}.type"
+    if kind == "missing_content":
+        kind, name = "missing", f"{name}.content"
     if kind == "missing":
         return HttpError(400, f"{name} is missing", name, "missing_field")
     value = first["input"]

@@ -38,6 +38,7 @@ from flyweight.server.observability.logfile import LogFile
 from flyweight.server.observability.model_summary import portrait
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.app import make_app
+from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.loading import answering
 from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
 from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
@@ -47,6 +48,12 @@ from flyweight.text.variables import read_by
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
+LAST_WORDS = 1.0  # seconds for the errors of responses that are cut off
+CUT_OFF = HttpError(
+    503,
+    "the server stopped before the response was finished; --drain-seconds sets how long it waits",
+    code="draining",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +292,18 @@ class ServerLifecycle:
         self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
 
     async def _drain(self, front: ServedModel) -> None:
-        """Takes nothing new, and waits until all answers are sent."""
+        """Takes nothing new, and waits until all answers are sent; what is left when the time is
+        up ends with an error.
+        """
         front.door.draining = True
         assert self.http is not None and self.crowd is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + self.server.drain_seconds
+        while self.crowd.answering and loop.time() < until:
+            await asyncio.sleep(POLL)
+        for group in tuple(front.groups):
+            group.give_up(CUT_OFF)
+        until = loop.time() + LAST_WORDS
         while self.crowd.answering and loop.time() < until:
             await asyncio.sleep(POLL)
         self.http.stop()

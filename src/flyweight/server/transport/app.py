@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
 from flyweight.server.admission.preparing import prepared
-from flyweight.server.apis.routes import ROUTES, ApiRoute, shape_of
+from flyweight.server.apis.routes import JSON, OLLAMA, ROUTES, ApiRoute, shape_of
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
 from flyweight.server.transport.guard import RequestGuard
@@ -23,6 +23,13 @@ from flyweight.server.transport.ignored import tell
 from flyweight.server.transport.replies import ClientGone, reply
 from flyweight.server.transport.request_log import RequestLog, visit_of
 from flyweight.validation.untrusted import shown
+
+NOT_JSON = HttpError(
+    415,
+    "the Content-Type of the body is not application/json; send 'Content-Type: application/json'",
+    "Content-Type",
+    "unsupported_media_type",
+)
 
 
 def make_app(front: ServedModel) -> ASGIApp:
@@ -40,6 +47,8 @@ def make_app(front: ServedModel) -> ASGIApp:
 def _endpoint(front: ServedModel, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visit_of(request.scope).route = entry.path
+        if entry.body is not None and entry not in OLLAMA and not _is_json(request):
+            return reply(entry.errors(NOT_JSON), NOT_JSON.status)
         work = entry.handler(front, request)
         try:
             if entry.body is None:
@@ -55,6 +64,14 @@ def _endpoint(front: ServedModel, entry: ApiRoute) -> Callable[[Request], Awaita
             return tell(request, reply(entry.errors(known), known.status, known.headers))
 
     return endpoint
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the body is declared as JSON, or not declared.  Ollama's own documentation posts
+    with curl's default type, so its routes do not ask.
+    """
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -54,25 +54,30 @@ class CallSplitter:
         return self._out
 
     def finish(self, cut: bool) -> list[Delta]:
-        """The end of the answer.  A call that has begun is left as it is where the answer was `cut`
-        off (dropped where it has no name yet and follows others), and content where the model ended
-        it there.
+        """Ends the answer.  An unfinished call stays as it is where the answer was `cut` off, and
+        becomes content where the model ended it there.  A cut call without a name is dropped if it
+        follows a trigger or another call, so that its markup is never content.
         """
         self._out = []
         if self._want == self._trigger:
-            self._say(self.form.trigger[: self._matched])
+            if not (cut and self._matched > 1):  # one character of a trigger may be text
+                self._say(self.form.trigger[: self._matched])
         elif cut and self._begun:
             self.half = True
             self._space.clear()
         elif cut and self._want in (self._between, self._closer):
             self._raw.clear()
-        elif cut and self.calls and self._want != self._content:
-            self._raw.clear()  # another call, cut off before its name
+        elif cut and self._want != self._content and (self.calls or self._triggered):
+            self._raw.clear()  # a call, cut off before its name
         else:
             self._fail(0)
         if self._space and not self.calls:
             self._out.append(Delta(DeltaKind.CONTENT, "".join(self._space)))
         return self._out
+
+    @property
+    def _triggered(self) -> bool:
+        return bool(self.form.trigger) and self._raw[:1] == [self.form.trigger]
 
     # --- content ---
 

@@ -4,9 +4,10 @@ Invariant: a body that passes has fields of the right kinds and ranges; what the
 seen by who uses them.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from flyweight.errors import RequestError
 from flyweight.server.apis.body import FIRST, limited
@@ -61,6 +62,13 @@ class Message(Fields):
     provider_specific_fields: dict[str, Any] | None = Field(
         None, description=f"litellm adds it to the answers it returns. {IDLE}"
     )
+
+    @model_validator(mode="after")
+    def _with_content(self) -> Self:
+        """What an assistant says may be calls alone; a user or a tool must say something."""
+        if self.content is None and self.role in ("user", "tool"):
+            raise PydanticCustomError("missing_content", "")
+        return self
 
     def chat(self) -> dict[str, Any]:
         """As templates read it: what is said of parts beside their text means nothing to them."""

@@ -37,7 +37,7 @@ class ChatWriter:
         self.parsers: dict[int, AnswerParser] = {}  # by choice
         (self.collector,) = texts(bundle)
         options = body.stream_options
-        running = options is not None and options.continuous_usage_stats
+        running = options is not None and options.running
         self.running = RunningUsage([self.collector]) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)

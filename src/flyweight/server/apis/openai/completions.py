@@ -136,7 +136,7 @@ class CompletionWriter:
     def __init__(self, front: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
         self.front, self.body, self.collectors = front, body, texts(bundle)
         options = body.stream_options
-        running = options is not None and options.continuous_usage_stats
+        running = options is not None and options.running
         self.running = RunningUsage(self.collectors) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)

@@ -115,10 +115,10 @@ def _kind(given: Any) -> str | None:
 
 
 Item = Annotated[
-    Annotated[SaidItem, Tag("Said")]
-    | Annotated[CallItem, Tag("Called")]
+    Annotated[SaidItem, Tag("SaidItem")]
+    | Annotated[CallItem, Tag("CallItem")]
     | Annotated[CallOutput, Tag("CallOutput")]
-    | Annotated[ReasoningItem, Tag("Reasoned")],
+    | Annotated[ReasoningItem, Tag("ReasoningItem")],
     Discriminator(
         _kind,
         custom_error_type="unknown_item",
