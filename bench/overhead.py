@@ -67,7 +67,7 @@ def watched(llm: LLM) -> Clock:
     clock.wrap(engine.scheduler, "commit", "commit")
     clock.wrap(engine, "step", "step")
     clock.wrap(Collector, "feed", "events")
-    step, ended = llm._loop.step, [time.perf_counter_ns()]
+    step, ended = llm.loop.step, [time.perf_counter_ns()]
 
     def turned() -> None:
         step()
@@ -75,7 +75,7 @@ def watched(llm: LLM) -> Clock:
         clock.turn()
         ended[0] = time.perf_counter_ns()
 
-    llm._loop.step = turned  # type: ignore[method-assign]
+    llm.loop.step = turned  # type: ignore[method-assign]
     return clock
 
 

@@ -67,13 +67,13 @@ class Profile:
         self.work[label] = read + mine[0], done + mine[1]
         return label
 
-    def _stepped(self, inner: Callable[[], Any]) -> Callable[[], Any]:
-        def step() -> Any:
+    def _stepped(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*given: Any) -> Any:
             self.now.clear()
             self.work.clear()
             self.tokens = 0
             start = time.perf_counter()
-            events = inner()
+            events = inner(*given)
             self.now["step"] = time.perf_counter() - start
             self.steps.append((self.tokens, dict(self.now), dict(self.work)))
             return events

@@ -220,9 +220,9 @@ class AsyncLLM:
         self._end_all(closed())
 
     def _take(self, item: RequestStream | str) -> None:
-        engine = self.llm.loaded.engine
+        driver = self.llm.loop.driver
         if isinstance(item, str):
-            ended = engine.abort(item)
+            ended = driver.abort(item)
             stream = self._streams.pop(item, None)
             if stream is not None and ended:
                 stream.feed(ended)
@@ -233,20 +233,20 @@ class AsyncLLM:
             return
         self._streams[request.id] = item
         try:
-            engine.add(request)
+            driver.add(request)
         except FlyweightError as refused:
             del self._streams[request.id]
             item.fail(refused)
 
     def _step(self) -> None:
-        engine = self.llm.loaded.engine
+        driver = self.llm.loop.driver
         news: dict[str, list[Event]] = {}
-        for event in engine.step():
+        for event in driver.step():
             news.setdefault(event.id, []).append(event)
         for id, events in news.items():
             stream = self._streams[id]
             for index in stream.feed(events):
-                engine.stop(id, index)
+                driver.stop(id, index)
             if stream.over:
                 del self._streams[id]
 
@@ -255,7 +255,7 @@ class AsyncLLM:
         with self._ring:
             waiting, self._inbox = self._inbox, deque()
         for id, stream in self._streams.items():
-            self.llm.loaded.engine.abort(id)
+            self.llm.loop.driver.abort(id)
             stream.fail(error)
         self._streams.clear()
         for item in waiting:

@@ -85,7 +85,7 @@ class LLM:
         )  # fmt: skip
         judge = TrialCompiler(lambda: spelled(self.tokenizer))
         self._asking = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
-        self._loop = Loop(self.loaded.engine, limits, self.loaded.moving)
+        self.loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.generation_defaults()  # a bad file is refused now, not at the first request
 
     def __repr__(self) -> str:
@@ -108,8 +108,8 @@ class LLM:
         """
         if self._loaded is not None:
             self._loaded = None
-            self._loop.close()
-            del self._loop
+            self.loop.close()
+            del self.loop
 
     @property
     def loaded(self) -> LoadedModel:
@@ -325,7 +325,7 @@ class LLM:
             [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
         )
         id = asking.id()
-        runs = self._loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
+        runs = self.loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news)
 
     def collector(
@@ -385,7 +385,7 @@ class LLM:
                         results[collector.request.id] = collector.output()
                         bar.update()
 
-            self._loop.finish(collectors(), tell)
+            self.loop.finish(collectors(), tell)
         return [results[id] for id in places]
 
     def _params(

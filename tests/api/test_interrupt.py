@@ -24,7 +24,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
 
 def idle(llm: LLM) -> None:
     engine = llm.loaded.engine
-    assert not engine.busy and not engine.scheduler.by_id and not llm._loop.live
+    assert not engine.busy and not engine.scheduler.by_id and not llm.loop.live
     pool = engine.scheduler.pool
     pool.integrity([])
     assert len(pool.free) == pool.blocks
@@ -75,10 +75,10 @@ def test_a_signal_waits_for_the_end_of_the_step(llm: LLM, monkeypatch) -> None:
     engine, steps = llm.loaded.engine, []
     real = engine.step
 
-    def step():
+    def step(*given):
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        events = real()
+        events = real(*given)
         steps.append(len(events))
         return events
 

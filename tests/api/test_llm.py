@@ -288,10 +288,10 @@ def test_prompts_wait_their_turn_outside_the_engine(folder: Path, monkeypatch) -
     engine, most = llm.loaded.engine, 0
     step = engine.step
 
-    def watched():
+    def watched(*given):
         nonlocal most
         most = max(most, len(engine.scheduler.by_id))
-        return step()
+        return step(*given)
 
     monkeypatch.setattr(engine, "step", watched)
     prompts = [[3 + i % 40, 5, 6] for i in range(60)]

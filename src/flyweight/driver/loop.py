@@ -1,4 +1,4 @@
-"""Steps an engine until what was asked is answered.
+"""Drives an engine until the requests of a call are finished.
 
 Invariant: every request added is finished or aborted before a run ends, however it ends, and
 Ctrl-C falls between steps.  Several runs may be under way at once: each step feeds them all.  Knows
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from flyweight.config import Limits
+from flyweight.driver.driver import Driver
 from flyweight.driver.progress import whole
 from flyweight.engine.engine import Engine
 from flyweight.errors import RequestError
@@ -48,6 +49,7 @@ class Loop:
 
     def __init__(self, engine: Engine, limits: Limits, chore: BetweenSteps) -> None:
         self.engine, self.limits, self.chore = engine, limits, chore
+        self.driver = Driver(engine)
         self.stepped = self.closed = False
         self.live: dict[str, tuple[EventCollector, dict[EventCollector, None]]] = {}
 
@@ -91,17 +93,17 @@ class Loop:
         if self.stepped:
             self.chore.step()
         self.stepped = True
-        for event in self.engine.step():
+        for event in self.driver.step():
             collector, news = self.live[event.id]
             news[collector] = None
             if collector.feed(event):
-                self.engine.stop(event.id, event.index)
+                self.driver.stop(event.id, event.index)
 
     def close(self) -> None:
         """Ends what is under way with the reason "abort"; nothing new begins."""
         self.closed = True
         for id, (collector, news) in self.live.items():
-            for event in self.engine.abort(id):
+            for event in self.driver.abort(id):
                 collector.feed(event)
             news[collector] = None
 
@@ -130,7 +132,7 @@ class _Call(Generic[C]):
             id = self._coming.request.id
             self._mine.add(id)
             loop.live[id] = self._coming, self._news
-            loop.engine.add(self._coming.request)
+            loop.driver.add(self._coming.request)
             self._coming = next(self._collectors, None)
         if not self._news:
             loop.step()
@@ -145,4 +147,4 @@ class _Call(Generic[C]):
     def abort(self) -> None:
         for id in self._mine:
             self._loop.live.pop(id, None)
-            self._loop.engine.abort(id)
+            self._loop.driver.abort(id)

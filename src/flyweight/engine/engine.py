@@ -23,7 +23,7 @@ from flyweight.engine.processors import Processors
 from flyweight.engine.runner import Ticket
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import UNLIMITED, Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, ComputeError, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
 from flyweight.sampling.arrays import OptionColumns
@@ -42,6 +42,8 @@ class ModelRunner(Protocol):
 
 
 NOTHING = Produced(())
+Planned = Callable[[Plan], None]
+Hooked = list[tuple[Hook, list[int]]]  # hooks with the places of their chunks in a plan
 
 
 class Engine:
@@ -67,9 +69,7 @@ class Engine:
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self._columns = OptionColumns()
         self.computing = False  # within the runner, the long part of a step
-        # Called with each plan before it is computed.
-        self.planned: Callable[[Plan], None] = lambda plan: None
-        self.events: list[Event] = []  # of a step under way, or one that was interrupted
+        self._events: list[Event] = []  # of a step under way, or one that was interrupted
         self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = self._evicted
@@ -132,47 +132,67 @@ class Engine:
         self._sound = True
         return new.index
 
-    def step(self, budget: StepBudget = UNLIMITED) -> list[Event]:
-        """Computes one plan within `budget` and returns what it produced.  Where that is
-        interrupted, every sequence is computed again by later steps, and `events` are those that
-        were not returned.
+    def step(self, budget: StepBudget = UNLIMITED, planned: Planned | None = None) -> list[Event]:
+        """Computes one plan within `budget` and returns what it produced; `planned` is called with
+        the plan before.  Raises `ComputeError` where the computation raised.  Where a step is
+        interrupted, every sequence is computed again by later steps, and `take_events` returns
+        those that were not returned.
         """
         self.mend()
-        self.events += self._compiled()
+        self._events += self._queue_compiled()
         self._sound = False
         plan = self._plan = self.scheduler.schedule(budget)
         if plan.chunks:
-            self._compute(plan, budget)
+            hooked = self._group_by_hook(plan)
+            try:
+                if planned is not None:
+                    planned(plan)
+                batch, sampled, produced = self._compute(plan, hooked, budget)
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise ComputeError from error
+            self._commit(plan, hooked, produced, sampled)
+            self.drafts.propose(batch, self._cut)
         self._sound = True
-        events, self.events = self.events, []
+        return self.take_events()
+
+    def take_events(self) -> list[Event]:
+        """What was produced and not returned yet."""
+        events, self._events = self._events, []
         return events
 
-    def _compute(self, plan: Plan, budget: StepBudget) -> None:
-        """One step's work, from its plan to the drafts for the next."""
-        self.planned(plan)
-        hooked = self._chunks_by_hook(plan)
+    def _compute(
+        self, plan: Plan, hooked: Hooked, budget: StepBudget
+    ) -> tuple[Batch, Sampled, list[Produced]]:
+        """The result of each chunk of a plan; changes no sequence."""
         marks = RowMarks(budget.mask_seconds)
         for hook, places in hooked:
             hook.mark([plan.chunks[i] for i in places], marks)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
         sampled = self._run(plan, batch, marks.edits)
-        produced = self._produced(plan, sampled, marks)
+        produced = self._verify(plan, sampled, marks)
         for hook, places in hooked:
             for i in places:
                 produced[i] = hook.settle(plan.chunks[i], produced[i], sampled)
+        return batch, sampled, produced
+
+    def _commit(
+        self, plan: Plan, hooked: Hooked, produced: list[Produced], sampled: Sampled
+    ) -> None:
+        """Applies a computed plan."""
         events = self.scheduler.commit(plan, produced)
-        self.events += events
+        self._events += events
         for hook, places in hooked:
             own = hook.finish([(plan.chunks[i], produced[i]) for i in places], sampled)
-            self.events += own
+            self._events += own
             events += own
         self._count(plan, events)
         self._forget([(event.id, event.index) for event in events if event.finish])
         self.drafts.forget([(seq.request.id, seq.index) for seq in plan.preempted])
-        self.drafts.propose(batch, self._cut)
 
-    def _chunks_by_hook(self, plan: Plan) -> list[tuple[Hook, list[int]]]:
+    def _group_by_hook(self, plan: Plan) -> Hooked:
         """Which chunks of a plan each hook takes part in, in the order of hooks."""
         if not self._hooked:
             return []
@@ -207,7 +227,7 @@ class Engine:
         self.metrics.evicted += 1
         self.scheduler.prefix.known.lose(key)
 
-    def _compiled(self) -> list[Event]:
+    def _queue_compiled(self) -> list[Event]:
         """Queues the requests whose grammar is compiled; the end of those whose cannot be."""
         if not self.grammars.busy:
             return []
@@ -248,7 +268,7 @@ class Engine:
         finally:
             self.computing = False
 
-    def _produced(self, plan: Plan, sampled: Sampled, marks: RowMarks) -> list[Produced]:
+    def _verify(self, plan: Plan, sampled: Sampled, marks: RowMarks) -> list[Produced]:
         """The tokens each chunk's rows drew, up to the first that no draft foresaw; none where a
         row has an error, or is to be computed again.
         """

@@ -8,8 +8,9 @@ model, no text.
 import time
 from array import array
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from itertools import count
 from math import inf
 
@@ -175,6 +176,16 @@ class Scheduler:
             if finish:
                 self._finish(seq)
         return events
+
+    @contextmanager
+    def admitting_only(self, id: str) -> Iterator[None]:
+        """While it lasts, no request but this one is admitted."""
+        parked = [seq for seq in self.waiting if seq.request.id != id]
+        self.waiting = [seq for seq in self.waiting if seq.request.id == id]
+        try:
+            yield
+        finally:
+            self.waiting = sorted([*self.waiting, *parked], key=_rank)
 
     def end(self, seq: Sequence, finish: Finish) -> Event:
         """Ends a held sequence; its blocks are free at once."""

@@ -100,6 +100,10 @@ class Plan:
         self.chunks.append(Chunk(seq, start, count, copy, hidden, given, drawn))
 
 
+class ComputeError(Exception):
+    """The computation of a plan raised; its cause says what.  No sequence has changed."""
+
+
 class Produced(NamedTuple):
     """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
     else decides what follows (the sequence is then held); mirostat's state after them, where it was

@@ -1,1 +1,1 @@
-"""The process that computes: its loop, the budget of its steps, and fault isolation."""
+"""The process that computes: its loop and the budget of its steps."""

@@ -1,9 +1,8 @@
 """The engine's loop: one thread that reads the pipe between steps, steps, and writes what came.
 
-Invariant: no request's data ends the process or another request: what raises is put to the request
-that caused it, or (where none can be named, and it happens twice) to those that shared the step.
-Waits on the pipe while there is nothing to do; ends when the front end is gone.  Knows no HTTP and
-no text.
+Invariant: nothing that a step raises ends the process, or another request than the one that caused
+it (`Driver`).  Waits on the pipe while there is nothing to do; ends when the front end is gone.
+Knows no HTTP and no text.
 """
 
 import select
@@ -17,13 +16,14 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from flyweight.build import LoadedModel
+from flyweight.driver.driver import Driver
+from flyweight.driver.isolation import BROKE
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
 from flyweight.server.engine_client import pipe
 from flyweight.server.engine_client.loading import ClientGoneWhileLoading
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
-from flyweight.server.worker.isolation import BROKE, FaultIsolation
 
 KEPT_STEPS = 256  # of which /debug/steps tells
 READ = 1 << 20  # bytes at a time
@@ -47,8 +47,7 @@ class Worker:
         self.started: list[str] = []
         self.count, self.step, self.busy = 0, 0, 0.0
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
-        self.blame = FaultIsolation(self.engine)
-        self.engine.planned = self.planned
+        self.driver = Driver(self.engine, report)
 
     def run(self) -> None:
         """Until the front end is gone."""
@@ -99,7 +98,7 @@ class Worker:
         number, self.count = self.count, self.count + 1
         try:
             request = message.request()
-            self.engine.add(request)
+            self.driver.add(request)
         except RequestError as refused:
             self._send(pipe.RequestRefused(message.id, str(refused), refused.field))
             return
@@ -108,7 +107,6 @@ class Worker:
             self._send(pipe.RequestRefused(message.id, BROKE, "", ours=True))
             return
         self.arrived[request.id] = number
-        self.blame.began(request)
         self.unstarted.add(request.id)
 
     def _leave(self, message: pipe.Abort) -> None:
@@ -118,13 +116,12 @@ class Worker:
         for _ in range(2):
             try:
                 if message.stopped and message.index is not None:
-                    self.engine.stop(message.id, message.index)
+                    self.driver.stop(message.id, message.index)
                 else:
-                    self.engine.abort(message.id, message.index)
+                    self.driver.abort(message.id, message.index)
                 break
             except Exception as error:
                 report(error)
-        self.blame.left(message.id, message.index)
         self._tidy([message.id])
         self._send(pipe.StepReport([], [], self._gauges(0, 0.0)))
 
@@ -153,7 +150,6 @@ class Worker:
             if id in self.unstarted:
                 self.unstarted.discard(id)
                 self.started.append(id)
-        self.blame.planned(plan)
         if self.fault is not None:
             self.fault.strike(self.step, plan, self.arrived)
 
@@ -163,11 +159,9 @@ class Worker:
         self.shape = 0, 0
         began = time.monotonic()
         try:
-            events = self.blame.step(self.budget)
-            self.blame.told(events)
-        except Exception as error:
-            report(error)
-            events = self.blame.raised(error)
+            events = self.driver.step(self.budget, self.planned)
+        except Exception as error:  # a bug of ours: a server goes on
+            events = self.driver.recover(error)
         took = time.monotonic() - began
         self.busy += took
         if sum(self.shape):
@@ -242,7 +236,7 @@ class Worker:
         return asdict(engine.stats())
 
 
-def report(error: Exception) -> None:
+def report(error: BaseException) -> None:
     """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
     with suppress(OSError):  # a full disk is no reason to end
         print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Steps that raise in every place, on an engine of a few sequences: what is told stays true."""
+"""Steps that raise in every place, on an engine of a few sequences: what is returned stays true."""
 
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -8,10 +8,11 @@ import pytest
 
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
+from flyweight.driver.driver import Driver
+from flyweight.driver.isolation import BROKE
 from flyweight.driver.progress import CallProgress
 from flyweight.engine.engine import Engine
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
-from flyweight.server.worker.isolation import BROKE, FaultIsolation
 from flyweight.types import Event, Finish, Request, SamplingParams
 
 PLAIN = SamplingParams(temperature=0)
@@ -39,21 +40,18 @@ def requests() -> list[Request]:
 
 def run(engine: Engine, spoil: Callable[[int], None]) -> dict[tuple[str, int], Any]:
     """Every choice's tokens or vector, and how it ended; `spoil` is called before each step."""
-    blame = FaultIsolation(engine)
-    engine.planned = blame.planned
+    driver = Driver(engine, lambda error: None)
     for request in requests():
-        engine.add(request)
-        blame.began(request)
+        driver.add(request)
     found: dict[tuple[str, int], Any] = {}
     for step in range(1000):
         if not engine.busy:
             break
         spoil(step)
         try:
-            events = blame.step()
-            blame.told(events)
-        except Exception as error:
-            events = blame.raised(error)
+            events = driver.step()
+        except Exception as error:  # as the worker does
+            events = driver.recover(error)
         for event in events:
             take(found, event)
         engine.scheduler.pool.integrity(
@@ -84,7 +82,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bo
     monkeypatch.setattr(owner, name, broken)
 
 
-PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_produced", "scheduler.commit",
+PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_verify", "scheduler.commit",
           "scheduler._finish", "beams.finish", "pooling.finish", "pooling.take", "_count",
           "_forget", "drafts.propose", "drafts.drafter.propose"]  # fmt: skip
 
@@ -120,12 +118,9 @@ def test_what_is_told_stays_true_wherever_a_step_raises(
 def test_what_was_never_told_is_ended_with_an_error(loaded: LoadedModel) -> None:
     """A choice that ended in a step whose news are lost must not be waited for."""
     engine = loaded.engine
-    blame = FaultIsolation(engine)
-    engine.planned = blame.planned
-    request = Request("lost", (30, 31, 32), PLAIN, max_tokens=1)
-    engine.add(request)
-    blame.began(request)
+    driver = Driver(engine, lambda error: None)
+    driver.add(Request("lost", (30, 31, 32), PLAIN, max_tokens=1))
     assert engine.step()[0].finish is Finish.LENGTH
-    (event,) = blame.raised(ZeroDivisionError())
+    (event,) = driver.recover(ZeroDivisionError())
     assert (event.id, event.finish, event.error) == ("lost", Finish.ERROR, BROKE)
-    assert blame.raised(ZeroDivisionError()) == []
+    assert driver.recover(ZeroDivisionError()) == []
