@@ -207,15 +207,14 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
     """One weight slot of the model: its name, its shape [N, K] (or [H] for a vector) and what fills
-    it, concatenated along N in this order.  `shard` is the axis tensor parallelism slices (0, 1 or
-    None).  `kind` is "linear", "embed" or "vector"; `plus` is added to a vector (Gemma's norms).
+    it, concatenated along N in this order.  `kind` is "linear", "embed" or "vector"; `plus` is
+    added to a vector (Gemma's norms).
     """
 
     name: str
     shape: tuple[int, ...]
     sources: tuple[Source, ...]
     kind: str = "linear"
-    shard: int | None = None
     plus: float = 0.0
 
 

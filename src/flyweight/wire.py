@@ -113,7 +113,6 @@ class Batch:
     rows: I32  # [R]
     sampling: SampleBatch
     adapters: I32 | None = None  # [S]
-    ancestors: U64 | None = None  # [T] tree drafts
     hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
 
 

@@ -309,7 +309,7 @@ class Harness:
             {
                 "preemption": m.preempted,
                 "eviction": m.evicted,
-                "rejected draft": m.rejected,
+                "rejected draft": m.proposed - m.accepted,
                 "accepted draft": m.accepted,
                 "copy-on-write": m.copied,
                 "steps": m.steps,

@@ -94,6 +94,11 @@ def memory(model: Decoder, total: int, sequences: int = 1, kv: str = "f32") -> l
     return [model.ops.kv_layer(x.kv, blocks, BLOCK, kv) for x in model.spec.layers]
 
 
+def logits_of(model: Decoder, step: Batch, kv: Sequence[Any]) -> F32:
+    """One step's logits [R, V]."""
+    return model.logits(model.hidden(step, kv, step.rows))
+
+
 def logits(
     model: Decoder, tokens: np.ndarray, rows: np.ndarray, kv: str = "f32", chunk: int = 10**6
 ) -> F32:
@@ -103,18 +108,21 @@ def logits(
     for start in range(0, len(tokens), chunk):
         part = tokens[start : start + chunk]
         wanted = rows[(rows >= start) & (rows < start + chunk)] - start
-        out.append(model.forward(batch([(part, start)], len(tokens), wanted), layers))
+        out.append(logits_of(model, batch([(part, start)], len(tokens), wanted), layers))
     return np.concatenate(out)
 
 
 def decoded(model: Decoder, tokens: np.ndarray, first: int) -> F32:
     """Logits of the tokens from `first` on, computed one at a time after the others: [n, V]."""
     layers = memory(model, len(tokens))
-    model.forward(batch([(tokens[:first], 0)], len(tokens), np.zeros(0)), layers)
+    logits_of(model, batch([(tokens[:first], 0)], len(tokens), np.zeros(0)), layers)
     last = np.zeros(1)
     steps = range(first, len(tokens))
     return np.concatenate(
-        [model.forward(batch([(tokens[i : i + 1], i)], len(tokens), last), layers) for i in steps]
+        [
+            logits_of(model, batch([(tokens[i : i + 1], i)], len(tokens), last), layers)
+            for i in steps
+        ]
     )
 
 
@@ -128,7 +136,7 @@ def mixed(model: Decoder, tokens: np.ndarray, rows: np.ndarray) -> tuple[F32, np
     done = np.array([0, total // 2, upto[2] - 1, upto[3] - 1, 3])  # known before the step
     layers = memory(model, total, len(done))
     nothing = [(tokens[:at] if at else tokens[:1], 0) for at in done]
-    model.forward(batch(nothing, total, np.zeros(0)), layers)
+    logits_of(model, batch(nothing, total, np.zeros(0)), layers)
     parts = [(tokens[at:end], int(at)) for at, end in zip(done, upto, strict=True)]
     ends = np.cumsum(upto - done) - 1
-    return model.forward(batch(parts, total, ends), layers), which
+    return logits_of(model, batch(parts, total, ends), layers), which

@@ -33,10 +33,11 @@ class With:
     def __init__(self, model: object, index: int) -> None:
         self.model, self.index = model, index
         self.spec, self.ops = model.spec, model.ops  # type: ignore[attr-defined]
+        self.logits = model.logits  # type: ignore[attr-defined]
 
-    def forward(self, batch: Batch, kv: object) -> np.ndarray:
+    def hidden(self, batch: Batch, kv: object, rows: np.ndarray) -> np.ndarray:
         owners = np.full(len(batch.contexts), self.index, np.int32)
-        return self.model.forward(replace(batch, adapters=owners), kv)  # type: ignore[attr-defined]
+        return self.model.hidden(replace(batch, adapters=owners), kv, rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "adapter"), CASES)

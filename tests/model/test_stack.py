@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import MODELS, batch, decoded, decoder, memory, mixed
+from harness import MODELS, batch, decoded, decoder, logits_of, memory, mixed
 from random_models import random_model
 
 from flyweight.models.decoder import Decoder
@@ -116,7 +116,7 @@ def test_a_step_of_no_tokens() -> None:
     kv: list[KVLayer] = memory(model, 16)
     nothing = np.zeros(0, np.int32)
     step = batch([(nothing, 0)], 16, nothing)
-    assert model.forward(step, kv).shape == (0, model.spec.vocab)
+    assert logits_of(model, step, kv).shape == (0, model.spec.vocab)
 
 
 def test_kv_in_a_list_is_looked_up_every_time() -> None:
@@ -124,11 +124,11 @@ def test_kv_in_a_list_is_looked_up_every_time() -> None:
     tokens, last = np.arange(9, dtype=np.int32), np.zeros(1)
     step = batch([(tokens[8:], 8)], 16, last)
     held: list[KVLayer] = memory(model, 16)
-    model.forward(batch([(tokens[:8], 0)], 16, np.zeros(0)), held)
-    known = model.forward(step, held)
-    expected = model.forward(step, tuple(memory(model, 16)))
+    logits_of(model, batch([(tokens[:8], 0)], 16, np.zeros(0)), held)
+    known = logits_of(model, step, held)
+    expected = logits_of(model, step, tuple(memory(model, 16)))
     held[:] = memory(model, 16)  # nobody wrote to it
-    found = model.forward(step, held)
+    found = logits_of(model, step, held)
     assert np.array_equal(found, expected)
     assert not np.array_equal(found, known)
 
@@ -156,9 +156,9 @@ def test_every_layer_has_memory_of_its_own_size() -> None:
     model = decoder(MODELS / "qwen3", CpuOps(1))
     step = batch([(np.array([1]), 40)], 64, np.zeros(1))
     short = [*memory(model, 64)[:-1], memory(model, 16)[-1]]
-    model.forward(step, memory(model, 64))
+    logits_of(model, step, memory(model, 64))
     with pytest.raises(ValueError, match="outside the KV memory"):
-        model.forward(step, short)
+        logits_of(model, step, short)
 
 
 def test_memory_of_another_shape_is_refused() -> None:

@@ -358,8 +358,6 @@ def test_refusals() -> None:
             still(20, 4),
             None,
         )
-    with pytest.raises(AssertionError, match="tree"):
-        ops.attend(q, kv, replace(batch, ancestors=np.zeros(20, np.uint64)), 1.0)
 
 
 def test_nothing_to_attend() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyweight.engine.drafts import accept_drafts
 from flyweight.ops.reference_sample import exp32, sample, uniform, weights
 from flyweight.sampling.arrays import LogitsRow, OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
-from flyweight.sampling.verify import accept, accept_residual
 from flyweight.types import RequestWords, SamplingParams
 from flyweight.wire import Sampled
 
@@ -285,39 +285,14 @@ def test_columns_are_of_the_wire(count: int) -> None:
     ],
 )
 def test_accept(draft: list[int], sampled: list[int], accepted: list[int]) -> None:
-    assert accept(draft, sampled) == accepted
+    assert accept_drafts(draft, sampled) == accepted
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), min_size=9, max_size=9))
 def test_accept_writes_what_the_target_would(draft: list[int], stream: list[int]) -> None:
     """A target whose token at a place is fixed: accepted tokens are its own, at least one."""
-    accepted = accept(draft, stream[: len(draft) + 1])
+    accepted = accept_drafts(draft, stream[: len(draft) + 1])
     assert accepted == stream[: len(accepted)] and 1 <= len(accepted) <= len(draft) + 1
-
-
-def test_accept_residual_keeps_the_targets_distribution() -> None:
-    """k = 2 over 5 ids: the first two tokens must be distributed as the target's product."""
-    rng = np.random.default_rng(3)
-    p, q = rng.dirichlet(np.ones(5), 3), rng.dirichlet(np.ones(5), 2)
-    trials, counts, lengths = 10000, np.zeros((5, 5)), np.zeros(4, int)
-    for _ in range(trials):
-        draft = [int(rng.choice(5, p=row)) for row in q]
-        tokens = accept_residual(draft, p, q, rng.random((3, 2)))
-        lengths[len(tokens)] += 1
-        second = tokens[1] if len(tokens) > 1 else int(rng.choice(5, p=p[1]))
-        counts[tokens[0], second] += 1
-    expected = np.outer(p[0], p[1]) * trials
-    assert ((counts - expected) ** 2 / expected).sum() < 60  # 24 degrees, p < 1e-4
-    rate = np.minimum(p[0], q[0]).sum()  # Leviathan et al., theorem 3.5
-    assert lengths[2:].sum() / trials == pytest.approx(rate, abs=0.015)
-
-
-def test_accept_residual_accepts_all_of_an_equal_proposal() -> None:
-    rng = np.random.default_rng(4)
-    p = rng.dirichlet(np.ones(6), 4)
-    draft = [1, 0, 5]
-    for _ in range(50):
-        assert accept_residual(draft, p, p[:3], rng.random((4, 2)))[:3] == draft
 
 
 def test_columns_step_after_step_are_those_laid_out_anew() -> None:

@@ -10,7 +10,6 @@ from flyweight.draft.drafter import Drafter, DraftRequest
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.sampling.verify import accept
 from flyweight.wire import Batch
 
 Cut = Callable[[Sequence, list[int]], list[int]]
@@ -28,7 +27,7 @@ class Drafts:
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """What stands of tokens drawn after a draft's."""
         proposed = len(drawn) - 1
-        stood = accept(draft[:proposed], drawn)
+        stood = accept_drafts(draft[:proposed], drawn)
         self.metrics.drafts += 1
         self.metrics.proposed += proposed
         self.metrics.accepted += len(stood) - 1
@@ -63,3 +62,17 @@ class Drafts:
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)
+
+
+def accept_drafts(draft: Seq[int], sampled: Seq[int]) -> list[int]:
+    """The tokens the target itself drew, as far as they were drawn after the right tokens.
+
+    `sampled[i]` is the target's token at the row that has seen draft[:i]: k+1 of them for k drafts.
+    Row i is worth something only if draft[:i] is what the target drew, so the list ends with the
+    first sample that differs from its draft.
+    """
+    assert len(sampled) == len(draft) + 1, f"{len(sampled)} samples for {len(draft)} drafts"
+    kept = 0
+    while kept < len(draft) and draft[kept] == sampled[kept]:
+        kept += 1
+    return list(sampled[: kept + 1])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class EngineMetrics:
     """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
     preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
-    were found; `accepted` + `rejected` = `proposed` guesses of
+    were found; `accepted` of the `proposed` tokens of
     `drafts` drafts.  `chunked` prompts took several
     steps, `shared` steps had several sequences, `prefill_only` ones were of prompts, and
     skipped by sequences that decode, `adapted` requests were for an adapter,
@@ -35,10 +35,6 @@ class EngineMetrics:
     constrained: int = 0
     drafts: int = 0
     prefill_only: int = 0
-
-    @property
-    def rejected(self) -> int:
-        return self.proposed - self.accepted
 
 
 @dataclass(frozen=True, slots=True)

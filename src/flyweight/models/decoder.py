@@ -49,13 +49,10 @@ class Decoder:
         if any(x.rope is None for x in spec.layers):
             self.ropes.append((STILL, 1.0))  # the last one turns nothing
 
-    def forward(self, batch: Batch, kv: Sequence[KVLayer]) -> F32:
-        """float32 logits [R, V]; K and V of all T tokens are written at batch.slots."""
-        return self.logits(self.hidden(batch, kv, batch.rows))
-
     def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
-        """Hidden states of `rows` after the final norm: [R, H]; writes K and V as `forward`.  Rows
-        that ascend, as a batch's own do, are not copied where they are all there are.
+        """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
+        written at batch.slots.  Rows that ascend, as a batch's own do, are not copied where they
+        are all there are.
         """
         ops = self.ops
         ops.begin(batch)

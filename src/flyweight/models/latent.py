@@ -31,11 +31,11 @@ class Latent(Experts):
         query = ((n + module, heads * (latent.rope + latent.plain)),)
         width = ((n + "kv_a_proj_with_mqa", latent.rank + latent.rope),)
         slots += [
-            linear(at + "q", columns, query, order=_first(latent.plain, latent.rope), shard=0),
+            linear(at + "q", columns, query, order=_first(latent.plain, latent.rope)),
             linear(at + "kv_down", self.hidden, width, order=_first(latent.rank, latent.rope)),
             vector(at + "kv_norm", n + "kv_a_layernorm.weight", latent.rank),
             *self._heads(at, n, layer),
-            linear(at + "out", heads * latent.value, ((n + "o_proj", self.hidden),), shard=1),
+            linear(at + "out", heads * latent.value, ((n + "o_proj", self.hidden),)),
         ]
         return slots
 

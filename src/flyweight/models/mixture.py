@@ -51,15 +51,15 @@ class Experts:
             up = self._expert(src, e, (names.gate, names.up), (moe.inner, self.hidden), layer)
             down = self._expert(src, e, (names.down,), (self.hidden, moe.inner), layer)
             slots += [
-                SlotPlan(f"{at}up.{e}", (2 * moe.inner, self.hidden), up, shard=0),
-                SlotPlan(f"{at}down.{e}", (self.hidden, moe.inner), down, shard=1),
+                SlotPlan(f"{at}up.{e}", (2 * moe.inner, self.hidden), up),
+                SlotPlan(f"{at}down.{e}", (self.hidden, moe.inner), down),
             ]
         if moe.shared:
             up_names = tuple(f"{src}{names.shared}.{m}" for m in (names.gate, names.up))
             parts = tuple((name, moe.shared) for name in up_names)
-            slots.append(linear(at + "shared_up", self.hidden, parts, shard=0))
+            slots.append(linear(at + "shared_up", self.hidden, parts))
             down_part = ((f"{src}{names.shared}.{names.down}", self.hidden),)
-            slots.append(linear(at + "shared_down", moe.shared, down_part, shard=1))
+            slots.append(linear(at + "shared_down", moe.shared, down_part))
         if moe.shared_gate:
             slots.append(linear(at + "shared_gate", self.hidden, ((src + names.shared_gate, 1),)))
         return slots

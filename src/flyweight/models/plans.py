@@ -177,7 +177,7 @@ def decoder_plan(
     if spec.narrow:
         slots.append(linear("project_out", spec.hidden, ((names.narrow, width),)))
     if not spec.tie:
-        slots.append(linear("head", width, ((names.head, spec.vocab),), shard=0))
+        slots.append(linear("head", width, ((names.head, spec.vocab),)))
     ignored = ("*rotary_emb.inv_freq", "rope_freqs.weight")
     return WeightPlan(tuple(slots), ignored + ((f"{names.head}.weight",) if spec.tie else ()))
 
@@ -204,7 +204,7 @@ class LayerBlocks(Protocol):
 
 def linear(
     name: str, columns: int, parts: tuple[tuple[str, int], ...], *, biased: bool = False,
-    shard: int | None = None, order: tuple[int, ...] = (),
+    order: tuple[int, ...] = (),
 ) -> SlotPlan:  # fmt: skip
     """A matrix of whole tensors, (module, rows) each, side by side along N."""
     sources = tuple(
@@ -214,7 +214,7 @@ def linear(
         )
         for module, rows in parts
     )  # fmt: skip
-    return SlotPlan(name, (sum(rows for _, rows in parts), columns), sources, shard=shard)
+    return SlotPlan(name, (sum(rows for _, rows in parts), columns), sources)
 
 
 def split(source: Source, rows: tuple[int, ...]) -> tuple[Source, ...]:
@@ -237,7 +237,7 @@ class _Plan:
     plus: float
 
     def table(self, name: str, module: str, shape: tuple[int, int]) -> SlotPlan:
-        slot = linear(name, shape[1], ((module, shape[0]),), shard=0)
+        slot = linear(name, shape[1], ((module, shape[0]),))
         return replace(slot, kind="embed")
 
     def norm(self, name: str, module: str) -> list[SlotPlan]:
@@ -262,12 +262,12 @@ class _Plan:
         if len(n.qkv) == 3:
             parts = tuple(zip(n.qkv, (q, kv, kv), strict=True))  # type: ignore[assignment]
         full = tuple((src + module, rows) for module, rows in parts)
-        qkv = linear(at + "qkv", hidden, full, biased=layer.attn_bias, shard=0)
+        qkv = linear(at + "qkv", hidden, full, biased=layer.attn_bias)
         if self.turn:
             sources = qkv.sources if len(n.qkv) == 3 else split(qkv.sources[0], (q, kv, kv))
             turned = [replace(s, order=self.turn) for s in sources[:2]]
             qkv = replace(qkv, sources=(*turned, *sources[2:]))
-        out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias, shard=1)
+        out = linear(at + "out", q, ((src + n.out, hidden),), biased=layer.out_bias)
         slots = [qkv, out]
         if layer.qk_norm not in ("", "unit"):
             for name, module, size in (("q_norm", n.q_norm, q), ("k_norm", n.k_norm, kv)):
@@ -288,6 +288,6 @@ class _Plan:
         up = tuple((src + module, rows) for module in n.up)
         down = ((src + n.down, self.spec.hidden),)
         return [
-            linear(at + "up", self.spec.hidden, up, biased=layer.mlp_bias, shard=0),
-            linear(at + "down", inner, down, biased=layer.mlp_bias, shard=1),
+            linear(at + "up", self.spec.hidden, up, biased=layer.mlp_bias),
+            linear(at + "down", inner, down, biased=layer.mlp_bias),
         ]

@@ -213,7 +213,7 @@ class ReferenceOps:
         sinks: F32 | None = None,
         chunk: int = 0,
     ) -> F32:
-        assert isinstance(kv, ReferenceKV) and kv.group.kind == "full" and batch.ancestors is None
+        assert isinstance(kv, ReferenceKV) and kv.group.kind == "full"
         q = from_bf16_bits(bf16_bits(q)) if kv.paired else q
         out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
         for s, context in enumerate(batch.contexts):

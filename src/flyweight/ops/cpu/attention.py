@@ -109,7 +109,6 @@ class Attention:
     ) -> F32:
         """[T,Hq,Dk] -> [T,Hq*Dv]."""
         assert isinstance(kv, CpuKV)
-        assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
         args = self._pool, self.scratch, _float32(q), kv.native
         scoring = scale, (window, chunk), softcap, None if sinks is None else _float32(sinks)

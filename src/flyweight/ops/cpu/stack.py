@@ -65,7 +65,6 @@ class CpuStack:
         self, stack: _native.Stack, x: F32 | None, residual: F32, kv: _native.StackKV,
         batch: Batch, ropes: Iterable[Rotation],
     ) -> F32:  # fmt: skip
-        assert batch.ancestors is None, "tree drafts are not supported by the CPU backend"
         where = batch.slots, batch.positions, batch.starts, batch.tables
         turns = [(rope.cos, rope.sin) for rope in ropes]
         return _native.run_stack(self._pool, *self._memory, stack, x, residual, kv, where, turns)
