@@ -20,6 +20,7 @@ SCHEMA = {
     "required": ["kind", "legs"],
     "additionalProperties": False,
 }
+REFUSED = {"not": {"pattern": "a"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
 ALIKE = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -164,14 +165,21 @@ def test_what_looks_like_a_call_is_refused_beside_tools(
 
 
 def test_a_form_that_is_wrong_is_to_blame(caller: Running) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": {"not": {}}}}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "pet", "schema": REFUSED},
+    }
     body = {"messages": TALK, "tools": [STRICT], "response_format": form}
     error = caller.post(CHAT, body).json["error"]
     assert error["message"].startswith("response_format.json_schema.schema: "), error
 
 
 def test_a_tool_that_is_wrong_is_to_blame(caller: Running) -> None:
-    function = {"name": "f", "strict": True, "parameters": {"properties": {"x": {"not": {}}}}}
+    function = {
+        "name": "f",
+        "strict": True,
+        "parameters": {"properties": {"x": REFUSED}},
+    }
     tools = [WEATHER, {"type": "function", "function": function}]
     body = {"messages": TALK, "tools": tools, "response_format": FORM}
     error = caller.post(CHAT, body).json["error"]

@@ -13,6 +13,7 @@ from http_server import Reply, Running, started
 LONG = "Once upon a time there was a small cat who sat on a mat and looked at the big moon. " * 3
 TALK = [{"role": "user", "content": "A cat sat."}]
 CHAT, ANSWERS = "/v1/chat/completions", "/v1/responses"
+REFUSED = {"not": {"pattern": "a"}}
 DRAWN = {"temperature": 1.0, "seed": 7}
 MOST = {"max_tokens": 2}
 DIALECTS: dict[str, dict[str, Any]] = {  # a long prompt in each
@@ -99,10 +100,10 @@ def test_what_only_some_models_heed_reaches_the_chat() -> None:
 
 
 def test_a_schema_is_refused_by_its_own_name(server: Running) -> None:
-    form = {"structured_outputs": {"json": {"not": {}}}}
+    form = {"structured_outputs": {"json": REFUSED}}
     got = server.post(ANSWERS, {"input": TALK, **form})
     assert got.status == 400 and "structured_outputs" in got.json["error"]["param"]
-    own = {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}}
+    own = {"text": {"format": {"type": "json_schema", "name": "a", "schema": REFUSED}}}
     got = server.post(ANSWERS, {"input": TALK, **own})
     assert got.status == 400
     assert got.json["error"]["message"].startswith("text.format.schema: ")

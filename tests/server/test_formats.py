@@ -187,7 +187,7 @@ def test_ambiguous_grammars_take_turns() -> None:
         ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
         ({"response_format": {"type": "json_schema", "json_schema": {
-            "name": "x", "schema": {"not": {}}}}}, "response_format",
+            "name": "x", "schema": {"not": {"pattern": "a"}}}}}, "response_format",
          "response_format.json_schema.schema: at '#': the keyword 'not' is not supported"),
         ({"response_format": {"type": "json_object", "schema": {"format": "regex"}}},
          "response_format", "format"),

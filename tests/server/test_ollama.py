@@ -104,7 +104,7 @@ def test_a_format_is_kept_to(talker: Running) -> None:
         assert set(json.loads(said)) <= {"cat", 7} and 1 <= len(json.loads(said)) <= 3
     body = {**head, "messages": TALK, "format": "json", "options": {"num_predict": 4}}
     assert talker.post("/api/chat", body).json["message"]["content"].startswith("{")
-    got = talker.post("/api/chat", {**head, "messages": TALK, "format": {"not": {}}})
+    got = talker.post("/api/chat", {**head, "messages": TALK, "format": {"not": {"pattern": "a"}}})
     assert got.status == 400 and "format: at '#': the keyword 'not'" in got.json["error"]
 
 

@@ -17,7 +17,7 @@ CHAT, TEXT, SAID = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 VECTORS, ANSWERS = "/v1/embeddings", "/v1/responses"
 LIBRARY = ("Input should", "after validation", "valid string", "valid list", "valid dictionary",
            "instance of", "unable to parse", "greater than or", "Extra inputs")  # fmt: skip
-UNTYPED = {"type": "object", "properties": {"a": {"not": {}}}}
+UNTYPED = {"type": "object", "properties": {"a": {"not": {"pattern": "a"}}}}
 NUMBER = {"type": "integer"}
 
 

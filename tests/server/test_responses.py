@@ -134,7 +134,7 @@ def test_a_format_is_kept_to(talker: Running) -> None:
     (said,) = [one for one in got["output"] if one["type"] == "message"]
     assert said["content"][0]["text"] in ('"cat"', "7")
     assert got["text"]["format"] == form
-    bad = {**form, "schema": {"not": {}}}
+    bad = {**form, "schema": {"not": {"pattern": "a"}}}
     got = talker.post("/v1/responses", {"input": "A cat", "text": {"format": bad}})
     assert got.status == 400
     assert "text.format.schema: at '#': the keyword 'not'" in got.json["error"]["message"]

@@ -362,7 +362,7 @@ def test_each_choice_is_read_by_itself(caller: Running) -> None:
     [
         ({"type": "array"}, "'array'"),
         ({"properties": {"x": {"format": "hostnam"}}}, "hostname"),
-        ({"properties": {"x": {"not": {}}}}, "not"),
+        ({"properties": {"x": {"not": {"pattern": "a"}}}}, "not"),
         ({"properties": {"x": {"pattern": "(?=a)b"}}}, "(?="),
     ],
 )

@@ -160,7 +160,7 @@ def test_whatever_is_drawn_is_a_call(name: str, seed: int) -> None:
         ({"properties": {"s": {"type": "string", "pattern": "^a|b$"}}}, True, "anchored"),
         ({"properties": {"a<b": {"type": "string"}}}, True, "'a<b'"),
         ({"properties": {"a-b": {"type": "string"}}}, False, "'a-b'"),
-        ({"properties": {"s": {"not": {}}}}, False, "'not'"),
+        ({"properties": {"s": {"not": {"pattern": "a"}}}}, False, "'not'"),
         ({"required": [1]}, True, "'/required'"),
         ({"required": "ab"}, False, "'/required'"),
         ({"required": 5}, False, "'/required'"),

@@ -7,7 +7,7 @@ refused by name, with its place.  Depth is bounded before (`structured`).  Knows
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError, nearest
@@ -23,14 +23,16 @@ from flyweight.sampling.schema_keywords import (
     MAPS,
     NAMES,
     SINGLE,
+    Opposite,
     meant,
+    token,
 )
-from flyweight.sampling.schema_numbers import open_ends, tighten
-from flyweight.sampling.schema_shapes import shaped
+from flyweight.sampling.schema_numbers import tighten
+from flyweight.sampling.schema_rewriting import Rewriting
+from flyweight.sampling.schema_shapes import TYPES, shaped
 from flyweight.validation.untrusted import shown
 
 MOST_ADDED = 1 << 14  # names that are repeated where objects are closed around several schemas
-TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
@@ -41,9 +43,16 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         _refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
-    closing = Closing(top, on=not (_has(top, "$id") or _has(top, "$anchor")))
-    reader = _SchemaReader(closing, exactly=_has(top, "oneOf"))
-    found = reader.read(top, "")
+    plain = not (_has(top, "$id") or _has(top, "$anchor"))
+    rewriting = Rewriting(top, plain=plain)
+    whole = rewriting.whole()
+    if isinstance(whole, bool):
+        _refuse("", "nothing is valid")
+    top = whole
+    check_schema(top)
+    closing = Closing(top, on=plain)
+    reader = _SchemaReader(closing, rewriting.places, exactly=_has(top, "oneOf"))
+    found = reader.read(top, Spot("", ""))
     check_refs(reader)
     assert isinstance(found, dict)
     made = 0
@@ -53,10 +62,21 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         given = closing.at(pointer)
         if isinstance(given, Mapping):  # what is defined within it is there already
             given = {key: value for key, value in given.items() if key not in DEFINITIONS}
-        one = reader.read(given, pointer, mode)
+        one = reader.read(given, Spot(pointer, pointer), mode)
         found.setdefault("$defs", {})[name] = one
         made += 1
     return found
+
+
+class Spot(NamedTuple):
+    """Where a schema stands, and the place that it goes by: that of what it was made of."""
+
+    pointer: str
+    place: str
+
+    def __truediv__(self, key: object) -> "Spot":
+        step = f"/{token(str(key))}"
+        return Spot(self.pointer + step, self.place + step)
 
 
 class Mode(Enum):
@@ -72,24 +92,29 @@ class _SchemaReader:
     a range says of other schemas too what they do not hold.
     """
 
-    def __init__(self, closing: Closing, *, exactly: bool) -> None:
+    def __init__(self, closing: Closing, places: Mapping[int, str], *, exactly: bool) -> None:
         self.closing, self.exactly = closing, exactly
+        self._places = places  # of schemas that have moved, by their identity
         self.seen: set[str] = set()
-        self.refs: list[tuple[str, str]] = []
+        self.refs: list[tuple[Spot, str]] = []
         self.named: set[str] = set()  # $id and $anchor
         self.added = 0  # names that closing has put into objects
 
-    def read(self, schema: object, place: str, mode: Mode = Mode.CLOSED) -> dict[str, Any] | bool:
-        self.seen.add(place)
+    def read(self, schema: object, spot: Spot, mode: Mode = Mode.CLOSED) -> dict[str, Any] | bool:
+        self.seen.add(spot.pointer)
         if isinstance(schema, bool):
             return schema
+        spot = Spot(spot.pointer, self._places.get(id(schema), spot.place))
+        place = spot.place
         if not isinstance(schema, Mapping):
             _refuse(place, f"{shown(schema)} is no schema; allowed: an object, true or false")
+        if isinstance(schema, Opposite) and mode is Mode.CLOSED:
+            mode = Mode.OPEN
         inner = self._inner(schema, mode)
         found: dict[str, Any] = {}
-        for name, value in _current(schema, place).items():
+        for name, value in schema.items():
             if name in ENFORCED:
-                found[name] = self._keyword(name, value, f"{place}/{_token(name)}", inner)
+                found[name] = self._keyword(name, value, spot / name, inner)
             elif name not in ANNOTATIONS:
                 _check_known(name, place)
         _check_ends(found, place)
@@ -127,15 +152,16 @@ class _SchemaReader:
             found["patternProperties"] = {**known, **patterns}
         found["additionalProperties"] = False
 
-    def _keyword(self, name: str, value: Any, place: str, inner: Mode) -> Any:
+    def _keyword(self, name: str, value: Any, spot: Spot, inner: Mode) -> Any:
         """A keyword's value; `inner` is the mode of schemas of the same object."""
+        place = spot.place
         below = Mode.DEEP if inner is Mode.DEEP else Mode.CLOSED
         if name in MAPS:
             if not isinstance(value, Mapping):
                 _refuse(place, f"{shown(value)} is not an object")
             return {
                 translated(key, place) if name == "patternProperties" else key: self.read(
-                    one, f"{place}/{_token(key)}", below
+                    one, spot / key, below
                 )
                 for key, one in value.items()
             }
@@ -143,13 +169,13 @@ class _SchemaReader:
             if not isinstance(value, list):
                 _refuse(place, f"{shown(value)} is not a list")
             own = inner if name in COMPOSING else below
-            return [self.read(one, f"{place}/{i}", own) for i, one in enumerate(value)]
+            return [self.read(one, spot / i, own) for i, one in enumerate(value)]
         if name in SINGLE:
-            return self.read(value, place, below)
+            return self.read(value, spot, below)
         if name in (*NAMES, "pattern") and not isinstance(value, str):
             _refuse(place, f"{shown(value)} is no text")
         if name == "$ref":
-            self.refs.append((place, value))
+            self.refs.append((spot, value))
             if inner is not Mode.CLOSED and isinstance(
                 self.closing.resolved({"$ref": value}), Mapping
             ):
@@ -168,7 +194,8 @@ def check_refs(reader: _SchemaReader) -> None:
     without a step into the value.
     """
     leads: dict[str, str] = {}
-    for place, target in reader.refs:
+    for spot, target in reader.refs:
+        place = spot.place
         pointer = unquote(target)
         inside = pointer == "#" or pointer.startswith("#/")
         if inside and pointer[1:] not in reader.seen:
@@ -178,7 +205,7 @@ def check_refs(reader: _SchemaReader) -> None:
             what = "allowed: '#' or '#/...', a place within this schema; nothing is fetched"
             _refuse(place, f"$ref = {shown(target)} leads out of it; {what}")
         if inside:
-            leads[place.removesuffix("/$ref")] = pointer[1:]
+            leads[spot.pointer.removesuffix("/$ref")] = pointer[1:]
     for start in leads:
         at, passed = start, set[str]()
         while at in leads and at not in passed:
@@ -252,30 +279,12 @@ def _has(schema: object, keyword: str) -> bool:
     return False
 
 
-def _current(schema: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-    """The schema as the newest draft has it: OpenAPI 3.0's `nullable` adds null to a `type`, and
-    draft 4's `exclusiveMinimum: true` opens the end that `minimum` has.
-    """
-    nullable, kinds = schema.get("nullable", False), schema.get("type")
-    if not isinstance(nullable, bool):
-        _refuse(f"{place}/nullable", f"{shown(nullable)}; allowed: true or false")
-    if nullable and kinds is not None:
-        listed = kinds if isinstance(kinds, list) else [kinds]
-        schema = {**schema, "type": listed if "null" in listed else [*listed, "null"]}
-    return open_ends(schema)
-
-
 def _check_known(name: str, place: str) -> None:
     """Raises `RequestError` of what would constrain a value, or is meant to."""
     known = meant(name)
     if name in LACKING or (known and not name.startswith("x-")):
         hint = "" if name in LACKING else f" (did you mean {known!r}?)"
         _refuse(place, f"the keyword {shown(name)} is not supported{hint}")
-
-
-def _token(key: str) -> str:
-    """A key as a JSON pointer spells it."""
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _refuse(place: str, what: str) -> NoReturn:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from flyweight.sampling.schema_keywords import Opposite, at
+
 NAMING = ("properties", "patternProperties")
 OWN = {*NAMING, "required", "additionalProperties"}
 FIXED = {"enum", "const"}  # the object is there as a value
@@ -101,16 +103,7 @@ class Closing:
 
     def at(self, pointer: str) -> object:
         """The schema at a place; None where there is nothing."""
-        found: Any = self.top
-        for part in pointer.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping):
-                found = found.get(key)
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return None
-        return found
+        return at(self.top, pointer)
 
     def _parts(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
         """All schemas that describe this object; None for one that is not known."""
@@ -118,7 +111,7 @@ class Closing:
         passed = set[str]()
         while left:
             one = left.pop(0)
-            if not isinstance(one, Mapping):
+            if not isinstance(one, Mapping) or isinstance(one, Opposite):
                 continue
             yield one
             target = one.get("$ref")

@@ -4,7 +4,7 @@ Invariant: a name that no draft knows cannot constrain a value, so it is ignored
 a keyword's is a misspelling of it, and refused.  Knows no grammar engine.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flyweight.errors import edits
@@ -30,8 +30,51 @@ LACKING = {  # known to JSON Schema, not to us
     "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef",
     "$recursiveAnchor", "$vocabulary", "x-guidance",
 }  # fmt: skip
+ENDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 # Other tools' annotations, nearly spelled as keywords are, or known under a condition.
 HARMLESS = {"id", "example", "readonly", "_format", "strict", "nullable", "enumNames"}
+
+
+Schema = dict[str, Any] | bool
+
+
+class Opposite(dict[str, Any]):
+    """A schema that says what a value is not: it names no properties that a value may have."""
+
+
+def any_of(found: Iterable[Schema]) -> Schema:
+    """A schema that holds what any of these does."""
+    listed = [one for one in found if one is not False]
+    if not listed or True in listed:
+        return bool(listed)
+    return listed[0] if len(listed) == 1 else {"anyOf": listed}
+
+
+def all_of(found: Iterable[Schema]) -> Schema:
+    """A schema that holds what all of these do."""
+    listed = [one for one in found if one is not True]
+    if not listed or False in listed:
+        return not listed
+    return listed[0] if len(listed) == 1 else {"allOf": listed}
+
+
+def at(top: object, pointer: str) -> object:
+    """What is at a place of a schema; None where there is nothing."""
+    found: Any = top
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found
+
+
+def token(key: str) -> str:
+    """A key as a JSON pointer spells it."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def meant(name: str) -> str:
@@ -62,6 +105,20 @@ def is_ignored(name: str) -> bool:
     if name in ENFORCED or name in ANNOTATIONS or name in LACKING:
         return False
     return not name.startswith("x-") and not meant(name)
+
+
+def current(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as the newest draft has it: OpenAPI 3.0's `nullable` adds null to a `type`, and
+    draft 4's `exclusiveMinimum: true` opens the end that `minimum` has.
+    """
+    found = dict(schema)
+    for plain, exclusive in ENDS.items():
+        if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and plain in found:
+            found[exclusive] = found.pop(plain)
+    if found.pop("nullable", False) is True and "type" in found:
+        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+        found["type"] = kinds if "null" in kinds else [*kinds, "null"]
+    return found
 
 
 def ignored_keywords(schema: object) -> list[str]:

@@ -6,7 +6,7 @@ digits; what cannot be said so is refused with its place.  Knows no engine.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NoReturn
 
@@ -22,17 +22,6 @@ POWER = 22  # of ten: the last one a float holds, by which digits are shifted wi
 End = tuple[Decimal, bool, str]  # of a range, whether it is open, and what a closed one is called
 FLOAT = sys.float_info.max
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-
-
-def open_ends(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema whose `exclusiveMinimum` is a number: draft 4 has true there beside `minimum`."""
-    found = dict(schema)
-    for plain, exclusive in (LOWER, UPPER):
-        if isinstance(schema.get(exclusive), bool):
-            del found[exclusive]
-            if schema[exclusive] and plain in schema:
-                found[exclusive] = found.pop(plain)
-    return found
 
 
 def tighten(schema: dict[str, Any], place: str, *, exactly: bool) -> None:

@@ -12,6 +12,7 @@ from flyweight.validation.untrusted import shown
 
 SIZES = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
 MOST = 2**32 - 1
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def shaped(name: str, value: Any, place: str) -> Any:

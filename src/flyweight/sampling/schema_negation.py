@@ -1,0 +1,171 @@
+"""What a JSON schema does not hold, as a schema of keywords that are enforced.
+
+Invariant: a value satisfies the negation exactly where it does not satisfy the schema; negation is
+pushed down to the keywords, so nothing in the result is negative.  Knows no grammar engine.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flyweight.sampling.schema_keywords import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    Opposite,
+    Schema,
+    all_of,
+    any_of,
+    current,
+    is_ignored,
+)
+from flyweight.sampling.schema_numbers import MOST
+from flyweight.sampling.schema_shapes import TYPES
+
+DEEPEST = 32  # references and negations within each other
+MOST_WORDS = 64  # of a text that may not be one of them
+ANY = r"\p{Any}"
+OPPOSITE = {  # of numbers: what is not above or below an end
+    "minimum": "exclusiveMaximum", "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum", "exclusiveMaximum": "minimum",
+}  # fmt: skip
+SIZES = {
+    "Length": "string",
+    "Items": "array",
+    "Properties": "object",
+}
+
+
+class NotExpressible(Exception):
+    """A schema whose negation has no keywords that are enforced; says which keyword it is."""
+
+
+class Negation:
+    """Negates schemas whose references `resolve` finds."""
+
+    def __init__(self, resolve: Callable[[str], object]) -> None:
+        self._resolve = resolve
+
+    def of(self, schema: object, depth: int = 0) -> Schema:
+        """Raises `NotExpressible`."""
+        if isinstance(schema, bool):
+            return not schema
+        if not isinstance(schema, Mapping) or depth > DEEPEST:
+            raise NotExpressible("this")
+        return any_of(self._each(current(schema), depth + 1))
+
+    def _each(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
+        """What each keyword does not hold."""
+        if "$id" in schema:
+            raise NotExpressible("$id")
+        if "if" in schema:
+            yield from self._condition(schema, depth)
+        for name, value in schema.items():
+            own = name in ANNOTATIONS | DEFINITIONS or name.startswith("x-") or is_ignored(name)
+            if own or name in ("if", "then", "else", "nullable", "$anchor"):
+                continue
+            yield from self._keyword(name, value, schema, depth)
+
+    def _keyword(
+        self, name: str, value: Any, schema: Mapping[str, Any], depth: int
+    ) -> Iterator[Schema]:
+        part = name[3:]
+        if name == "type":
+            yield _other_types(value)
+        elif name in ("const", "enum"):
+            yield from _other_values([value] if name == "const" else value)
+        elif name in OPPOSITE and isinstance(value, int | float) and abs(value) <= MOST:
+            yield Opposite({"type": "number", OPPOSITE[name]: value})
+        elif part in SIZES and isinstance(value, int):
+            yield from _other_size(name[:3], part, value)
+        elif name == "required" and isinstance(value, list):
+            yield from (absent(one) for one in value)
+        elif name == "properties" and isinstance(value, Mapping):
+            for key, one in value.items():
+                other = self.of(one, depth)
+                if other is not False:
+                    yield Opposite(type="object", required=[key], properties={key: other})
+        elif name == "contains" and not schema.keys() & {"minContains", "maxContains"}:
+            yield Opposite(type="array", items=self.of(value, depth))
+        elif name == "$ref" and isinstance(value, str):
+            yield self.of(self._resolve(value), depth)
+        elif name == "not":
+            yield value
+        elif name == "allOf" and isinstance(value, list):
+            yield from (self.of(one, depth) for one in value)
+        elif name == "anyOf" and isinstance(value, list):
+            yield all_of(self.of(one, depth) for one in value)
+        elif not _holds_all(name, value):
+            raise NotExpressible(name)
+
+    def _condition(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
+        for name, given in (("then", schema["if"]), ("else", {"not": schema["if"]})):
+            if name in schema:
+                yield all_of([given, self.of(schema[name], depth)])
+
+
+def absent(name: str) -> Opposite:
+    """Objects without a property."""
+    return Opposite(type="object", properties={name: False})
+
+
+def _holds_all(name: str, value: Any) -> bool:
+    """Whether a keyword constrains nothing as it is given."""
+    if name in ("items", "additionalProperties", "additionalItems", "propertyNames"):
+        return value in (True, {})
+    if name.startswith("unevaluated"):
+        return value in (True, {})
+    if name == "patternProperties" and isinstance(value, Mapping):
+        return all(one in (True, {}) for one in value.values())
+    return name == "uniqueItems" and value is False
+
+
+def _other_types(given: Any) -> Schema:
+    kinds = given if isinstance(given, list) else [given]
+    if "integer" in kinds and "number" not in kinds:
+        raise NotExpressible("type integer")
+    left = [one for one in TYPES if one not in kinds and one != "integer"]
+    return Opposite(type=left) if left else False
+
+
+def _other_values(given: Any) -> Iterator[Schema]:
+    """All values but these; of numbers one at most can be left out."""
+    values = given if isinstance(given, list) else [given]
+    texts = [one for one in values if isinstance(one, str)]
+    truths = {one for one in values if isinstance(one, bool)}
+    numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    rest = len(values) - len(texts) - values.count(None)
+    rest -= len(numbers) + sum(isinstance(one, bool) for one in values)
+    if rest or len(numbers) > 1 or len(texts) > MOST_WORDS:
+        raise NotExpressible("enum" if len(values) > 1 else "const")
+    kinds = ["array", "object"]
+    for kind, known in (("string", texts), ("boolean", truths), ("number", numbers)):
+        kinds += [] if known else [kind]
+    yield Opposite(type=kinds + ([] if None in values else ["null"]))
+    if texts:
+        yield Opposite(type="string", pattern=f"^(?:{_other_text(sorted(set(texts)))})$")
+    if len(truths) == 1:
+        yield Opposite(const=True not in truths)
+    for number in numbers:
+        yield Opposite(type="number", exclusiveMaximum=number)
+        yield Opposite(type="number", exclusiveMinimum=number)
+
+
+def _other_text(words: list[str]) -> str:
+    """A regex of all texts but these, which are sorted."""
+    heads = sorted({word[0] for word in words if word})
+    found = [] if "" in words else [""]
+    found.append((f"[^{''.join(map(_escaped, heads))}]" if heads else ANY) + f"{ANY}*")
+    for head in heads:
+        tails = [word[1:] for word in words if word[:1] == head]
+        found.append(f"{_escaped(head)}(?:{_other_text(tails)})")
+    return "|".join(found)
+
+
+def _escaped(char: str) -> str:
+    return char if char.isalnum() and char.isascii() else rf"\u{{{ord(char):X}}}"
+
+
+def _other_size(end: str, part: str, value: int) -> Iterator[Schema]:
+    if end == "max":
+        yield Opposite({"type": SIZES[part], f"min{part}": value + 1})
+    elif value > 0:
+        yield Opposite({"type": SIZES[part], f"max{part}": value - 1})

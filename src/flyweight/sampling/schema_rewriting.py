@@ -1,0 +1,346 @@
+"""Keywords that the grammar engine lacks, said in those that it has.
+
+Invariant: what comes out holds what the schema does, and nothing else, but for arrays of distinct
+items (in the order of an `enum` that is long) and for properties that are unevaluated.  What cannot
+be said so is refused by name, with its place.  Knows no grammar engine.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations, permutations
+from typing import Any, NoReturn
+from urllib.parse import quote, unquote
+
+from flyweight.errors import RequestError
+from flyweight.sampling.patterns import FIELD
+from flyweight.sampling.schema_closing import Closing
+from flyweight.sampling.schema_keywords import (
+    ANNOTATIONS,
+    LISTS,
+    MAPS,
+    SINGLE,
+    Opposite,
+    Schema,
+    all_of,
+    any_of,
+    at,
+    current,
+    token,
+)
+from flyweight.sampling.schema_negation import Negation, NotExpressible
+from flyweight.sampling.schema_unevaluated import Unevaluated
+from flyweight.validation.untrusted import shown
+
+MOST_MADE = 20_000  # schemas in what comes out
+MOST_EXCLUSIVE = 12  # branches of a oneOf that are told apart by negations
+MOST_ORDERED, MOST_DISTINCT = 5, 8  # items whose orders, or whose sets, are all listed
+MOST_PLACES = 8  # of an array in which an item is looked for
+CONDITION = {"if", "then", "else"}
+DEPENDENT = {"dependentRequired", "dependentSchemas", "dependencies"}
+OTHERS = ["null", "boolean", "number", "string", "object"]  # than arrays
+CONTAINING = {"contains", "minContains", "maxContains"}
+REPLACED = {
+    *CONDITION, *DEPENDENT, *CONTAINING, "not", "propertyNames", "uniqueItems",
+    "unevaluatedProperties", "unevaluatedItems",
+}  # fmt: skip
+NAME = {"pattern", "format", "minLength", "maxLength"}
+MOVED = "moved-"  # of definitions that are made here
+
+
+class Rewriting:
+    """Rewrites the schema `top`, whose references are `plain` pointers, or not all.  `places` are
+    those of schemas that have moved, by identity.
+    """
+
+    def __init__(self, top: Mapping[str, Any], *, plain: bool) -> None:
+        self.top, self._plain = top, plain
+        self.places: dict[int, str] = {}
+        self._kept: list[object] = []  # whose identities are in use
+        self._moved: dict[str, str] = {}
+        self._made = 0
+        self._negation = Negation(self._resolve)
+        self._closing = Closing(top, on=True)
+
+    def whole(self) -> Schema:
+        """Raises `RequestError`."""
+        found: Schema = self.schema(self.top, "")
+        made = 0
+        while made < len(self._moved):  # reading one may call for others
+            pointer, name = list(self._moved.items())[made]
+            if isinstance(found, dict):
+                found.setdefault("$defs", {})[name] = self._move(at(self.top, pointer), pointer)
+            made += 1
+        return found
+
+    def schema(self, given: Any, place: str) -> Any:
+        """A schema rewritten, with all within it."""
+        if not isinstance(given, Mapping):
+            return given
+        self._made += 1
+        if self._made > MOST_MADE:
+            _refuse(place, "it has too many alternatives")
+        if not isinstance(given.get("nullable", False), bool):
+            _refuse(f"{place}/nullable", f"{shown(given['nullable'])}; allowed: true or false")
+        one = current(given)
+        found: dict[str, Any] = Opposite() if isinstance(given, Opposite) else {}
+        for name, value in one.items():
+            if name not in REPLACED:
+                found[name] = self._keyword(name, value, f"{place}/{token(name)}")
+        if not one.keys() & (REPLACED | {"oneOf"}):
+            return found
+        more = [*self._more(one, found, place)]
+        if False in more:
+            return False
+        more = [part for part in more if part is not True]
+        if more:
+            found["allOf"] = [*found.get("allOf", ()), *more]
+        return found
+
+    def _keyword(self, name: str, value: Any, place: str) -> Any:
+        if name in MAPS and isinstance(value, Mapping):
+            return {key: self.schema(one, f"{place}/{token(key)}") for key, one in value.items()}
+        if isinstance(value, list) and name in (*LISTS, "items"):
+            return [self.schema(one, f"{place}/{i}") for i, one in enumerate(value)]
+        if name in SINGLE:
+            return self.schema(value, place)
+        if name == "$ref" and isinstance(value, str):
+            return self._target(value)
+        return value
+
+    def _target(self, target: str) -> str:
+        """A $ref to where the schema is now."""
+        pointer = unquote(target)
+        if not pointer.startswith("#/"):
+            return target
+        if self._plain and at(self.top, pointer[1:]) is not None and not _stays(pointer):
+            name = self._moved.setdefault(pointer[1:], f"{MOVED}{len(self._moved)}")
+            return f"#/$defs/{name}"
+        return "#" + quote(pointer[1:], safe="/~!$&'()*+,;=:@?")
+
+    def _move(self, given: Any, place: str) -> Schema:
+        """A schema that comes to stand elsewhere."""
+        found: Schema = self.schema(given, place)
+        self.places[id(found)] = place
+        self._kept.append(found)
+        return found
+
+    def _resolve(self, target: str) -> object:
+        inside = self._plain and target.startswith("#")
+        return at(self.top, unquote(target)[1:]) if inside else None
+
+    def _not(self, given: Any, name: str, place: str) -> Schema:
+        """What a schema does not hold; `name` is the keyword that wants it."""
+        try:
+            return self._move(self._negation.of(given), f"{place}/{name}")
+        except NotExpressible as error:
+            what = f"the keyword {name!r} is not supported of a schema with {error}"
+            _refuse(place, what)
+
+    def _more(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Iterator[Schema]:
+        """Schemas that stand for the keywords that were left out."""
+        if "not" in one:
+            yield self._not(one["not"], "not", place)
+        if "if" in one and one.keys() & {"then", "else"}:
+            yield self._condition(one, place)
+        for name in DEPENDENT & one.keys():
+            yield from self._dependent(one[name], f"{place}/{name}")
+        if "propertyNames" in one:
+            yield self._names(one["propertyNames"], place)
+        if "contains" in one:
+            yield self._contains(one, place)
+        if one.get("uniqueItems", False) is not False:
+            yield self._distinct(one, found, place)
+        if "unevaluatedProperties" in one:
+            yield self._unevaluated(one, place)
+        if "unevaluatedItems" in one:
+            self._unevaluated_items(one, found, place)
+        if isinstance(one.get("oneOf"), list):
+            yield self._exclusive(one, found, place)
+
+    def _condition(self, one: Mapping[str, Any], place: str) -> Schema:
+        other = self._not(one["if"], "if", place)
+        then, otherwise = one.get("then", True), one.get("else", True)
+        yes = self._move(then, f"{place}/then")
+        if "else" not in one:
+            return any_of([other, yes])
+        held = self._move(one["if"], f"{place}/if")
+        no = self._move(otherwise, f"{place}/else")
+        return any_of([all_of([held, yes]), all_of([other, no])])
+
+    def _dependent(self, given: Any, place: str) -> Iterator[Schema]:
+        if not isinstance(given, Mapping):
+            _refuse(place, f"{shown(given)} is not an object")
+        for name, value in given.items():
+            value = [value] if isinstance(value, str) else value
+            there: dict[str, Any] = {"required": [name]}
+            if isinstance(value, list):
+                there = {"required": [name, *value]}
+            elif value is not True:
+                there["allOf"] = [self._move(value, f"{place}/{token(name)}")]
+            yield any_of([Opposite(properties={name: False}), there])
+
+    def _names(self, given: Any, place: str) -> Schema:
+        """Objects whose properties' names satisfy a schema."""
+        at_names = f"{place}/propertyNames"
+        while isinstance(given, Mapping) and given.keys() - ANNOTATIONS == {"$ref"}:
+            given = self._resolve(str(given["$ref"]))
+        if isinstance(given, bool):
+            return given or Opposite(additionalProperties=False)
+        if not isinstance(given, Mapping):
+            _refuse(at_names, f"{shown(given)} is no schema")
+        kinds = given.get("type", "string")
+        said = given.keys() - ANNOTATIONS - {"type"}
+        if kinds != "string" or not said <= {*NAME, "enum", "const"}:
+            _refuse(place, "the keyword 'propertyNames' is supported of a pattern, or names")
+        if said & {"enum", "const"}:
+            listed = [given["const"]] if "const" in given else given["enum"]
+            if said & NAME or not isinstance(listed, list):
+                _refuse(place, "the keyword 'propertyNames' is supported of a pattern, or names")
+            names = {one: True for one in listed if isinstance(one, str)}
+            return Opposite(properties=names, additionalProperties=False)
+        found: list[Schema] = [
+            Opposite(patternProperties={pattern: True}, additionalProperties=False)
+            for pattern in _name_patterns(given, at_names)
+        ]
+        return all_of(found)
+
+    def _contains(self, one: Mapping[str, Any], place: str) -> Schema:
+        """Arrays of few places: the first item that satisfies the schema is at one of them."""
+        given, least, most = one["contains"], one.get("minContains", 1), one.get("maxContains")
+        if least == 0 and most is None:
+            return True
+        if most == 0 and least == 0:
+            return Opposite(items=self._not(given, "contains", place))
+        longest = one.get("maxItems")
+        bounded = isinstance(longest, int) and longest <= MOST_PLACES
+        if least != 1 or most is not None or not bounded:
+            what = f"up to {MOST_PLACES} items (maxItems)"
+            _refuse(place, f"the keyword 'contains' is supported once, in arrays of {what}")
+        before = self._not(given, "contains", place)
+        it = self._move(given, f"{place}/contains")
+        found: list[Schema] = [{"type": OTHERS}]
+        for i in range(int(longest or 0)):
+            found.append({"type": "array", "prefixItems": [*[before] * i, it], "minItems": i + 1})
+        return any_of(found)
+
+    def _distinct(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Schema:
+        """Arrays whose items differ: those of a short `enum` are listed."""
+        most, least = one.get("maxItems"), one.get("minItems", 0)
+        if isinstance(most, int) and most < 2:
+            return True
+        items = one.get("items")
+        while isinstance(items, Mapping) and items.keys() - ANNOTATIONS == {"$ref"}:
+            items = self._resolve(str(items["$ref"]))
+        values = _values(items) if "prefixItems" not in one else None
+        said = one.keys() - ANNOTATIONS - {"type", "items", "uniqueItems", "minItems", "maxItems"}
+        if values is None or len(values) > MOST_DISTINCT or said or one.get("type") != "array":
+            what = f"arrays of up to one item, or of an enum of up to {MOST_DISTINCT}"
+            _refuse(place, f"the keyword 'uniqueItems' is not supported but for {what}")
+        orders = permutations if len(values) <= MOST_ORDERED else combinations
+        longest = min(len(values), most if isinstance(most, int) else len(values))
+        counts = range(least if isinstance(least, int) else 0, longest + 1)
+        for name in ("items", "minItems", "maxItems"):
+            found.pop(name, None)
+        return {"enum": [list(some) for count in counts for some in orders(values, count)]}
+
+    def _unevaluated(self, one: Mapping[str, Any], place: str) -> Schema:
+        known = Unevaluated(self._resolve, self._negation)
+        rest = self._move(one["unevaluatedProperties"], f"{place}/unevaluatedProperties")
+        try:
+            cases = known.cases(one)
+        except NotExpressible as error:
+            _refuse(place, f"the keyword 'unevaluatedProperties' is not supported with {error}")
+        found: list[Schema] = []
+        for case in cases:
+            closed: Schema = True
+            if not case.everything:
+                closed = {
+                    "properties": dict.fromkeys(case.names, True),
+                    "patternProperties": dict.fromkeys(case.patterns, True),
+                    "additionalProperties": rest,
+                }
+            found.append(all_of([*(self._move(part, place) for part in case.held), closed]))
+        return any_of(found)
+
+    def _unevaluated_items(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> None:
+        rest = one["unevaluatedItems"]
+        if rest in (True, {}) or "items" in one:
+            return
+        if one.keys() & {"$ref", "allOf", "anyOf", "oneOf", "contains", *CONDITION}:
+            what = "a schema that others describe, too"
+            _refuse(place, f"the keyword 'unevaluatedItems' is not supported in {what}")
+        found["items"] = self._move(rest, f"{place}/unevaluatedItems")
+
+    def _exclusive(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Schema:
+        """The branches of a oneOf, each without what the others hold; where the negations cannot
+        be expressed it is left to the grammar engine.
+        """
+        branches = one["oneOf"]
+        known = len(branches) > MOST_EXCLUSIVE or self._closing.divided(one)
+        if known or _types_differ([self._closing.resolved(branch) for branch in branches]):
+            return True
+        try:
+            others = [self._negation.of(branch) for branch in branches]
+        except NotExpressible:
+            return True
+        del found["oneOf"]
+        alone: list[Schema] = []
+        for i, branch in enumerate(branches):
+            rest = [
+                self._move(other, f"{place}/oneOf/{j}") for j, other in enumerate(others) if j != i
+            ]
+            alone.append(all_of([self._move(branch, f"{place}/oneOf/{i}"), *rest]))
+        return any_of(alone)
+
+
+def _stays(pointer: str) -> bool:
+    """Whether a place is that of a schema, and none that moves."""
+    steps = iter(pointer.split("/")[1:])
+    for step in steps:
+        single = step in SINGLE
+        if step not in MAPS | (LISTS - {"oneOf"}) and not single:
+            return False
+        if not single and next(steps, None) is None:
+            return False
+    return True
+
+
+def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
+    if "pattern" in given:
+        if not isinstance(given["pattern"], str):
+            _refuse(f"{place}/pattern", f"{shown(given['pattern'])} is no text")
+        yield given["pattern"]
+    if "format" in given:
+        _refuse(place, "the keyword 'propertyNames' is not supported of a schema with format")
+    if given.keys() & {"minLength", "maxLength"}:
+        least, most = given.get("minLength", 0), given.get("maxLength", "")
+        if not all(isinstance(one, int | str) for one in (least, most)):
+            _refuse(place, "its lengths are no whole numbers")
+        yield rf"^[\s\S]{{{least},{most}}}$"
+
+
+def _values(items: object) -> list[Any] | None:
+    """All values that an item may have; None where they are not listed, or equal in JSON."""
+    if not isinstance(items, Mapping) or items.keys() - ANNOTATIONS - {"type", "enum"}:
+        return None
+    listed = items.get("enum")
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        return None
+    if "type" in items and "string" not in items["type"]:
+        return None
+    return list(dict.fromkeys(listed))
+
+
+def _types_differ(branches: list[object]) -> bool:
+    """Whether no value can be of the types of two of the schemas."""
+    seen: list[str] = []
+    for one in branches:
+        kinds = one.get("type") if isinstance(one, Mapping) else None
+        if kinds is None or (isinstance(one, Mapping) and one.get("nullable")):
+            return False
+        listed = kinds if isinstance(kinds, list) else [kinds]
+        seen += ["number" if kind == "integer" else str(kind) for kind in listed]
+    return len(seen) == len(set(seen))
+
+
+def _refuse(place: str, what: str) -> NoReturn:
+    raise RequestError(f"{FIELD}.json: at {shown(place or '#')}: {what}", FIELD)
