@@ -4,6 +4,7 @@ of several rooms.
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,16 @@ from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing, Weights
-from flyweight.plan.machine import Machine, machine, resident
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, SlotKinds, block_bytes, plan_memory
+from flyweight.plan.machine import Machine, anonymous, machine, resident
+from flyweight.plan.memory import (
+    MemoryPlan,
+    Needs,
+    Sizing,
+    SlotKinds,
+    block_bytes,
+    plan_memory,
+    server_bytes,
+)
 from flyweight.sampling.grammar import Compiler, GrammarVocabulary, compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer
@@ -80,10 +89,11 @@ def backend(settings: Settings, cores: int) -> Ops:
 
 
 def build(
-    settings: Settings, notify: LoadListener | None = None, *, grammars: bool = False
+    settings: Settings, notify: LoadListener | None = None, *, served: bool = False
 ) -> LoadedModel:
-    """Loads a model and wires its engine; anybody may ask a server for `grammars`, and its memory
-    plan counts them.  Raises `ConfigError` or `CheckpointError`.
+    """Loads a model and wires its engine.  The memory plan of a `served` one counts grammars, which
+    any client may request, and the server's other processes.  Raises `ConfigError` or
+    `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
     here = machine()
@@ -92,8 +102,7 @@ def build(
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = needs(found.checkpoint, found.spec, found.plan, ops)
     asked = asked.beside(_adapter_kinds(adapters, found), ops)
-    room = LIVE_BYTES + compiler_nbytes(found.spec.vocab) if grammars else 0
-    memory = memory_plan(settings, asked, here, room)
+    memory = memory_plan(settings, asked, here, served=served)
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights, moving = load_kept(settings, found, ops, tell)
@@ -177,11 +186,14 @@ def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -
     return Needs.of(spec, slot_kinds(checkpoint, plan), ops)
 
 
-def memory_plan(settings: Settings, asked: Needs, here: Machine, grammars: int = 0) -> MemoryPlan:
-    """The memory plan at the context asked for, or at the longest that fits, up to the model's;
-    `grammars` bytes are for grammars.
+def memory_plan(
+    settings: Settings, asked: Needs, here: Machine, *, served: bool = False
+) -> MemoryPlan:
+    """The memory plan at the requested context, or at the longest that fits, up to the model's; of
+    a `served` model with grammars and the processes of its server.
     """
-    held = resident()
+    held, vocab = resident(), asked.spec.vocab
+    others = anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or asked.spec.context
     kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
     blocks = settings.blocks or _bought(settings, asked.spec, kv_dtype)
@@ -197,11 +209,13 @@ def memory_plan(settings: Settings, asked: Needs, here: Machine, grammars: int =
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
-        grammars=grammars,
-        scores=asked.spec.vocab if settings.max_logprobs < 0 else settings.max_logprobs,
+        grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
+        server=server_bytes(vocab) if served else 0,
+        scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
-    return plan_memory(asked, sizing, (held, allowed_bytes(settings, here, held)), least)
+    allowed = allowed_bytes(settings, here, held + others)
+    return plan_memory(asked, sizing, (held, allowed), least)
 
 
 def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:

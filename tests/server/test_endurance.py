@@ -219,3 +219,27 @@ def test_neither_log_nor_answers_hold_what_was_asked_or_where_the_model_lies(
         lines = [text for text in server.said if f"path=/v1/models/{tmp_path}" not in text]
         assert FOLDER not in "".join(lines)
         assert "StepFault" in said, "nothing failed"
+
+
+def anonymous(server: Running) -> int:
+    """Bytes of memory that the server's processes share with no file."""
+    members = [server.process.pid, *(one.pid for one in family(server.process.pid))]
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in set(members)]
+    return sum(1024 * int(text.split("RssAnon:")[1].split()[0]) for text in status)
+
+
+def test_all_processes_stay_within_the_memory_plan(at_length: bool) -> None:
+    requests = 20_000 if at_length else 300
+
+    def client(number: int) -> None:
+        draw = Random(number)
+        for _ in range(requests // 6):
+            everything(server, draw)
+
+    with served({"max_num_seqs": 16}) as server:
+        facts = {one["feature"]: one for one in server.get("/v1/engine/effective").json["features"]}
+        planned = float(facts["memory"]["active"].split(" MiB")[0]) * (1 << 20)
+        fill(server, Random(3), 150)
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(client, range(6)))
+        assert anonymous(server) <= planned

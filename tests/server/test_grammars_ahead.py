@@ -11,6 +11,7 @@ import pytest
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
+from flyweight.plan.memory import server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server.engine_client import pipe
 from flyweight.server.engine_client.loading import ClientGoneWhileLoading
@@ -20,16 +21,17 @@ from flyweight.server.worker.loop import Worker
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 
 
-def test_the_plan_of_a_server_counts_grammars() -> None:
-    served, alone = build(SETTINGS, grammars=True), build(SETTINGS)
+def test_the_plan_of_a_server_counts_grammars_and_its_other_processes() -> None:
+    served, alone = build(SETTINGS, served=True), build(SETTINGS)
     room = LIVE_BYTES + compiler_nbytes(served.spec.vocab)
     assert facts(served, SETTINGS)["memory"]["grammars"] == room
-    assert served.memory.need == served.memory.base + alone.memory.need - alone.memory.base + room
+    more = room + server_bytes(served.spec.vocab)
+    assert served.memory.need == served.memory.base + alone.memory.need - alone.memory.base + more
     assert alone.memory.sizing.grammars == 0
 
 
 def test_an_idle_engine_reads_the_vocabulary_for_grammars() -> None:
-    loaded = build(SETTINGS, grammars=True)
+    loaded = build(SETTINGS, served=True)
     ours, theirs = socket.socketpair()
     worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
     grammars = loaded.engine.grammars

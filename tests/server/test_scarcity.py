@@ -155,7 +155,7 @@ def test_memory_has_a_ceiling_under_load() -> None:
     """Every block in use, and requests that wait for blocks: still nobody is killed.  For a
     constraint, another process starts: it may have to go, the engine may not.
     """
-    with MemoryGroup(190 << 20) as group, served(before=group.enter) as server:
+    with MemoryGroup(320 << 20) as group, served(before=group.enter) as server:
         worker = server.worker
         body = {**GOOD, "prompt": "a cat sat " * 160, "max_tokens": 4, "ignore_eos": True}
 

@@ -45,6 +45,11 @@ def resident() -> int:
     return 1024 * int(found[1])
 
 
+def anonymous(pid: int) -> int:
+    """Bytes of memory that a process shares with no file; 0 where it is gone."""
+    return 1024 * _counts(Path(f"/proc/{pid}/status")).get("RssAnon", 0)
+
+
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of our cgroup and of those above it, for one controller.
 

@@ -3,7 +3,7 @@ under a limit.
 
 Invariant: `need` counts everything the process will hold at its worst moment: what it holds already
 (interpreter, libraries, tokenizer), weights as packed, K/V, a step's arrays, logits, the loader's
-buffers.  It allocates nothing.
+buffers; of a server, its other processes too.  It allocates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,9 @@ TOKEN_BYTES, SCORES, SCORE_BYTES = 320, 20, 8
 MOST_SCORES = 64  # that the sampler lists
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
+# The processes of a server next to the engine's, measured after 20,000 mixed requests: the API
+# server, with its own copy of the vocabulary, and two that try schemas.
+API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
 MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages
 
 
@@ -44,7 +47,8 @@ SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as are useful and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
-    requests, where they are counted; `scores` log-probabilities may be beside a token's own.
+    requests, `server` bytes for a server's other processes, where there is a server; `scores`
+    log-probabilities may be beside a token's own.
     """
 
     max_model_len: int
@@ -57,6 +61,7 @@ class Sizing:
     scored: int = 0
     blocks: int = 0
     grammars: int = 0
+    server: int = 0
     scores: int = SCORES
 
     @property
@@ -90,7 +95,8 @@ class MemoryPlan:
     @property
     def need(self) -> int:
         """Peak bytes: loading and running do not overlap, weights stay."""
-        return self.base + self.weights + self.rounding + max(LOAD_BUFFER, self.running)
+        fixed = self.base + self.sizing.server + self.weights + self.rounding
+        return fixed + max(LOAD_BUFFER, self.running)
 
     @property
     def running(self) -> int:
@@ -111,6 +117,7 @@ class MemoryPlan:
         ]
         more = [
             ("grammars: the vocabulary, those in use", self.sizing.grammars),
+            ("API server, and processes that try schemas", self.sizing.server),
             ("more while loading", LOAD_BUFFER - self.running),
         ]
         return rows + [(what, amount) for what, amount in more if amount > 0]
@@ -143,6 +150,11 @@ def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
             matrix = len(shape) == 2
             total += ops.packed_nbytes((shape[0], shape[1]), kind) if matrix else 4 * shape[0]
     return total
+
+
+def server_bytes(vocab: int) -> int:
+    """What the other processes of a server take, for a vocabulary of so many tokens."""
+    return API_SERVER + API_SERVER_TOKEN * vocab + VALIDATORS
 
 
 def rounding_bytes(needs: Needs) -> int:
@@ -244,6 +256,7 @@ def _refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
     ways += _smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
     sizing = plan.sizing
     grammars = f"{size(sizing.grammars)} for grammars, " if sizing.grammars else ""
+    grammars += f"{size(sizing.server)} for the API server, " if sizing.server else ""
     return (
         f"memory_limit of {size(plan.limit)} is too small: this model needs {size(plan.need)} "
         f"({size(plan.weights)} weights, {size(plan.kv)} K/V for {sizing.max_model_len} tokens, "

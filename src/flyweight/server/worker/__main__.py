@@ -60,7 +60,7 @@ def serve(line: socket.socket) -> int:
     gc.disable()  # nothing that loading makes is garbage
     try:
         settings = Settings.of(**begin.settings)
-        loaded = build(settings, LoadingReporter(line), grammars=True)
+        loaded = build(settings, LoadingReporter(line), served=True)
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
         with suppress(OSError):  # the front end may have refused it first, and be gone
