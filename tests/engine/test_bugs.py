@@ -11,6 +11,7 @@ from workload import Harness, Parts, workload
 from flyweight.engine import beams as beams_room
 from flyweight.engine import drafts as drafts_room
 from flyweight.engine import engine as engine_room
+from flyweight.engine import lifecycle as lifecycle_room
 from flyweight.engine import prefix as prefix_room
 from flyweight.engine import scheduler as scheduler_room
 from flyweight.engine.batch import build
@@ -201,7 +202,7 @@ def test_a_bug_in_the_scheduler_is_caught(scheduler):
 
 
 def test_a_prefix_that_is_shared_too_early_is_caught(monkeypatch):
-    monkeypatch.setattr(scheduler_room, "PrefixCache", SharesUncomputed)
+    monkeypatch.setattr(lifecycle_room, "PrefixCache", SharesUncomputed)
     assert caught()
 
 

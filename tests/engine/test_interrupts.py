@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from workload import Harness, workload
 
-FILES = ("engine/scheduler.py", "engine/prefix.py", "kv/blocks.py")
+FILES = ("engine/scheduler.py", "engine/lifecycle.py", "engine/prefix.py", "kv/blocks.py")
 SEEDS = (3, 11, 29, 64)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.engine.engine import Engine, ModelRunner
+from flyweight.engine.engine import Engine
 from flyweight.engine.hook import LogitsEdit
-from flyweight.engine.runner import Ticket
+from flyweight.engine.runner import ModelRunner, Ticket
 from flyweight.plan.roofline import StepShape
 from flyweight.wire import I32, Batch, Sampled
 

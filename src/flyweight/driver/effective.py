@@ -5,6 +5,7 @@ were given.  The server's ledger tells more, at /v1/engine/effective.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from flyweight.arguments.engine import EngineChoices
 from flyweight.arguments.wishes import DEFAULT, SettingRequest
@@ -71,12 +72,8 @@ def metrics(engine: Engine) -> list[Counter | Gauge]:
         Gauge("vllm:num_requests_waiting", now.waiting),
         Gauge("vllm:kv_cache_usage_perc", 1 - now.free_blocks / now.blocks),
     ]
-    totals = now.totals
+    totals = asdict(now.totals)
     known = set(COUNTERS.values())
-    found += [Counter(f"vllm:{name}", getattr(totals, own)) for name, own in COUNTERS.items()]
-    found += [
-        Counter(f"flyweight:{own}", getattr(totals, own))
-        for own in type(totals).__slots__
-        if own not in known
-    ]
+    found += [Counter(f"vllm:{name}", totals[own]) for name, own in COUNTERS.items()]
+    found += [Counter(f"flyweight:{own}", n) for own, n in totals.items() if own not in known]
     return found

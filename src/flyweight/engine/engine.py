@@ -8,7 +8,6 @@ take part as hooks.
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from typing import Protocol
 
 from flyweight.draft.drafter import Drafter
 from flyweight.engine.batch import build, moves
@@ -20,26 +19,15 @@ from flyweight.engine.logprobs import Mirostat, PromptLogprobs, token_logprobs
 from flyweight.engine.metrics import EngineMetrics, EngineStats
 from flyweight.engine.pooling import PoolingRows
 from flyweight.engine.processors import Processors
-from flyweight.engine.runner import Ticket
+from flyweight.engine.runner import ModelRunner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import UNLIMITED, ComputeError, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
-from flyweight.params.structured import NAME
 from flyweight.sampling.arrays import OptionColumns
-from flyweight.types import Event, Finish, Request
+from flyweight.types import Event, Request
 from flyweight.validation.ranges import loaded
-from flyweight.wire import I32, Batch, Sampled
-
-
-class ModelRunner(Protocol):
-    """What the engine needs of a runner."""
-
-    def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Seq[LogitsEdit] = ()
-    ) -> Ticket: ...
-    def wait(self, ticket: Ticket) -> Sampled: ...
-
+from flyweight.wire import Batch, Sampled
 
 NOTHING = Produced(())
 Planned = Callable[[Plan], None]
@@ -188,7 +176,7 @@ class Engine:
             own = hook.finish([(plan.chunks[i], produced[i]) for i in places], sampled)
             self._events += own
             events += own
-        self._count(plan, events)
+        self.metrics.count(plan, events)
         self._forget([(event.id, event.index) for event in events if event.finish])
         self.drafts.forget([(seq.request.id, seq.index) for seq in plan.preempted])
 
@@ -241,11 +229,7 @@ class Engine:
                     continue
             except RequestError as refusal:
                 error = str(refusal)
-                self.grammars.forget(request.id, 0, ended=True)
-            events += [
-                Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
-                for i in range(request.params.n)
-            ]
+            events += self.grammars.refuse(request, error)
         return events
 
     def mend(self) -> None:
@@ -306,19 +290,3 @@ class Engine:
         for id, _ in ids:
             if id not in live:
                 self._hooked.pop(id, None)
-
-    def _count(self, plan: Plan, events: Seq[Event]) -> None:
-        m = self.metrics
-        m.steps += 1
-        m.preempted += len(plan.preempted)
-        m.cached += plan.cached
-        m.shared += len(plan.chunks) > 1
-        m.prefill_only += plan.prefill_only
-        for chunk in plan.chunks:
-            begins = chunk.start == chunk.seq.cached
-            m.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt
-            m.computed += chunk.count
-            m.copied += chunk.copy is not None
-        for event in events:
-            m.produced += len(event.tokens)
-            m.finished += event.finish is not None

@@ -142,6 +142,14 @@ class Grammars(Hook):
             found[1].cancel()
         return [Event(id, i, (), finish=Finish.ABORT) for i in range(found[0].params.n)]
 
+    def refuse(self, request: Request, error: str) -> list[Event]:
+        """Forgets a request that is not scheduled; the ends of its choices."""
+        self.forget(request.id, 0, ended=True)
+        return [
+            Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
+            for i in range(request.params.n)
+        ]
+
     def _admit(self) -> None:
         """Has those compiled that wait, in their order, as far as there is room for them."""
         taken = self.live_bytes

@@ -3,38 +3,51 @@
 Invariant: counting changes nothing.  Standard library only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flyweight.engine.step import Plan
+from flyweight.types import Event
 
-@dataclass(slots=True)
+
+@dataclass
 class EngineMetrics:
-    """Totals since the start.  `computed` counts tokens whose K/V was computed, again after a
-    preemption too; `produced` tokens of answers; `cached` prompt tokens not computed because they
-    were found; `accepted` of the `proposed` tokens of
-    `drafts` drafts.  `chunked` prompts took several
-    steps, `shared` steps had several sequences, `prefill_only` ones were of prompts, and
-    skipped by sequences that decode, `adapted` requests were for an adapter,
-    `constrained` ones had a grammar.
-    """
+    """Totals since the start."""
 
     steps: int = 0
     requests: int = 0
-    finished: int = 0
-    aborted: int = 0
-    computed: int = 0
-    produced: int = 0
-    cached: int = 0
-    preempted: int = 0
-    evicted: int = 0
-    copied: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    chunked: int = 0
-    shared: int = 0
-    adapted: int = 0
-    constrained: int = 0
-    drafts: int = 0
-    prefill_only: int = 0
+    finished: int = 0  # choices
+    aborted: int = 0  # choices
+    computed: int = 0  # tokens whose K/V was computed, recomputation included
+    produced: int = 0  # tokens of answers
+    cached: int = 0  # prompt tokens found in the prefix cache
+    preempted: int = 0  # sequences
+    evicted: int = 0  # cached blocks whose space was needed
+    copied: int = 0  # shared blocks copied before a write
+    proposed: int = 0  # draft tokens
+    accepted: int = 0  # draft tokens
+    chunked: int = 0  # prompts computed in several steps
+    shared: int = 0  # steps of several sequences
+    adapted: int = 0  # requests for an adapter
+    constrained: int = 0  # requests with a grammar
+    drafts: int = 0  # drafts verified
+    prefill_only: int = 0  # steps that sequences which decode skipped
+
+    def count(self, plan: Plan, events: Sequence[Event]) -> None:
+        """One step, with what it produced."""
+        self.steps += 1
+        self.preempted += len(plan.preempted)
+        self.cached += plan.cached
+        self.shared += len(plan.chunks) > 1
+        self.prefill_only += plan.prefill_only
+        for chunk in plan.chunks:
+            begins = chunk.start == chunk.seq.cached
+            self.chunked += begins and chunk.start + chunk.count < chunk.seq.prompt
+            self.computed += chunk.count
+            self.copied += chunk.copy is not None
+        for event in events:
+            self.produced += len(event.tokens)
+            self.finished += event.finish is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,15 @@ class Ticket:
     sampled: Sampled
 
 
+class ModelRunner(Protocol):
+    """What the engine needs of a runner."""
+
+    def submit(
+        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
+    ) -> Ticket: ...
+    def wait(self, ticket: Ticket) -> Sampled: ...
+
+
 class Runner:
     """One model with its K/V memory."""
 
