@@ -276,7 +276,7 @@ def test_a_trace_has_times_of_its_own(
     assert [len(body["prompt"]) for body in fake.bodies] == [30, 20]  # it takes 4,096
     told = capsys.readouterr()
     assert float(labels(told.out)["Benchmark duration (s)"]) >= 0.1
-    assert "a trace has times of its own" in told.err
+    assert "a trace sets the times" in told.err
 
 
 def test_a_list_goes_on_until_the_next_option() -> None:

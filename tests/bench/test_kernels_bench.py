@@ -171,10 +171,10 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("llama-cpp", "vs = 'llama-cpp' is no peer we know; allowed: llama.cpp, openvino"),
+        ("llama-cpp", "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino"),
         ("openvino=/none.gguf", "there is no file '/none.gguf'"),
         ("llama.cpp 'x", "No closing quotation"),
-        ("", "vs = '' is no peer"),
+        ("", "vs = '' is not a known peer"),
     ],
 )
 def test_peers_are_refused_by_name(text: str, said: str) -> None:
@@ -246,7 +246,7 @@ def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
     peer = opened(PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(binary=str(failing)))
     with pytest.raises(PeerError, match="llama-bench says error: failed to load model"):
         peer.timed(Workload(gen=1), 512, 0)
-    with pytest.raises(PeerError, match="no llama-batched-bench beside"):
+    with pytest.raises(PeerError, match="no llama-batched-bench next to"):
         peer.timed(Workload(gen=1, seqs=2), 512, 0)
 
 

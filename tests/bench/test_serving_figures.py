@@ -12,7 +12,7 @@ from flyweight.bench.serving.answer import StreamedAnswer
 from flyweight.bench.serving.arrivals import ArrivalRate
 from flyweight.bench.serving.asks import LoadRequest
 from flyweight.bench.serving.drafts import DraftStatistics
-from flyweight.bench.serving.load import Load, LoadResult
+from flyweight.bench.serving.load import LoadResult, RequestSchedule
 from flyweight.bench.serving.report import (
     ReportHeader,
     beside,
@@ -53,7 +53,7 @@ ANSWERS = (
     answer(102.0, error="HTTP 429: full"),
 )
 ASKS = [LoadRequest([0] * n, n, 4) for n in (10, 20, 30, 40, 50, 60)]
-PLAYED = LoadResult(Load(ASKS, [0.0] * 6, 4), ANSWERS, 4.0, 0.0007)
+PLAYED = LoadResult(RequestSchedule(ASKS, [0.0] * 6, 4), ANSWERS, 4.0, 0.0007)
 
 
 def summary(**more: Any) -> LoadSummary:
@@ -92,7 +92,7 @@ def test_every_gap_counts_and_every_request_once() -> None:
 
 
 def test_tokens_are_the_servers_where_it_counts_them() -> None:
-    many = LoadResult(Load([ASKS[0]], [0.0]), [answer(0, 1.0, 2.0, tokens=9)], 2.0, 0.0)
+    many = LoadResult(RequestSchedule([ASKS[0]], [0.0]), [answer(0, 1.0, 2.0, tokens=9)], 2.0, 0.0)
     got = summarize(many, (), {})
     assert got.output_tokens == 9 and got.times["tpot"].mean == pytest.approx(1000 / 8)
     assert got.peak_output == pytest.approx(4.5)  # a second's chunk of two, of nine tokens
@@ -102,7 +102,9 @@ def test_peaks_are_of_seconds_since_the_first() -> None:
     got = summary()
     assert got.peak_output == 3  # the first second has 0.5, 0.6 and 0.9
     assert got.peak_requests == 2
-    assert summarize(LoadResult(Load([], []), [], 1.0, 0.0), (99,), {}).peak_requests == 0
+    assert (
+        summarize(LoadResult(RequestSchedule([], []), [], 1.0, 0.0), (99,), {}).peak_requests == 0
+    )
 
 
 def test_goodput_counts_requests_that_keep_every_goal() -> None:
@@ -205,7 +207,7 @@ def test_what_became_of_guesses_meanwhile() -> None:
 def test_when_a_ramp_reached_which_rate() -> None:
     ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=4.0)
     assert ramp.growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)] and ArrivalRate(2.0).growth(7) == []
-    load = Load(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    load = RequestSchedule(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     told = document(
         summary(), header(pace=ramp), [], replace(PLAYED, load=load, began=86400.0), detailed=False
     )["rps_change_events"]
@@ -235,7 +237,7 @@ def test_names_of_files() -> None:
 def test_reasons_are_shown_once_each_and_not_all() -> None:
     assert [*reasons(summary())] == ["2 failed: HTTP 429: full", "1 failed: it died"]
     many = [answer(0, error=f"why {i}") for i in range(7)]
-    load = Load([ASKS[0]] * 7, [0.0] * 7)
+    load = RequestSchedule([ASKS[0]] * 7, [0.0] * 7)
     got = [*reasons(summarize(LoadResult(load, many, 1.0, 0.0), (), {}))]
     assert len(got) == 6 and got[-1] == "... and 2 other reasons"
 
@@ -243,8 +245,8 @@ def test_reasons_are_shown_once_each_and_not_all() -> None:
 def test_a_servers_other_count_of_a_prompt_is_told() -> None:
     right, wrong = answer(0, 1.0), answer(0, 1.0)
     right.prompt_counted, wrong.prompt_counted = 10, 21
-    assert [*miscounted(LoadResult(Load(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
-    (line,) = miscounted(LoadResult(Load(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
+    assert [*miscounted(LoadResult(RequestSchedule(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
+    (line,) = miscounted(LoadResult(RequestSchedule(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
     assert "counts 1 prompts differently (21 tokens for 20)" in line
 
 

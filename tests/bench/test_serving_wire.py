@@ -29,7 +29,7 @@ from flyweight.bench.serving.answer import StreamedAnswer
 from flyweight.bench.serving.asks import LoadRequest, RequestManner
 from flyweight.bench.serving.dialects import CompletionsApi, dialect, reason
 from flyweight.bench.serving.line import ConnectionPool, ResponseReader, ServerAddress
-from flyweight.bench.serving.load import Load, LoadResult, Target, play, ready
+from flyweight.bench.serving.load import LoadResult, RequestSchedule, Target, play, ready
 from flyweight.errors import ConfigError
 
 ASK = LoadRequest([1, 2, 3], 3, 4)
@@ -39,7 +39,7 @@ def played(
     fake: Fake, asks: Sequence[LoadRequest], backend: str = "openai", most: int | None = None
 ) -> LoadResult:
     target = Target(ServerAddress.of(fake.url), dialect(backend), RequestManner(("fake",)))
-    load = Load(asks, [ask.at for ask in asks], most)
+    load = RequestSchedule(asks, [ask.at for ask in asks], most)
     return asyncio.run(play(target, load, lambda done, total: None))
 
 
@@ -115,7 +115,7 @@ def test_a_null_is_as_good_as_absent() -> None:
 
 def test_the_last_line_need_not_have_an_end() -> None:
     assert one(*stream(text("a"), b"data: [DONE]")).ok
-    assert "not of this dialect" in one(*stream(text("a"), b'data: {"choices')).error
+    assert "not of this API" in one(*stream(text("a"), b'data: {"choices')).error
 
 
 def test_a_body_may_end_with_its_connection() -> None:
@@ -145,8 +145,8 @@ def test_llama_servers_own_events() -> None:
         (stream(usage(1, 0), DONE), "no part of an answer"),
         (stream(text("a"), data({"error": {"message": "it died"}}), DONE), "it died"),
         (stream(b'error: {"message": "loading"}\n\n', DONE), "loading"),
-        (stream(data(b"{nonsense"), DONE), "not of this dialect"),
-        (stream(data({"choices": [{"text": 7}]}), DONE), "not of this dialect"),
+        (stream(data(b"{nonsense"), DONE), "not of this API"),
+        (stream(data({"choices": [{"text": 7}]}), DONE), "not of this API"),
         ([*stream(text("a"))[:2], DROP], "closed after some chunks"),
         ([DROP], "closed after no chunks"),
         ([b"SSH-2.0-nothing\r\n"], "no HTTP"),

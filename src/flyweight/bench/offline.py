@@ -90,7 +90,7 @@ class OfflineRun:
         )
         self.llm.loaded.moving.settle()
         found, given = notes.found, self.llm.settings
-        assert found is not None, "a load tells what it found"
+        assert found is not None, "loading reports the model that it found"
         self.path, self.threads = str(found.checkpoint.path), given.threads or machine().cores
         stored = self.llm.loaded.memory.sizing.kv_dtype
         self.shape: Shape = shape(

@@ -123,7 +123,7 @@ class OwnEngine:
         self.loaded.moving.settle()
         self.threads, self.isa = given.threads or machine().cores, isa(given)
         found = notes.found
-        assert found is not None, "a load tells what it found"
+        assert found is not None, "loading reports the model that it found"
         self.facts, self.path = ModelFacts.of(found), found.checkpoint.path
         self.kv_dtype = self.loaded.memory.sizing.kv_dtype
         self.shape = shape(

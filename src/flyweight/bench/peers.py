@@ -56,7 +56,7 @@ class PeerArgument:
         kind, _, file = first.partition("=")
         if kind not in PACKAGES:
             raise ConfigError(
-                f"vs = {kind!r} is no peer we know; allowed: {', '.join(PACKAGES)}"
+                f"vs = {kind!r} is not a known peer; allowed: {', '.join(PACKAGES)}"
                 f"{nearest(kind, PACKAGES)}"
             )
         if file and not os.path.exists(file):
@@ -240,7 +240,7 @@ class PeerBinary:
     def _batched(self, test: Workload) -> list[str]:
         program = self.folder / "llama-batched-bench"
         if not os.access(program, os.X_OK):
-            raise PeerError(f"{self.label}: no llama-batched-bench beside {self.single}")
+            raise PeerError(f"{self.label}: no llama-batched-bench next to {self.single}")
         context = test.seqs * (test.before + test.gen) + 64
         shared = ["-pps", "-kvu"] if test.shared else []
         return [

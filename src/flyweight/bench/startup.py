@@ -110,7 +110,7 @@ def start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
 def first_token(peer: PeerArgument, model: str, means: PeerMethod) -> float:
     """Seconds from a peer's start to the first token of one prompt."""
     if means.binary and peer.kind == "llama.cpp":
-        raise PeerError("llama.cpp's programs tell no first token; llama-cpp-python does")
+        raise PeerError("llama.cpp's programs do not report the first token; llama-cpp-python does")
     began = time.perf_counter()
     there = opened(peer, model, PeerSetup(256, 1, 1 << 28), means)
     try:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.weights.hub.names import HubName
 
 NameOf = Annotated[
-    str, typer.Argument(metavar="NAME", help="org/name, org/name:Q4_K_M or org/name:file.gguf.")
+    str,
+    typer.Argument(metavar="NAME", help="Name on the Hub: org/name, org/name:Q4_K_M, ..."),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Remove without asking.")]
 

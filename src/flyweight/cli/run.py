@@ -49,7 +49,9 @@ System = Annotated[
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("-n", "--max-tokens", metavar="N", help="Longest answer.  [default: no limit]"),
+    typer.Option(
+        "-n", "--max-tokens", metavar="N", help="Answer length limit.  [default: no limit]"
+    ),
 ]
 Seed = Annotated[
     int | None,
@@ -289,7 +291,7 @@ def heed_stdin() -> None:
             "prompt",
         )
     if idle:
-        print("note: stdin is a pipe, and not read beside a prompt; -f - reads it", file=sys.stderr)
+        print("note: stdin is not read when a prompt is given; -f - reads it", file=sys.stderr)
 
 
 def _bytes(file: str | None, where: str) -> bytes:

@@ -145,7 +145,7 @@ def stats_in_words(now: Mapping[str, int], block_size: int) -> list[str]:
         "text that can be found again.",
     ]
     if now["proposed"]:
-        told.append(f"Speculation: {now['accepted']} of {now['proposed']} guesses accepted.")
+        told.append(f"Speculation: {now['accepted']} of {now['proposed']} draft tokens accepted.")
     if now["preempted"]:
         told.append(f"Preemptions: {now['preempted']}.")
     return told

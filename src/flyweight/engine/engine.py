@@ -15,7 +15,7 @@ from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.grammars import Grammars
 from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
-from flyweight.engine.logprobs import Mirostat, PromptLogprobs, token_logprobs
+from flyweight.engine.logprobs import Mirostat, PromptLogprobsHook, token_logprobs
 from flyweight.engine.metrics import EngineMetrics, EngineStats
 from flyweight.engine.pooling import PoolingRows
 from flyweight.engine.processors import Processors
@@ -51,7 +51,7 @@ class Engine:
         self.grammars = grammars or Grammars()
         self.beams, self.pooling = BeamSearches(scheduler), PoolingRows(scheduler)
         self.hooks: tuple[Hook, ...] = (
-            PromptLogprobs(), Mirostat(), Processors(), self.grammars, self.beams, self.pooling,
+            PromptLogprobsHook(), Mirostat(), Processors(), self.grammars, self.beams, self.pooling,
         )  # fmt: skip
         self._hooked: dict[str, tuple[Hook, ...]] = {}  # of the requests under way that have some
         self.adapters = {name: i for i, name in enumerate(adapters)}

@@ -11,7 +11,7 @@ from flyweight.types import ALL, Request, TokenLogprobs
 from flyweight.wire import Sampled
 
 
-class PromptLogprobs(Hook):
+class PromptLogprobsHook(Hook):
     """`prompt_logprobs`: those of the prompt's own tokens."""
 
     def wants(self, request: Request) -> bool:

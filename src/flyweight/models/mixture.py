@@ -36,7 +36,7 @@ class Experts:
     files: Files
 
     def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
-        raise AssertionError("experts bring no attention of their own")
+        raise AssertionError("experts have no attention weights")
 
     def mixture(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
         """Router, experts, and the shared expert with its gate."""

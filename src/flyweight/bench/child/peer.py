@@ -121,7 +121,7 @@ class LlamaCpp:
         self._flags(options["flags"], context)
         self.context = llama_cpp.llama_init_from_model(self.model, context)
         if not self.context:
-            raise ValueError("llama.cpp refuses the context it was asked for")
+            raise ValueError("llama.cpp refuses the requested context")
         self.memory = llama_cpp.llama_get_memory(self.context)
         self.batch = llama_cpp.llama_batch_init(2048, 0, 1)
         self.kept: list[Ids] = []

@@ -90,7 +90,7 @@ class ResponseReader:
         try:
             self.dialect.read(payload, now, self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self.answer.fail(f"an event that is not of this dialect: {one_line(str(error))}")
+            self.answer.fail(f"an event that is not of this API: {one_line(str(error))}")
 
     def finish(self) -> None:
         """The body has come to its end."""

@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestSchedule:
     """Asks and when they are sent, at most `most` at once; requests' names begin with `prefix`.
     Whose `turn` it is among several models is said for each, or they take turns; an answer that is
     not whole after `patience` seconds is a failure.
@@ -67,7 +67,7 @@ class LoadResult:
     became of the server's guesses.
     """
 
-    load: Load
+    load: RequestSchedule
     answers: Sequence[StreamedAnswer]
     seconds: float
     processor: float
@@ -88,7 +88,7 @@ def head(
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
 
-async def play(target: Target, load: Load, tell: Tell) -> LoadResult:
+async def play(target: Target, load: RequestSchedule, tell: Tell) -> LoadResult:
     """Sends all of it; `tell` hears how many are answered."""
     lines = ConnectionPool(target.place)
     gate = asyncio.Semaphore(load.most or max(1, len(load.asks)))

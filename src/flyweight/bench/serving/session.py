@@ -17,8 +17,8 @@ from flyweight.bench.serving.dialects import dialect
 from flyweight.bench.serving.line import ServerAddress
 from flyweight.bench.serving.load import (
     PATIENCE,
-    Load,
     LoadResult,
+    RequestSchedule,
     Target,
     Tell,
     drafted,
@@ -92,7 +92,7 @@ class LoadPlan:
                 f"prompt_form = {self.form!r}; allowed: {known}{nearest(self.form, FORMS)}"
             )
         if isinstance(self.data, Trace) and self.pace != ArrivalRate():
-            raise ConfigError("a trace has times of its own; leave rate, burstiness and ramp out")
+            raise ConfigError("a trace sets the times; leave rate, burstiness and ramp out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class LoadSession:
         """Waits for a server.  Raises `ConfigError`."""
         self.servers.append(self.runner.run(looked(server, self.body, seconds)))
 
-    def load(self) -> Load:
+    def load(self) -> RequestSchedule:
         """The asks, which all servers found so far can take."""
         wanted = self.wanted
         rng = random.Random(wanted.seed)
@@ -147,13 +147,13 @@ class LoadSession:
         if wanted.assignment == "random":
             own = random.Random(f"{wanted.seed} turns")  # the asks are the same either way
             turns = [own.randrange(1 << 30) for _ in asks]
-        return Load(asks, times, wanted.most, wanted.prefix, turns, wanted.patience)
+        return RequestSchedule(asks, times, wanted.most, wanted.prefix, turns, wanted.patience)
 
-    def play(self, server: ServerFacts, load: Load, tell: Tell) -> LoadResult:
+    def play(self, server: ServerFacts, load: RequestSchedule, tell: Tell) -> LoadResult:
         """Warms up, then the load."""
         if self.wanted.warmups:
             asks = [load.asks[i % len(load.asks)] for i in range(self.wanted.warmups)]
-            warm = Load(
+            warm = RequestSchedule(
                 asks, [0.0] * len(asks), load.most or 1, f"{load.prefix}warm-",
                 patience=load.patience,
             )  # fmt: skip

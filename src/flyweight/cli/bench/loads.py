@@ -81,12 +81,12 @@ def heard(backend: str, data: str, given: Mapping[str, Any]) -> None:
     many = bool(given["lora_modules"])
     reasons = {
         "vs_backend": second,
-        "vs_model": second or ("--lora-modules are asked there too" if many else ""),
+        "vs_model": second or ("--lora-modules would be requested there too" if many else ""),
         "lora_modules": "llama.cpp's /completion names no model" if backend == "llama.cpp" else "",
         "speed": of_trace,
         "trace_max_len": of_trace,
-        "input_len": "" if data in SIZED else f"{data} has prompts of its own lengths",
-        "output_len": "a trace has lengths of its own" if data == "trace" else "",
+        "input_len": "" if data in SIZED else f"{data} sets the prompt lengths",
+        "output_len": "a trace sets the lengths" if data == "trace" else "",
     }
     for name, why in reasons.items():
         if why and given[name] not in (None, []):

@@ -44,7 +44,8 @@ VsPython = Annotated[
     ),
 ]
 VsBinary = Annotated[
-    str | None, typer.Option(metavar="PATH", help="llama.cpp's llama-bench, or its folder.")
+    str | None,
+    typer.Option(metavar="PATH", help="Path of llama-bench, or of its folder."),
 ]
 
 

@@ -21,7 +21,7 @@ from flyweight.config import whole
 from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.serving.load import Load, Tell
+    from flyweight.bench.serving.load import RequestSchedule, Tell
     from flyweight.bench.serving.report import ReportHeader
     from flyweight.bench.serving.session import LoadPlan, LoadSession, RequestBody, TargetServer
     from flyweight.bench.serving.summary import LoadSummary
@@ -246,7 +246,7 @@ def header(session: LoadSession, at: int, count: int, label: str | None) -> Repo
 
 
 def one(
-    session: LoadSession, at: int, load: Load, header: ReportHeader, telling: ResultView
+    session: LoadSession, at: int, load: RequestSchedule, header: ReportHeader, telling: ResultView
 ) -> tuple[LoadSummary, dict[str, Any]]:
     """A server's turn: its figures, shown and as JSON."""
     from flyweight.bench.serving.report import block, document, miscounted, reasons

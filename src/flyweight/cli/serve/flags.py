@@ -222,7 +222,7 @@ LIMITS = (
         "max-priority", "whole", "Largest priority of a request, above or below 0.",
         "server.priorities", "N",
     ),
-    Flag("max-connections", "whole", "Open connections.", "server.connections", "N"),
+    Flag("max-connections", "whole", "Most open connections.", "server.connections", "N"),
 )  # fmt: skip
 
 PROCESS = (
