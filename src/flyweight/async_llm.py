@@ -61,7 +61,7 @@ class RequestStream:
             return self.collector.output()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # the reader's loop is closed: nobody is left to tell
+        with suppress(RuntimeError):  # the reader's loop is closed
             self._loop.call_soon_threadsafe(self._news.set)
 
 
@@ -190,7 +190,7 @@ class AsyncLLM:
         return stream
 
     def _leave(self, stream: RequestStream) -> None:
-        """Tells the engine of a reader that went before the end."""
+        """Ends a request whose reader left before the end."""
         if not stream.over:
             with self._ring:
                 self._inbox.append(stream.collector.request.id)
@@ -215,7 +215,7 @@ class AsyncLLM:
                     moving.step()
                 else:
                     moving.rest()
-            except Exception as error:  # a bug of ours, or memory: those who wait must hear of it
+            except Exception as error:  # a bug of ours, or no memory: every reader gets it
                 self._end_all(error)
         self._end_all(closed())
 

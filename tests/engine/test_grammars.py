@@ -267,7 +267,7 @@ def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
 def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
     """Each costs twice what all may: one a step, and what the others draw does not count."""
     grammars, now = Grammars(Spells), itertools.count()
-    grammars.turns.clock = lambda: float(next(now))
+    grammars.budget.clock = lambda: float(next(now))
     requests = [asked(id) for id in "abc"]
     for request in requests:
         grammars.begin(request)

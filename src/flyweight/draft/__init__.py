@@ -1,6 +1,6 @@
-"""GUESSES: proposes tokens the target model may find it would have written.
+"""Speculative decoding: proposes draft tokens, which the target model verifies.
 
-`drafter` holds the protocol and its messages, `ngram` finds guesses in the text itself.
-Invariant: a wrong guess costs time, never text.  A drafter sees token ids and blocks, never a
+`drafter` holds the protocol and its messages, `ngram` finds drafts in the text itself.
+Invariant: a wrong draft costs time, never text.  A drafter sees token ids and blocks, never a
 Sequence.
 """

@@ -1,8 +1,8 @@
-"""What a drafter is: three methods and the two messages that cross them.
+"""The drafter protocol: three methods and their two messages.
 
-Invariant: a `DraftRequest` holds all a drafter may know of a sequence; a `Draft` is only a guess,
-and its verdict reaches the drafter as the tokens of the next ask.  Drafters keep their own
-watermarks.
+Invariant: a `DraftRequest` holds all a drafter may know of a sequence; a `Draft` is only a
+proposal, and what was accepted reaches the drafter as the tokens of the next request.  Drafters
+keep their own watermarks.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,7 +18,7 @@ class DraftRequest:
     """A sequence about to decode.
 
     `tokens` are all those settled so far (prompt and accepted, no drafts), only ever appended to
-    under one `id`; `blocks` its table; at most `limit` guesses are wanted.
+    under one `id`; `blocks` its table; at most `limit` draft tokens are wanted.
     """
 
     id: Hashable
@@ -29,11 +29,11 @@ class DraftRequest:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Guesses for one ask, none to `limit`.
+    """Draft tokens for one request, none to `limit`.
 
-    `parents[i]` is the guess that guess i follows (-1 the last settled token); None means a plain
-    row of them.  `probs` [k,V] are what each was drawn from, for residual verification; None when
-    the guesses were not drawn at random.
+    `parents[i]` is the draft token that token i follows (-1: the last known token); None means a
+    plain sequence.  `probs` [k,V] are what each was drawn from, for residual verification; None
+    when they were not drawn at random.
     """
 
     tokens: tuple[int, ...]
@@ -45,11 +45,11 @@ class Drafter(Protocol):
     """Called between steps, by the engine's one thread."""
 
     def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
-        """Sees a finished step, and the hidden states [T,H] of the layers it asked to tap."""
+        """Sees a finished step, and the hidden states [T,H] of the layers it taps."""
         ...
 
-    def propose(self, asks: Sequence[DraftRequest]) -> Sequence[Draft]:
-        """One draft for each ask, in order."""
+    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        """One draft for each request, in order."""
         ...
 
     def forget(self, id: Hashable) -> None:

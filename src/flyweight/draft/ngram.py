@@ -1,6 +1,6 @@
-"""Prompt lookup (Saxena, 2023): guess that the text goes on as it did after the same few tokens.
+"""Prompt lookup (Saxena, 2023): proposes what followed the same few tokens earlier in the text.
 
-Invariant: the guess follows the longest earlier match of the text's last `prompt_lookup_max` down
+Invariant: the draft follows the longest earlier match of the text's last `prompt_lookup_max` down
 to `prompt_lookup_min` tokens, the latest such match among equals.  Work per step does not grow with
 the text: each sequence keeps chains of positions that share their last few tokens.
 """
@@ -38,22 +38,22 @@ class NgramDrafter:
         self._chains: dict[Hashable, NgramIndex] = {}
 
     def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
-        """Nothing to learn: the text is in the asks."""
+        """Nothing to learn: the text is in the requests."""
 
-    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
-        return [self._propose(ask) for ask in asks]
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self._propose(request) for request in requests]
 
     def forget(self, id: Hashable) -> None:
         self._chains.pop(id, None)
 
-    def _propose(self, ask: DraftRequest) -> Draft:
-        chains = self._chains.setdefault(ask.id, NgramIndex())
-        self._extend(chains, ask.tokens)
-        end = self._match(chains, ask.tokens)
+    def _propose(self, request: DraftRequest) -> Draft:
+        chains = self._chains.setdefault(request.id, NgramIndex())
+        self._extend(chains, request.tokens)
+        end = self._match(chains, request.tokens)
         if end == 0:
             return Draft(())
-        period = len(ask.tokens) - end  # past the text's end the guess goes on from itself
-        return Draft(tuple(ask.tokens[end + i % period] for i in range(ask.limit)))
+        period = len(request.tokens) - end  # past the text's end the draft continues from itself
+        return Draft(tuple(request.tokens[end + i % period] for i in range(request.limit)))
 
     def _extend(self, chains: NgramIndex, tokens: Sequence[int]) -> None:
         """Files every position that has a next token; the last one waits until it has."""

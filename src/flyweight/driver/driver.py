@@ -40,7 +40,7 @@ class Driver:
             self._isolation.forget(id, index)
 
     def stop(self, id: str, index: int) -> None:
-        """Ends a choice whose reader has found its end (a stop string)."""
+        """Ends a choice at a stop string."""
         try:
             self.engine.stop(id, index)
         finally:

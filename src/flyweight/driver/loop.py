@@ -47,8 +47,8 @@ class BatchCollector(EventCollector, Protocol[Output]):
 class Loop:
     """The requests under way, each with the list its run reads."""
 
-    def __init__(self, engine: Engine, limits: Limits, chore: BetweenSteps) -> None:
-        self.engine, self.limits, self.chore = engine, limits, chore
+    def __init__(self, engine: Engine, limits: Limits, background: BetweenSteps) -> None:
+        self.engine, self.limits, self.background = engine, limits, background
         self.driver = Driver(engine)
         self.stepped = self.closed = False
         self.live: dict[str, tuple[EventCollector, dict[EventCollector, None]]] = {}
@@ -61,19 +61,19 @@ class Loop:
         try:
             while call.unfinished:
                 with whole(self.engine):
-                    fed = call.turn()
+                    fed = call.step()
                 yield fed
         finally:
             with whole(self.engine):
                 call.abort()
 
-    def finish(self, collectors: Iterator[C], tell: Callable[[list[C]], None]) -> None:
-        """`run` to its end; tells after each step whom it fed."""
+    def finish(self, collectors: Iterator[C], report: Callable[[list[C]], None]) -> None:
+        """`run` to its end; `report` is called after each step with the collectors it fed."""
         call = _Call(self, collectors)
         with whole(self.engine) as between:
             try:
                 while call.unfinished:
-                    tell(call.turn())
+                    report(call.step())
                     between()
             finally:
                 call.abort()
@@ -87,25 +87,25 @@ class Loop:
         return held < self.limits.blocks * self.limits.block_size
 
     def step(self) -> None:
-        """One step; feeds every live collector.  The chore is done between two of them: the very
+        """One step; feeds every live collector.  Background work is done between two steps: the
         first answer does not wait for it.
         """
         if self.stepped:
-            self.chore.step()
+            self.background.step()
         self.stepped = True
         for event in self.driver.step():
-            collector, news = self.live[event.id]
-            news[collector] = None
+            collector, fed = self.live[event.id]
+            fed[collector] = None
             if collector.feed(event):
                 self.driver.stop(event.id, event.index)
 
     def close(self) -> None:
         """Ends what is under way with the reason "abort"; nothing new begins."""
         self.closed = True
-        for id, (collector, news) in self.live.items():
+        for id, (collector, fed) in self.live.items():
             for event in self.driver.abort(id):
                 collector.feed(event)
-            news[collector] = None
+            fed[collector] = None
 
 
 class _Call(Generic[C]):
@@ -117,27 +117,27 @@ class _Call(Generic[C]):
         self._loop, self._collectors = loop, collectors
         self._coming = next(collectors, None)
         self._mine: set[str] = set()
-        self._news: dict[EventCollector, None] = {}  # in order
+        self._fed: dict[EventCollector, None] = {}  # in order
 
     @property
     def unfinished(self) -> bool:
         return bool(self._coming or self._mine)
 
-    def turn(self) -> list[C]:
-        """One step, unless another call's already brought something; the collectors fed."""
+    def step(self) -> list[C]:
+        """One step, unless another call's step already brought something; the collectors fed."""
         loop = self._loop
         if loop.closed and self._coming:
             raise RequestError("this LLM is closed; make another")
         while self._coming and loop.room():
             id = self._coming.request.id
             self._mine.add(id)
-            loop.live[id] = self._coming, self._news
+            loop.live[id] = self._coming, self._fed
             loop.driver.add(self._coming.request)
             self._coming = next(self._collectors, None)
-        if not self._news:
+        if not self._fed:
             loop.step()
-        fed: list[C] = list(self._news)  # type: ignore[arg-type]  # none but ours
-        self._news.clear()
+        fed: list[C] = list(self._fed)  # type: ignore[arg-type]  # none but ours
+        self._fed.clear()
         for collector in fed:
             if collector.finished:
                 self._mine.discard(collector.request.id)

@@ -1,4 +1,4 @@
-"""How a long call treats the person waiting for it: a progress bar, and Ctrl-C between steps.
+"""A progress bar for long calls, and Ctrl-C between steps.
 
 Invariant: neither changes what is computed.  No thread, and no handler left behind.
 """
@@ -44,9 +44,7 @@ class Progress(tqdm):  # type: ignore[misc]
 
 
 class CallProgress:
-    """What an `LLM` made without `notify` says: only how a download goes, where there is a
-    terminal.
-    """
+    """What an `LLM` made without `notify` shows: a bar for downloads, where there is a terminal."""
 
     def __init__(self) -> None:
         self._bar: tqdm | None = None

@@ -94,8 +94,8 @@ def _tables(chunks: list[Chunk], contexts: "array[int]", block_size: int) -> I32
 
 
 def _sampling(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[LogitsRow]:
-    """For each chunk that wants logits one row for the next token, and one after each guess, as if
-    the guesses before it had been accepted; before these, the rows whose next token is given.
+    """One row for each token to draw: the next one, and the one after each draft token, as if the
+    draft tokens before it had been accepted; before these, the rows whose next token is given.
     """
     rows: list[LogitsRow] = []
     for chunk in chunks:

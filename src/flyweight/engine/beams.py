@@ -2,8 +2,8 @@
 
 Invariant: a search decides when all its beams' rows are there, whenever they were computed; until
 then those that are done are held.  A beam's first continuation keeps its sequence, others fork it,
-and a beam that nothing continues is dropped: at most `width` live.  What is chosen is
-`sampling.beam`'s business, who is computed when the scheduler's.
+and a beam that nothing continues is dropped: at most `width` live.  `sampling.beam` decides
+what is chosen, the scheduler what is computed when.
 """
 
 from collections.abc import Sequence as Seq

@@ -44,15 +44,15 @@ def check(request: Request, limits: Limits) -> None:
 
 
 def free_seats(running: Seq[Sequence], most: int) -> int:
-    """Seats of `most` that nobody has."""
+    """Seats of `most` that are not taken."""
     single = sum(1 for s in running if s.request.width == 1)
     groups = {s.request.id: s.request.width for s in running if s.request.width > 1}
     return most - single - sum(groups.values())
 
 
 def needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
-    """How many it takes to admit one of a request's sequences: a search takes those of its whole
-    width with its first.
+    """Seats needed to admit one of a request's sequences: a search takes those of its whole width
+    with its first.
     """
     width = seq.request.width
     if width == 1:
@@ -61,8 +61,8 @@ def needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
 
 
 def startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int:
-    """Tokens of those who wait, in their order, and could take one of so many seats without being
-    put before anybody who decodes and has better priority.
+    """Tokens of waiting sequences, in their order, that could take one of so many seats without
+    delaying a decode of better priority.
     """
     best = min((s.request.priority for s in running if s.decoding), default=None)
     able = (s for s in waiting[: max(0, seats)] if best is None or s.request.priority <= best)

@@ -1,4 +1,4 @@
-"""Speculative decoding in the engine: drafts for the next step, and which of their tokens stand.
+"""Speculative decoding: drafts for the next step, and which of their tokens are accepted.
 
 Invariant: a wrong draft costs time, never text.  Knows no concrete drafter.
 """
@@ -16,7 +16,7 @@ Cut = Callable[[Sequence, list[int]], list[int]]
 
 
 class Drafts:
-    """One engine's.  `places` counts how often a draft token stood, by its place in the draft."""
+    """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft."""
 
     def __init__(
         self, drafter: Drafter | None, scheduler: Scheduler, metrics: EngineMetrics
@@ -25,16 +25,16 @@ class Drafts:
         self.places: list[int] = []
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
-        """What stands of tokens drawn after a draft's."""
+        """The accepted part of the tokens drawn at a draft's rows."""
         proposed = len(drawn) - 1
-        stood = accept_drafts(draft[:proposed], drawn)
+        accepted = accept_drafts(draft[:proposed], drawn)
         self.metrics.drafts += 1
         self.metrics.proposed += proposed
-        self.metrics.accepted += len(stood) - 1
+        self.metrics.accepted += len(accepted) - 1
         self.places += [0] * (proposed - len(self.places))
-        for place in range(len(stood) - 1):
+        for place in range(len(accepted) - 1):
             self.places[place] += 1
-        return stood
+        return accepted
 
     def propose(self, batch: Batch, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
@@ -45,17 +45,17 @@ class Drafts:
         self.drafter.observe(batch, {})
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
-        asks: list[DraftRequest] = []
+        requests: list[DraftRequest] = []
         for seq in self.scheduler.running:
             limit = min(most, seq.room - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
                 seqs.append(seq)
-                asks.append(
+                requests.append(
                     DraftRequest((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit)
                 )
-        for seq, ask, draft in zip(seqs, asks, self.drafter.propose(asks), strict=True):
+        for seq, request, draft in zip(seqs, requests, self.drafter.propose(requests), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
-            seq.draft = cut(seq, list(draft.tokens[: ask.limit]))
+            seq.draft = cut(seq, list(draft.tokens[: request.limit]))
 
     def forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Sequences that ended, or lost their blocks."""

@@ -98,7 +98,7 @@ class Engine:
         return events
 
     def stop(self, id: str, index: int) -> None:
-        """Ends a choice whose reader has found its end (a stop string)."""
+        """Ends a choice at a stop string."""
         self.metrics.finished += len(self._end(id, index))
 
     def fork(self, id: str, index: int = 0) -> int:
@@ -281,7 +281,7 @@ class Engine:
         return draft
 
     def _forget(self, ids: Seq[tuple[str, int]]) -> None:
-        """Tells hooks and drafter of sequences that ended or start over."""
+        """Lets hooks and drafter forget sequences that ended or start over."""
         live = self.scheduler.by_id
         for id, index in ids:
             for hook in self._hooked.get(id, ()):

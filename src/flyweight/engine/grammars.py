@@ -1,7 +1,7 @@
-"""Sequences whose text must satisfy a grammar: compiled beside the loop, one matcher a sequence.
+"""Sequences whose text must match a grammar: compiled in a thread, one matcher for each sequence.
 
 Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
-them; so preemption, forks and interrupts need not be told to it.  A compiled grammar grows with
+them; so it needs no notice of preemption, forks and interrupts.  A compiled grammar grows with
 the texts that are held to it, up to limits after which it takes none; so each request has one of
 its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for
 the others (`MaskBudget`).  Knows no grammar and no vocabulary.
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flyweight.engine.hook import Hook, RowMarks
+from flyweight.engine.mask_budget import Key, MaskBudget
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
-from flyweight.engine.turns import Key, MaskBudget
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
 from flyweight.types import Event, Finish, Request
@@ -27,7 +27,7 @@ LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
 # Of one: a floor, and so many for each byte of its source (measured: under 100 KB for small ones
 # and 30 tokens, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
 LEAST_BYTES, BYTES_EACH = 256 << 10, 64
-PATIENCE = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
+WAIT = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
 FAILED = "the grammar could not be followed: {}"
 
 
@@ -74,7 +74,7 @@ class Grammars(Hook):
         self._sizes: dict[str, int] = {}  # of what is compiled, or being compiled
         self._live: dict[str, MatcherProtocol] = {}  # at the beginning, for each request under way
         self._held: dict[Key, _Held] = {}
-        self.turns = MaskBudget()
+        self.budget = MaskBudget()
 
     # --- before a request is scheduled ---
 
@@ -124,7 +124,7 @@ class Grammars(Hook):
     def wait(self) -> None:
         """Where there is nothing else to do: for a grammar, a little while."""
         futures = [future for _, future in self._begun.values() if future is not None]
-        wait_for(futures, PATIENCE, "FIRST_COMPLETED")
+        wait_for(futures, WAIT, "FIRST_COMPLETED")
 
     @property
     def live_bytes(self) -> int:
@@ -192,16 +192,16 @@ class Grammars(Hook):
         """
         drawn = [chunk for chunk in chunks if chunk.drawn]
         marks.again.update(chunk.drawn.start for chunk in drawn)
-        clock = self.turns.clock
-        for i in self.turns.served([_key(chunk.seq) for chunk in drawn], marks.seconds):
+        clock = self.budget.clock
+        for i in self.budget.select([_key(chunk.seq) for chunk in drawn], marks.seconds):
             chunk, first = drawn[i], drawn[i].drawn.start
             marks.again.discard(first)
             began = clock()
             try:
                 self._mark(chunk, marks)
-            except Exception as error:  # its own sequence's alone
+            except Exception as error:  # ends its own sequence only
                 marks.errors[first] = FAILED.format(type(error).__name__)
-            self.turns.masked(_key(chunk.seq), clock() - began)
+            self.budget.record_mask(_key(chunk.seq), clock() - began)
 
     def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
         if not out.tokens:
@@ -215,16 +215,16 @@ class Grammars(Hook):
         """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
         that no end of sequence need be drawn.
         """
-        began = self.turns.clock()
+        began = self.budget.clock()
         try:
             held = self._of(seq)
             matcher, taken = held.matcher, held.matcher.take(tokens)
             held.taken += taken
             ended = tokens[-1] in seq.request.stop_ids
             over = matcher.over and not (matcher.broken or ended)
-        except Exception as error:  # its own sequence's alone
+        except Exception as error:  # ends its own sequence only
             return FAILED.format(type(error).__name__), False
-        self.turns.took(_key(seq), self.turns.clock() - began)
+        self.budget.record_tokens(_key(seq), self.budget.clock() - began)
         if taken < len(tokens):
             return _outgrown(matcher) or STUCK, False
         return "", over
@@ -233,20 +233,20 @@ class Grammars(Hook):
         """A draft as far as the grammar allows it, and no end of sequence in it."""
         ends = seq.request.stop_ids
         known = next((i for i, token in enumerate(draft) if token in ends), len(draft))
-        began = self.turns.clock()
+        began = self.budget.clock()
         fits = self._of(seq).matcher.fits(draft[:known]) if known else 0
-        self.turns.took(_key(seq), self.turns.clock() - began)
+        self.budget.record_tokens(_key(seq), self.budget.clock() - began)
         return draft[:fits]
 
     def forget(self, id: str, index: int, *, ended: bool = False) -> None:
         self._held.pop((id, index), None)
-        self.turns.forget((id, index))
+        self.budget.forget((id, index))
         if ended:
             self._live.pop(id, None)
             self._sizes.pop(id, None)
 
     def _mark(self, chunk: Chunk, marks: RowMarks) -> None:
-        """A row for what comes next, and one after each guess."""
+        """Masks of the next token, and of the one after each draft token."""
         seq, first = chunk.seq, chunk.drawn.start
         matcher, taken = self._of(seq).matcher, 0
         endless = seq.request.params.ignore_eos

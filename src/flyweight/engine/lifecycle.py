@@ -97,8 +97,8 @@ class LiveSequences:
         return event_of(seq, Produced(()), finish)
 
     def recover(self) -> None:
-        """Starts every sequence over after a step that was interrupted anywhere: who knows what was
-        written.  What they had produced stays, and published blocks may still be found.
+        """Starts every sequence over after a step that was interrupted anywhere: what was written
+        is unknown.  What they had produced stays, and published blocks may still be found.
         """
         self.pool.recover()
         self.running, self.waiting = [], []
@@ -110,8 +110,8 @@ class LiveSequences:
 
     def fork(self, seq: Sequence) -> Sequence:
         """A new choice of the same request that goes on from where `seq` is, on the same blocks:
-        who writes to a shared one first takes a copy.  Without a seat, or at the prompt, it waits,
-        and finds what was published.
+        the first to write to a shared block takes a copy.  Without a seat, or at the prompt, it
+        waits, and finds what was published.
         """
         assert not seq.in_flight, "a fork within a step"
         choices = self.by_id[seq.request.id]
@@ -133,7 +133,7 @@ class LiveSequences:
         return new
 
     def drop(self, seq: Sequence) -> None:
-        """Ends a sequence that nobody waits for."""
+        """Ends a sequence without an event."""
         self._finish(seq)
 
     def restart(self, seq: Sequence, answers: Seq[Seq[int]]) -> list[Sequence]:

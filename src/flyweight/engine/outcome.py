@@ -13,8 +13,8 @@ from flyweight.types import Event, Finish
 
 
 def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
-    """Cuts what was accepted after a stop id, the last token allowed, or where the text has gone
-    round in circles; says how that ends it.
+    """Cuts what was accepted after a stop id, after the last token allowed, or where the text
+    repeats itself; returns how that ends it.
     """
     request, generated = seq.request, seq.generated
     room, least = request.max_tokens - generated, request.params.min_tokens - generated
@@ -25,10 +25,10 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
             if out.tokens[i] in request.stop_ids:
                 kept, finish = i + 1, Finish.STOP
                 break
-    circles = request.params.repetition_detection
-    if circles is not None:
+    repetition = request.params.repetition_detection
+    if repetition is not None:
         new = out.tokens[: kept - (finish is not None)]  # any other end comes first
-        ended = circles.ends(seq.tokens, seq.prompt, new, least)
+        ended = repetition.ends(seq.tokens, seq.prompt, new, least)
         if ended is not None:
             kept, finish = ended, Finish.REPETITION
     if kept < len(out.tokens):

@@ -65,7 +65,7 @@ class PoolingRows(Hook):
 
 
 def _vector(values: F64 | F32, count: int, params: PoolingParams) -> "array[float]":
-    """float32, of length 1 where that is asked (a vector of zeros stays one)."""
+    """float32, of length 1 if params say so (a vector of zeros stays one)."""
     wide = values.astype(np.float64) / (count if params.pooling == "mean" else 1)
     if params.normalize:
         wide /= np.sqrt(np.square(wide).sum()) or 1.0

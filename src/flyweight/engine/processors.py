@@ -51,7 +51,7 @@ def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
 
 
 def _called(processor: Processor, seq: Sequence, row: F32) -> Any:
-    """f(generated ids, row), or f(prompt ids, generated ids, row), as vLLM tells them apart."""
+    """f(generated ids, row), or f(prompt ids, generated ids, row), as in vLLM."""
     tokens = seq.tokens.tolist()
     generated = tokens[seq.prompt :]
     if len(signature(processor).parameters) == 3:

@@ -116,13 +116,13 @@ class Scheduler(LiveSequences):
         return total
 
     def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
-        """Plans the next token, and guesses after it as far as budget and blocks allow; returns the
+        """Plans the next token, and draft tokens as far as budget and blocks allow; returns the
         tokens used.
         """
         start, count = seq.computed, 1 + min(len(seq.draft), spare)
         while self.pool.need(seq.table, start, start + count) > len(self.pool.free):
             if count > 1:
-                count = 1  # guesses are not worth anybody's blocks
+                count = 1  # drafts never preempt a sequence
                 continue
             victim = next(s for s in reversed(self.running) if not s.in_flight)
             self._preempt(victim, plan)

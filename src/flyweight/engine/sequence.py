@@ -90,7 +90,7 @@ class Sequence:
 
     @property
     def extensible(self) -> bool:
-        """Whether a token may be added by somebody else: all is computed, or it waits.  Between
+        """Whether a search may add a token: all is computed, or it waits.  Between
         these it has blocks for the tokens that it had when it was admitted, and no others.
         """
         return self.state is not SequenceState.RUNNING or self.computed == len(self.tokens)
@@ -122,8 +122,8 @@ class Sequence:
         held = len(self.tokens)
         if stop <= held:
             return self.tokens[start:stop]
-        guesses = self.draft[max(0, start - held) : stop - held]
-        return self.tokens[start:] + array("i", guesses)
+        drafts = self.draft[max(0, start - held) : stop - held]
+        return self.tokens[start:] + array("i", drafts)
 
     def timings(self) -> Timings:
         return Timings(self.request.arrival, self.scheduled, self.first, self.last)

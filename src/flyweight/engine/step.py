@@ -105,7 +105,7 @@ class ComputeError(Exception):
 
 
 class Produced(NamedTuple):
-    """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or somebody
+    """What a chunk's rows gave: the accepted tokens, none where none was to be drawn or something
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
     used; the scored rows' log-probabilities; what ends it, if something of the caller's
     went wrong; whether its grammar lets nothing follow; whether what was drawn does not count, and

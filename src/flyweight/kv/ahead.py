@@ -1,9 +1,9 @@
 """Memory for blocks of K/V before they are first written.
 
 A page is zeroed at its first write, and where the machine is a virtual one its host may have to
-find it too (0.4 GB/s were seen; zeroing alone runs at 5).  All layers come to a new huge page with
+find it too (measured: 0.4 GB/s; zeroing alone: 5).  All layers come to a new huge page with
 the same block, so one step would pay for all of them.  Here they are paid for while nothing runs,
-up to `SPARE` bytes, and one by one beside the steps.
+up to `SPARE` bytes, and one by one between steps.
 
 Invariant: nothing that a block holds changes.  Knows no request.
 """
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from flyweight.kv.blocks import BlockPool
 from flyweight.ops.base import KVLayer, Ops
 
-RUN = 4 << 20  # bytes of one layer that are asked for at a time: a huge page of K and one of V
-SPARE = 2 << 30  # bytes of all layers that an idle engine asks for ahead of the blocks in use
+RUN = 4 << 20  # bytes of one layer that are touched at a time: a huge page of K and one of V
+SPARE = 2 << 30  # bytes of all layers that an idle engine touches ahead of the blocks in use
 
 
 class Prefault:
-    """Asks for memory in the order in which a pool first hands out its blocks: ascending."""
+    """Touches memory in the order in which a pool first hands out its blocks: ascending."""
 
     def __init__(self, pool: BlockPool, layers: Sequence[KVLayer], ops: Ops) -> None:
         self.pool, self.layers, self.ops = pool, layers, ops
@@ -32,11 +32,11 @@ class Prefault:
 
     @property
     def wanted(self) -> bool:
-        """Whether an idle engine would ask for more."""
+        """Whether an idle engine would touch more."""
         return self._first < min(self.pool.blocks, self.pool.reached + self.spare)
 
     def rest(self) -> None:
-        """One run of one layer, while nothing else is to be done."""
+        """One run of one layer, while the engine is idle."""
         self._catch_up()
         if not self.wanted:
             return
@@ -58,6 +58,6 @@ class Prefault:
                 self.rest()
 
     def _catch_up(self) -> None:
-        """Leaves out runs whose blocks have all been taken meanwhile."""
+        """Skips runs whose blocks have all been taken meanwhile."""
         if self._first + self.run <= self.pool.reached:
             self._first, self._layer = self.pool.reached // self.run * self.run, 0

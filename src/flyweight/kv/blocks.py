@@ -14,14 +14,14 @@ from hashlib import blake2b
 
 from flyweight.kv.residency import Residency
 
-DIGEST = 32  # bytes; wide enough that nobody can make two contents collide on purpose
+DIGEST = 32  # bytes; wide enough against deliberate collisions
 
 Key = Callable[[bytes, Sequence[int]], bytes]
 
 
 def root_key(salt: str, adapter: str, fingerprint: str, secret: bytes = b"") -> bytes:
     """The parent of a first block.  Tenants, adapters and models with different roots never share a
-    block; who does not know the `secret` cannot foretell a key.
+    block; without the `secret` a key cannot be computed.
     """
     h = blake2b(digest_size=DIGEST, key=secret)
     for part in (salt, adapter, fingerprint):
@@ -61,7 +61,7 @@ class Table:
 class BlockPool:
     """N blocks of B tokens.  A released block keeps its key until it is taken again, oldest release
     first; tables are released tail first, so prefixes outlive suffixes.  `on_evict(block, key)`
-    hears of each key that is lost, `residency` times a sample of the blocks.
+    is called for each key that is lost, `residency` times a sample of the blocks.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class BlockPool:
         self.free = OrderedDict.fromkeys(unkeyed_first)
 
     def forget(self) -> int:
-        """Drops every key: what was computed before is found by nobody.  Returns how many."""
+        """Drops every key: nothing that was computed before is found.  Returns how many."""
         lost = len(self.by_hash)
         self.by_hash.clear()
         self.hash_of = [None] * self.blocks

@@ -1,8 +1,8 @@
-"""What the prefix cache knew lately: keys whose blocks were taken again, and the tokens of
-sequences that ended.  It says why a prompt was not found where it could have been.
+"""What the prefix cache held recently: keys whose blocks were taken again, and the tokens of
+sequences that ended.  It explains why a prompt was not found.
 
-Invariant: bounded, and looked at only when somebody asks; a prompt is compared with those of its
-own root, so nothing is told of another tenant's, adapter's or model's.  Standard library only.
+Invariant: bounded, and read only on request; a prompt is compared with those of its own root, so
+nothing of another tenant, adapter or model is revealed.  Standard library only.
 """
 
 from array import array

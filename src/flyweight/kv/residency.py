@@ -1,8 +1,8 @@
 """How long contents stay in K/V memory: a sample of the blocks, timed from when they are taken
 until something else takes their place.
 
-Invariant: watching changes nothing; a block that is not in the sample costs a look-up.  What is
-told is of contents that could have been found, as in vLLM.  Standard library only.
+Invariant: watching changes nothing; a block that is not in the sample costs a look-up.  Only
+contents that could have been found are counted, as in vLLM.  Standard library only.
 """
 
 import random
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 ACCESSES = 4  # of a block that are remembered, the newest
-MOST = 1024  # stays that nobody has taken yet
+MOST = 1024  # stays that were not read yet
 
 Stay = tuple[float, float, tuple[float, ...]]  # lifetime, idle at its end, gaps between accesses
 

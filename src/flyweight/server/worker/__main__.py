@@ -1,6 +1,6 @@
 """The engine's process: builds the engine that its first message asks for, then runs its loop.
 
-Invariant: what fails while loading is told over the pipe, and ends this process alone.  Knows no
+Invariant: an error while loading is sent over the pipe and ends this process only.  Knows no
 HTTP and no text.
 """
 

@@ -1,7 +1,7 @@
-"""Faults on order, so that what a crash does can be seen from outside: `FLYWEIGHT_FAULT`, honoured
-only beside FLYWEIGHT_TESTING=1.
+"""Fault injection for tests of crashes: `FLYWEIGHT_FAULT`, which has an effect only together with
+FLYWEIGHT_TESTING=1.
 
-Invariant: without both, nothing here is ever made.
+Invariant: without both, nothing of this module is used.
 """
 
 import os
@@ -21,10 +21,10 @@ KINDS = (
 
 
 class StepFault(RuntimeError):
-    """What a step raises on order, because of request `id`."""
+    """An injected error of request `id`."""
 
     def __init__(self, id: str) -> None:
-        super().__init__("a fault that was asked for")
+        super().__init__("an injected fault")
         self.request_id = id
 
 
@@ -32,7 +32,7 @@ class StepFault(RuntimeError):
 class Fault:
     """At step `step` or the first after it that computes request number `request` (counted from 0
     as they arrive): raises there, or the process is killed where `request` is none.  A `poison`
-    raises in every such step, and does not say because of whom.  `slow` seconds are added to
+    raises in every such step, and does not name the request.  `slow` seconds are added to
     every step.
     """
 
@@ -71,6 +71,6 @@ class Fault:
             if arrived.get(chunk.seq.request.id) != self.request:
                 continue
             if self.poison:
-                raise RuntimeError("a fault that was asked for")
+                raise RuntimeError("an injected fault")
             self.spent = True
             raise StepFault(chunk.seq.request.id)

@@ -25,7 +25,7 @@ from flyweight.server.engine_client.loading import ClientGoneWhileLoading
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
 
-KEPT_STEPS = 256  # of which /debug/steps tells
+KEPT_STEPS = 256  # shown by /debug/steps
 READ = 1 << 20  # bytes at a time
 QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
 
@@ -35,7 +35,7 @@ class Worker:
 
     def __init__(self, line: socket.socket, loaded: LoadedModel, begin: pipe.EngineSetup) -> None:
         self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
-        self.chores = loaded.moving, loaded.ahead
+        self.background = loaded.moving, loaded.ahead
         self.frames = pipe.PipeFrames(pipe.ToEngine)
         most = loaded.limits.max_num_batched_tokens
         self.controller = BudgetController(begin.step_seconds, most, begin.patience_seconds)
@@ -62,11 +62,11 @@ class Worker:
     def _read(self) -> list[Any]:
         """What has come; waits for it where there is nothing to compute."""
         grammars = self.engine.grammars
-        busy, chore = self.engine.busy, next((c for c in self.chores if c.wanted), None)
-        wait = 0 if busy or chore else None if grammars.prepared else QUIET
+        busy, task = self.engine.busy, next((c for c in self.background if c.wanted), None)
+        wait = 0 if busy or task else None if grammars.prepared else QUIET
         if not select.select([self.line], [], [], wait)[0]:
-            if not busy and chore:
-                chore.rest()
+            if not busy and task:
+                task.rest()
             elif not busy:
                 grammars.prepare()
             return []
@@ -110,8 +110,8 @@ class Worker:
         self.unstarted.add(request.id)
 
     def _leave(self, message: pipe.Abort) -> None:
-        """Ends what nobody reads any more.  The engine puts itself in order before it tries again;
-        where that fails too, the answer is computed to its end and nobody is told.
+        """Ends a request that its client left.  The engine recovers before it tries again; where
+        that fails too, the answer is computed to its end and dropped.
         """
         for _ in range(2):
             try:
@@ -177,9 +177,9 @@ class Worker:
         stays = residency.take() if residency is not None else []
         gauges = self._gauges(sum(self.shape), took)
         self._send(pipe.StepReport(news, started, gauges, stays, began + took))
-        for chore in self.chores:
-            chore.step()
-        if sum(self.shape):  # streams wait for telling and chores as they do for the step
+        for task in self.background:
+            task.step()
+        if sum(self.shape):  # sending and background work delay streams like the step
             self.controller.record(*self.shape, time.monotonic() - began)
 
     def _tidy(self, ids: list[str]) -> None:
@@ -189,7 +189,7 @@ class Worker:
                 self.arrived.pop(id, None)
                 self.unstarted.discard(id)
 
-    # --- what it tells of itself ---
+    # --- state and counters ---
 
     def _gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
         scheduler = self.engine.scheduler

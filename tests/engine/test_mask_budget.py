@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from flyweight.engine.turns import Key, MaskBudget
+from flyweight.engine.mask_budget import Key, MaskBudget
 
 ALLOWED = 50.0
 
@@ -16,17 +16,17 @@ class Played:
 
     def __init__(self, cost: Mapping[str, float], after: float = 0.0) -> None:
         self.cost, self.after = cost, after
-        self.turns = MaskBudget()
+        self.budget = MaskBudget()
 
     def step(self, names: Sequence[str]) -> list[str]:
         """Who was served."""
         keys: list[Key] = [(name, 0) for name in names]
         found = []
-        for i in self.turns.served(keys, ALLOWED):
+        for i in self.budget.select(keys, ALLOWED):
             found.append(names[i])
-            self.turns.masked(keys[i], self.cost[names[i]])
+            self.budget.record_mask(keys[i], self.cost[names[i]])
         for name in found:
-            self.turns.took((name, 0), self.after)
+            self.budget.record_tokens((name, 0), self.after)
         return found
 
 
@@ -64,11 +64,11 @@ def test_what_is_taken_afterwards_counts() -> None:
 
 
 def test_without_an_allowance_all_are_served() -> None:
-    turns, keys = MaskBudget(), [("a", 0), ("a", 1), ("b", 0)]
+    budget, keys = MaskBudget(), [("a", 0), ("a", 1), ("b", 0)]
     for _ in range(3):
         order = []
-        for i in turns.served(keys, inf):
-            turns.masked(keys[i], 1e9)
+        for i in budget.select(keys, inf):
+            budget.record_mask(keys[i], 1e9)
             order.append(i)
         assert sorted(order) == [0, 1, 2]
 
@@ -76,5 +76,5 @@ def test_without_an_allowance_all_are_served() -> None:
 def test_one_who_is_forgotten_leaves_nothing() -> None:
     played = Played({"a": 1.0})
     played.step(["a"])
-    played.turns.forget(("a", 0))
-    assert not played.turns._cost and not played.turns._last
+    played.budget.forget(("a", 0))
+    assert not played.budget._cost and not played.budget._last

@@ -1,4 +1,4 @@
-"""What an engine does beside its steps counts in their pace."""
+"""The time of work between steps counts in the step budget."""
 
 import socket
 import time
@@ -14,14 +14,14 @@ from flyweight.types import Request, SamplingParams
 ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_tokens=2)
 
 
-def test_streams_wait_for_chores_as_for_the_step() -> None:
+def test_background_work_counts_as_part_of_the_step() -> None:
     loaded = build(Settings.of(max_num_seqs=1, threads=1, max_model_len=64))
     ours, theirs = socket.socketpair()
     worker: Any = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
     noted: list[float] = []
     worker.controller.record = lambda prompt, decodes, seconds: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
-    worker.chores = slow, slow
+    worker.background = slow, slow
     worker.take(pipe.Submit.of(ASKED))
     worker._step()
     ours.close()
