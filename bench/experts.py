@@ -16,8 +16,8 @@ import numpy as np
 from linear import Limits, random_weight, timed
 
 from flyweight import _native
-from flyweight.ops.base import Weights
 from flyweight.ops.cpu import CpuOps
+from flyweight.ops.operands import Weights
 from flyweight.spec import RouteSpec
 from flyweight.wire import F32, I32
 

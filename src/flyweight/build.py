@@ -34,7 +34,8 @@ from flyweight.models.adapters import kinds as adapter_kinds
 from flyweight.models.adapters import low_rank
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
-from flyweight.ops.base import Ops, Packing, Weights
+from flyweight.ops.base import Ops, Packing
+from flyweight.ops.operands import Weights
 from flyweight.plan.machine import Machine, anonymous, machine, resident
 from flyweight.plan.memory import (
     MemoryPlan,

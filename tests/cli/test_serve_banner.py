@@ -9,7 +9,7 @@ from flyweight.cli.serve import banner
 from flyweight.cli.serve.banner import Banner
 from flyweight.cli.serve.choices import choose
 from flyweight.cli.serve.parse import read
-from flyweight.server.engine_client.pipe import LoadingProgress
+from flyweight.server.pipe import LoadingProgress
 
 MIB = 1 << 20
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight import LLM, SamplingParams
+from flyweight.cli.commands import obey
 from flyweight.cli.main import main
 from flyweight.cli.session import ChatSession
 from flyweight.cli.show import plain_console
@@ -107,7 +108,7 @@ def session(folder, capsys, monkeypatch):
         monkeypatch.setattr("flyweight.cli.lines.edit_lines", lambda: None)
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
         console = plain_console(stderr=True)
-        talk = ChatSession(LLM(folder, max_model_len=32), params, "", console, context="full")
+        talk = ChatSession(LLM(folder, max_model_len=32), params, "", console, obey, context="full")
         settle(talk)
         talk.run()
         return capsys.readouterr().err

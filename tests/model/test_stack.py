@@ -11,9 +11,9 @@ from harness import MODELS, batch, decoded, decoder, logits_of, memory, mixed
 from random_models import random_model
 
 from flyweight.models.decoder import Decoder
-from flyweight.ops.base import KVLayer
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.cpu.stack import CpuStack
+from flyweight.ops.operands import KVLayer
 from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.wire import F32
 

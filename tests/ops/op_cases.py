@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import grouped_weights
-from flyweight.ops.base import Array, KVLayer, Ops, Rotation, bf16_bits
+from flyweight.ops.base import Array, Ops, bf16_bits
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.sampling.arrays import columns
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, Batch

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from op_cases import Paged, ids, normal, paged, poisoned, still
 
 from flyweight.errors import ConfigError
-from flyweight.ops.base import Array, HeadNorm, Rotation, bf16_bits, from_bf16_bits
+from flyweight.ops.base import Array, bf16_bits, from_bf16_bits
+from flyweight.ops.operands import HeadNorm, Rotation
 from flyweight.plan.machine import resident
 from flyweight.spec import KVGroup
 from flyweight.wire import F32

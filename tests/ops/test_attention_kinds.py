@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from op_cases import EPS, Make, Paged, normal, paged, poisoned, still
 
 from flyweight.errors import ConfigError
-from flyweight.ops.base import HeadNorm, KVLayer, Ops
+from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps, available_isas
+from flyweight.ops.operands import HeadNorm, KVLayer
 from flyweight.ops.reference import ReferenceOps
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch

@@ -27,8 +27,9 @@ from op_cases import (
 )
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import ACTIVATIONS, Array, HeadNorm, Ops, Weight, bf16_bits, from_bf16_bits
+from flyweight.ops.base import ACTIVATIONS, Array, Ops, bf16_bits, from_bf16_bits
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
+from flyweight.ops.operands import HeadNorm, Weight
 from flyweight.ops.reference import ReferenceOps, quantize_rows, rounding
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from op_cases import EPS, GROUPED, Make, ids, normal, part
 
-from flyweight.ops.base import ACTIVATIONS, Array, Ops, Weights
+from flyweight.ops.base import ACTIVATIONS, Array, Ops
 from flyweight.ops.cpu import CpuOps
+from flyweight.ops.operands import Weights
 from flyweight.ops.reference import ReferenceOps
 from flyweight.plan.step import experts_bytes
 from flyweight.spec import RouteSpec

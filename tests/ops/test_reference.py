@@ -7,7 +7,8 @@ import pytest
 from op_cases import DENSE, GROUPED, ids, normal, paged, part, poisoned, still
 
 from flyweight.errors import CheckpointError, ConfigError
-from flyweight.ops.base import HeadNorm, bf16_bits, from_bf16_bits
+from flyweight.ops.base import bf16_bits, from_bf16_bits
+from flyweight.ops.operands import HeadNorm
 from flyweight.ops.reference import ReferenceOps, quantize_rows
 from flyweight.spec import KVGroup
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from op_cases import Make, Paged, normal, poisoned, still
 
-from flyweight.ops.base import KVLayer, Ops
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import KVLayer
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, Batch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flyweight.build import build
 from flyweight.config import Settings
-from flyweight.server.engine_client import pipe
+from flyweight.server import pipe
 from flyweight.server.worker.loop import Worker
 from flyweight.types import Request, SamplingParams
 

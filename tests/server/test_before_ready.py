@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flyweight.server import pipe
 from flyweight.server.apis.routes import shape_of
-from flyweight.server.engine_client import pipe
 from flyweight.server.lifecycle.start import listen
 from flyweight.server.transport.loading import LOADING, answering, path_of
 from flyweight.server.worker import __main__ as worker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flyweight.errors import ConfigError
-from flyweight.server.engine_client import pipe
+from flyweight.server import pipe
 from flyweight.server.engine_client.client import EngineClient
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from flyweight.server.apis import docs, openapi
+from flyweight.server.apis import docs
 from flyweight.server.apis.routes import ROUTES
 from http_server import Running, started
 
@@ -33,11 +33,12 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a long while of everybody's time, and is the same for all."""
     made: list[dict[str, Any]] = []
 
-    def document(vocab: int, width: int, settings: Any) -> dict[str, Any]:
-        made.append({"openapi": f"{vocab} {width} {settings}"})
+    def document(tables: Any, vocab: int, width: int, settings: Any) -> dict[str, Any]:
+        made.append({"openapi": f"{tables} {vocab} {width} {settings}"})
         return made[-1]
 
-    monkeypatch.setattr(openapi, "document", document)
+    monkeypatch.setattr(docs, "document", document)
+    openapi = docs.openapi_handler(dict)
     request: Any = None
 
     async def aside(work: Any, *args: Any) -> Any:
@@ -46,11 +47,11 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> list[bytes]:
         client = SimpleNamespace(facts={"vocab": 5, "width": 3})
         front: Any = SimpleNamespace(client=client, settings="s", aside=aside, document=None)
-        found = await asyncio.gather(*(docs.openapi(front, request) for _ in range(3)))
-        return [bytes(one.body) for one in (*found, await docs.openapi(front, request))]
+        found = await asyncio.gather(*(openapi(front, request) for _ in range(3)))
+        return [bytes(one.body) for one in (*found, await openapi(front, request))]
 
     got = asyncio.run(asked())
-    assert len(made) == 1 and set(got) == {b'{"openapi":"5 3 s"}'}
+    assert len(made) == 1 and set(got) == {b'{"openapi":"{} 5 3 s"}'}
 
 
 def test_the_page_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.plan.memory import server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
-from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import ClientGoneWhileLoading
+from flyweight.server import pipe
 from flyweight.server.worker.__main__ import facts
+from flyweight.server.worker.loading import ClientGoneWhileLoading
 from flyweight.server.worker.loop import Worker
 
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)

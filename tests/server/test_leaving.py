@@ -9,7 +9,7 @@ import pytest
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.driver.progress import CallProgress
-from flyweight.server.engine_client import pipe
+from flyweight.server import pipe
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Finish, Request, SamplingParams
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from flyweight.server.apis.routes import ApiRoute
-from flyweight.server.engine_client.pipe import Gauges, StepReport
+from flyweight.server.apis.route import ApiRoute
+from flyweight.server.app import _endpoint
 from flyweight.server.observability.counters import FIELDS, ServerCounters
 from flyweight.server.observability.log import QUEUE, ServerLog, line
 from flyweight.server.observability.watch import INTERVAL, StepObserver
-from flyweight.server.transport.app import _endpoint
+from flyweight.server.pipe import Gauges, StepReport
 from flyweight.server.transport.request_log import RequestRecord
 from http_server import Running, started
 

@@ -9,8 +9,8 @@ import pytest
 
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
-from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import ClientGoneWhileLoading
+from flyweight.server import pipe
+from flyweight.server.worker.loading import ClientGoneWhileLoading
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Request, SamplingParams
 from flyweight.weights.packed import moving, shelf

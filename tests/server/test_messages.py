@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flyweight.server.apis.anthropic.messages import MessagesBody, MessageTurn
-from flyweight.server.apis.content_blocks import chat_body
+from flyweight.server.apis.openai.content_blocks import chat_body
 from http_server import Running
 
 TALK = [{"role": "user", "content": "A cat sat."}]

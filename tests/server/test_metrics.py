@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flyweight.requests.collector import Collector
 from flyweight.server.engine_client.client import EngineClient, EngineStream
-from flyweight.server.engine_client.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.server.observability.counters import (
     FIELDS,
     ITL,
@@ -28,6 +27,7 @@ from flyweight.server.observability.counters import (
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import share
 from flyweight.server.observability.watch import StepObserver
+from flyweight.server.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
 from http_server import Running, served, started

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector
-from flyweight.server.apis.content_blocks import ContentBlocks
 from flyweight.server.apis.logprobs import TokenSpelling
+from flyweight.server.apis.openai.content_blocks import ContentBlocks
 from flyweight.server.apis.openai.part_logprobs import PartScores
 from flyweight.text.tools.deltas import DeltaKind
 from flyweight.text.tools.formats import HERMES, THINK

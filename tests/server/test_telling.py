@@ -8,8 +8,8 @@ import pytest
 
 from flyweight.requests.collector import TextPiece
 from flyweight.server.apis.anthropic.messages_stream import blocks_of
-from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of
 from flyweight.server.apis.ollama.handlers import message
+from flyweight.server.apis.openai.content_blocks import BlockEvent, ContentBlocks, arguments_of
 from flyweight.server.transport.replies import encode
 from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import HERMES, THINK

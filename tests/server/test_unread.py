@@ -10,7 +10,7 @@ from flyweight import LLM
 from flyweight.requests.collector import Collector
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.engine_client.client import EngineClient, EngineStream
-from flyweight.server.engine_client.pipe import StepEvents
+from flyweight.server.pipe import StepEvents
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.types import Request, SamplingParams

@@ -22,7 +22,7 @@ from flyweight.build import backend, kept_weights
 from flyweight.config import Settings
 from flyweight.describe import ASSETS, SilentListener, describe
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Weight
+from flyweight.ops.operands import Weight
 from flyweight.weights.load import load
 from flyweight.weights.packed import keptfile, shelf
 from flyweight.weights.packed.folder import CacheFolder

@@ -201,6 +201,7 @@ def answer(
     """Checks everything that can be checked, loads the model, and answers or talks."""
     SamplingParams(**sampling)
     Settings.of(**settings)
+    from flyweight.cli.commands import obey
     from flyweight.cli.session import CONTEXT, ChatSession  # this takes a moment to import
     from flyweight.cli.show import loading
     from flyweight.llm import LLM
@@ -217,7 +218,7 @@ def answer(
     if sampling.get("mirostat"):  # it takes no other cut beside it
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})
-    session = ChatSession(llm, params, talk.system, console, talk.context)
+    session = ChatSession(llm, params, talk.system, console, obey, talk.context)
     if prompt is None:
         session.run()
     elif talk.as_json:

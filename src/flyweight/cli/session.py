@@ -6,12 +6,13 @@ leaves the conversation as it was.
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 
 from rich.console import Console
 
-from flyweight.cli import commands, lines
+from flyweight.cli import lines
 from flyweight.cli.conversation import Conversation, ConversationTurn
 from flyweight.cli.show import figures, stats_in_words
 from flyweight.cli.wrap import WordWrapper
@@ -26,7 +27,9 @@ CONTEXT = ("shift", "full")  # what happens when it is full: the oldest turns go
 
 
 class ChatSession:
-    """A conversation with one model; `context` is one of CONTEXT."""
+    """A conversation with one model; `context` is one of CONTEXT.  `obey` runs a line that begins
+    with `/`, and returns False where it ends the session.
+    """
 
     def __init__(
         self,
@@ -34,8 +37,10 @@ class ChatSession:
         params: SamplingParams,
         system: str,
         console: Console,
+        obey: "Callable[[ChatSession, str], bool]",
         context: str = "shift",
     ) -> None:
+        self.obey = obey
         self.llm, self.params, self.console = llm, params, console
         self.adapter = next(iter(llm.settings.adapters), "")  # the command line takes one
         self.talk = Conversation(llm, system, shifts=context == "shift")
@@ -140,7 +145,7 @@ class ChatSession:
             return False
         try:
             if line.startswith("/") and ("\n" not in line or line.startswith("/system")):
-                return commands.obey(self, line)
+                return self.obey(self, line)
             if line:
                 self.retries = 0
                 self.answer(line, going_on=True)

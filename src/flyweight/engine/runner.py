@@ -13,7 +13,8 @@ import numpy as np
 
 from flyweight.engine.hook import LogitsEdit
 from flyweight.engine.processors import apply
-from flyweight.ops.base import KVLayer, Ops
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import KVLayer
 from flyweight.wire import F32, I32, Batch, Sampled
 
 

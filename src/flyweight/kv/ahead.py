@@ -11,7 +11,8 @@ Invariant: nothing that a block holds changes.  Knows no request.
 from collections.abc import Sequence
 
 from flyweight.kv.blocks import BlockPool
-from flyweight.ops.base import KVLayer, Ops
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import KVLayer
 
 RUN = 4 << 20  # bytes of one layer that are touched at a time: a huge page of K and one of V
 SPARE = 2 << 30  # bytes of all layers that an idle engine touches ahead of the blocks in use

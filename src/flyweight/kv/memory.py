@@ -5,7 +5,8 @@ layout is the backend's.
 """
 
 from flyweight.config import Limits
-from flyweight.ops.base import KVLayer, Ops
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import KVLayer
 from flyweight.spec import ModelSpec
 
 

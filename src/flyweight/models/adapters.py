@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import LowRank, Ops
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import LowRank
 from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.validation.untrusted import shown
 from flyweight.weights.adapter import Adapter, LoraPair

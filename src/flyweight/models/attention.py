@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from flyweight.models.linear import Linear, Parts
-from flyweight.ops.base import Comm, HeadNorm, KVLayer, Ops, Rotation, Weights
+from flyweight.ops.base import Comm, Ops
+from flyweight.ops.operands import HeadNorm, KVLayer, Rotation, Weights
 from flyweight.ops.stack import Mixing
 from flyweight.spec import LayerSpec, TemperSpec
 from flyweight.wire import F32, I32, Batch

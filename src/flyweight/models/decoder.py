@@ -12,7 +12,7 @@ import numpy as np
 from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
 from flyweight.models.rope import inverse_frequencies
-from flyweight.ops.base import KVLayer, Rotation
+from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.wire import F32, I32, Batch
 
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from flyweight.models.linear import Linear, Parts
-from flyweight.ops.base import Comm, Ops, Weights
+from flyweight.ops.base import Comm, Ops
+from flyweight.ops.operands import Weights
 from flyweight.ops.stack import Feeding
 from flyweight.spec import MoeSpec
 from flyweight.wire import F32, I32, Batch

@@ -10,7 +10,8 @@ from flyweight.models.attention import Mixer
 from flyweight.models.feedforward import FeedForward
 from flyweight.models.linear import Parts
 from flyweight.models.norms import Plain, PostNorm, Scaled
-from flyweight.ops.base import KVLayer, Ops, Rotation
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.ops.stack import Norm, Recipe, ResidualAdd
 from flyweight.wire import F32, Batch
 

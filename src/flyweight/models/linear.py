@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyweight.ops.base import Comm, LowRank, Ops, Weights
+from flyweight.ops.base import Comm, Ops
+from flyweight.ops.operands import LowRank, Weights
 from flyweight.spec import ModelSpec
 from flyweight.wire import F32, Batch
 

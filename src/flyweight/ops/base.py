@@ -7,18 +7,16 @@ hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
+from flyweight.ops.stack import Layer, Stack
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
-
-if TYPE_CHECKING:  # ops/stack.py is written in what this page defines
-    from flyweight.ops.stack import Layer, Stack
 
 Array = NDArray[Any]
 Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
@@ -45,64 +43,6 @@ def paired(group: KVGroup, block_size: int, dtype: str, activations: str) -> boo
     """
     even = group.k_dim % 2 == 0 and not (group.v_in_k and group.v_dim % 2)
     return dtype == "bf16" and activations != "f32" and even and block_size % 16 == 0
-
-
-class Weight(Protocol):
-    """A packed matrix or a plain vector; only ops look inside.  `nbytes` is what it really holds in
-    memory.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def kind(self) -> str: ...  # "f32", "f16", "bf16", or a key of grouped.LAYOUTS
-
-
-# A slot whose sources differ in kind is a tuple, in order along N.
-Weights = Weight | tuple[Weight, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LowRank:
-    """What an adapter adds to a matrix (N,K): up(down(x)), (r,K) and (N,r)."""
-
-    down: Weight
-    up: Weight
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """cos and sin of every token's rope angles, scaled by the attention factor: [T, dim/2] each,
-    float32.  Half-split convention: element i pairs with i + dim/2; elements from `dim` on are left
-    as they are.
-    """
-
-    cos: F32
-    sin: F32
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorm:
-    """RMS norm of q and k before the rotation.  float32 weights [D] norm every head by itself
-    (Qwen3); [Hq*D] and [Hk*D] norm all heads of a token as one vector (OLMo 2).
-    """
-
-    q: F32
-    k: F32
-    eps: float
-
-
-class KVLayer(Protocol):
-    """One layer's K and V in the backend's own layout, addressed by slot."""
-
-    @property
-    def group(self) -> KVGroup: ...
-    @property
-    def block_size(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 class Comm(Protocol):
@@ -289,7 +229,7 @@ class Ops(Protocol):
         """
         ...
 
-    def stack(self, layers: "Sequence[Layer]") -> "Stack":
+    def stack(self, layers: Sequence[Layer]) -> Stack:
         """Decoder layers as one op, made once: in the finer ops (ops/stack.py), or the same bits
         another way.
         """

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flyweight.ops.base import LowRank, Weights
+from flyweight.ops.operands import LowRank, Weights
 from flyweight.wire import F32, I32, Batch
 
 

@@ -21,13 +21,7 @@ from flyweight.ops.base import (
     KV_DTYPES,
     PLAIN_ACTS,
     Array,
-    HeadNorm,
-    KVLayer,
-    LowRank,
     Part,
-    Rotation,
-    Weight,
-    Weights,
     bf16_bits,
     from_bf16_bits,
     paired,
@@ -35,6 +29,7 @@ from flyweight.ops.base import (
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.ops.lowrank import adapt
+from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
 from flyweight.ops.stack import Layer, SteppedStack

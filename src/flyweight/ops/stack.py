@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyweight.ops.base import HeadNorm, KVLayer, Rotation, Weights
+from flyweight.ops.operands import HeadNorm, KVLayer, Rotation, Weights
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 

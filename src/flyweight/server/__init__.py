@@ -1,6 +1,7 @@
-"""SERVES: one process speaks HTTP, another computes; plain messages cross a pipe between them.
+"""The server: one process speaks HTTP, another one computes; plain messages cross a pipe.
 
-`run` and `life` begin and end it; `routes` has every route, `api/` one file per dialect, `front`
-what they share.  `http/` is what each request passes on its way in and out; `remote/` is the engine
-as seen from here, `pipe` what is said to it, `worker/` its process.  Knows no array and no kernel.
+`lifecycle/` starts and ends it, `app` joins the routes of `apis/` to what every request passes
+(`transport/`), `admission/` queues requests, `constraints/` compiles schemas and grammars first.
+`engine_client/` is the engine as seen from here, `pipe` the messages, `worker/` its process.
+The import contract in pyproject.toml has the order.  Knows no array and no kernel.
 """

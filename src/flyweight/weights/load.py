@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Ops, Part, Weight, Weights
+from flyweight.ops.base import Ops, Part
 from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.ops.operands import Weight, Weights
 from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint

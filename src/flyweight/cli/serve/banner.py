@@ -22,7 +22,7 @@ from flyweight.validation.untrusted import printable
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
     from flyweight.describe import ModelDescription
     from flyweight.plan.memory import MemoryPlan
-    from flyweight.server.engine_client import pipe
+    from flyweight.server import pipe
     from flyweight.server.front import ServedModel
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line

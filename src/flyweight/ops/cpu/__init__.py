@@ -11,16 +11,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import (
-    ACTIVATIONS,
-    HeadNorm,
-    KVLayer,
-    LowRank,
-    Part,
-    Rotation,
-    Weight,
-    Weights,
-)
+from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cpu.acts import gated, plain
 from flyweight.ops.cpu.attention import Attention, kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight, mapped
@@ -28,6 +19,7 @@ from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.cpu.stack import CpuStack
 from flyweight.ops.lowrank import adapt
+from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled

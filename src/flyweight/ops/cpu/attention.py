@@ -12,7 +12,8 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import KV_DTYPES, Array, HeadNorm, KVLayer, Rotation, paired
+from flyweight.ops.base import KV_DTYPES, Array, paired
+from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, U8, Batch
 

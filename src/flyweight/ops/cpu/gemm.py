@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Array, Part, Weights, rounding
+from flyweight.ops.base import DENSE_KINDS, Array, Part, rounding
 from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
+from flyweight.ops.operands import Weights
 from flyweight.wire import F32, I32, U8
 
 LARGE = 1 << 18  # bytes of a result whose memory is kept: one row of a large vocabulary has more

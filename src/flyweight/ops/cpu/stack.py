@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from flyweight import _native
-from flyweight.ops.base import KVLayer, Rotation
 from flyweight.ops.cpu.acts import gated, plain
 from flyweight.ops.cpu.attention import Attention
 from flyweight.ops.cpu.gemm import Gemm
+from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.ops.stack import Layer, Recipe, run
 from flyweight.wire import F32, Batch
 

@@ -6,12 +6,15 @@ nothing, so they need no key, and the document, which does, is asked for with th
 
 import asyncio
 import gzip
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.server.apis.openapi import document
+from flyweight.server.apis.route import JSON, ApiTables, Handler
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import encode
 
@@ -24,18 +27,22 @@ POLICY = (
 HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
 
 
-async def openapi(front: ServedModel, request: Request) -> Response:
-    """Made for who asks first; others that ask meanwhile wait for the same."""
-    if front.document is None:
-        front.document = asyncio.ensure_future(front.aside(_document, front))
-    return Response(await asyncio.shield(front.document), 200, media_type="application/json")
+def openapi_handler(tables: Callable[[], ApiTables]) -> Handler:
+    """Serves the document of all routes, which the first request makes; requests that arrive
+    meanwhile wait for it.  `tables` is called then, as this route is in them.
+    """
+
+    async def openapi(front: ServedModel, request: Request) -> Response:
+        if front.document is None:
+            front.document = asyncio.ensure_future(front.aside(_document, tables(), front))
+        return Response(await asyncio.shield(front.document), 200, media_type=JSON)
+
+    return openapi
 
 
-def _document(front: ServedModel) -> bytes:
-    from flyweight.server.apis.openapi import document  # it is made of the routes, this one too
-
+def _document(tables: ApiTables, front: ServedModel) -> bytes:
     facts = front.client.facts
-    return encode(document(facts["vocab"], facts["width"], front.settings))
+    return encode(document(tables, facts["vocab"], facts["width"], front.settings))
 
 
 async def page(front: ServedModel, request: Request) -> Response:

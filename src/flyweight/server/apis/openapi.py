@@ -14,16 +14,7 @@ from pydantic import TypeAdapter
 from flyweight import __version__
 from flyweight.server.apis import replies
 from flyweight.server.apis.body import BOTH, LIMIT, TOKEN
-from flyweight.server.apis.routes import (
-    ANTHROPIC,
-    JSON,
-    LLAMA,
-    OLLAMA,
-    OPENAI,
-    OWN,
-    ROUTES,
-    ApiRoute,
-)
+from flyweight.server.apis.route import JSON, ApiRoute, ApiTables
 from flyweight.server.apis.sampling_fields import WIDTH
 from flyweight.server.settings import ServerSettings
 
@@ -35,31 +26,28 @@ ERRORS = {  # types of errors by their path's first part
 STREAMS = {"/api/": "application/x-ndjson", "": "text/event-stream"}
 ENDS = {"integer": "maximum", "array": "maxItems", "object": "maxProperties"}
 TITLE = {"title": "flyweight", "version": __version__}
-TAGS = {
-    "OpenAI": ("OpenAI's API, with vLLM's fields", OPENAI),
-    "Anthropic": ("Anthropic's API", ANTHROPIC),
-    "llama.cpp": ("llama-server's API, and vLLM's routes for text and ids", LLAMA),
-    "Ollama": ("Ollama's API", OLLAMA),
-    "flyweight": ("the server itself", OWN),
-}
 KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 
 
-def document(vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]:
+def document(tables: ApiTables, vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]:
     """For a model of `vocab` pieces and vectors of `width` numbers."""
-    found, definitions = _schemas(ROUTES)
+    routes = [route for table in tables.values() for route in table.routes]
+    found, definitions = _schemas(routes)
     paths: dict[str, Any] = {}
-    for i, entry in enumerate(ROUTES):
+    for i, entry in enumerate(routes):
         path = re.sub(r":\w+}", "}", entry.path)
-        paths.setdefault(path, {})[entry.method.lower()] = _operation(i, entry, found)
+        operation = paths.setdefault(path, {})[entry.method.lower()] = _operation(i, entry, found)
+        operation["tags"] = [name for name, table in tables.items() if entry in table.routes]
     whole = {
         "openapi": "3.1.0",
         "info": TITLE,
         "servers": [{"url": settings.root_path or "/"}],
-        "tags": [{"name": name, "description": what} for name, (what, _) in TAGS.items()],
+        "tags": [
+            {"name": name, "description": table.description} for name, table in tables.items()
+        ],
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": KEYS},
         "security": [{name: []} for name in KEYS] if settings.keys else [],
@@ -93,7 +81,6 @@ def _operation(i: int, entry: ApiRoute, found: dict[Any, Any]) -> dict[str, Any]
     error = {"description": "Why not", "content": {JSON: {"schema": found[i, "error"]}}}
     operation: dict[str, Any] = {
         "summary": entry.summary,
-        "tags": [name for name, (_, group) in TAGS.items() if entry in group],
         "responses": {
             "200": {"description": "The answer", "content": kinds},
             "4XX": error,

@@ -3,14 +3,6 @@
 Invariant: what the server answers, its OpenAPI document describes: both are made from `ROUTES`.
 """
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
-
-from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
-
 from flyweight.server.apis import about, docs, generate, replies, tokens
 from flyweight.server.apis.anthropic import messages
 from flyweight.server.apis.anthropic import messages_stream as messagewriter
@@ -21,29 +13,8 @@ from flyweight.server.apis.ollama import models as ollama_about
 from flyweight.server.apis.ollama import schema as ollamabody
 from flyweight.server.apis.openai import chat, completions, embeddings, responses
 from flyweight.server.apis.openai import chat_schema as chatbody
-from flyweight.server.front import ServedModel
+from flyweight.server.apis.route import ApiRoute, ApiTable, ApiTables
 from flyweight.server.transport.errors import HttpError, Shape
-
-Handler = Callable[[ServedModel, Request], Coroutine[Any, Any, Response]]
-JSON = "application/json"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiRoute:
-    """A route: what it answers to, the body it takes, what it replies (in `media`, which for JSON
-    has a type), and the shape its dialect gives errors.  An `open` one needs no key.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    body: type[BaseModel] | None = None
-    reply: Any = dict[str, Any]
-    errors: Shape = HttpError.body
-    media: str = JSON
-    open: bool = False
-
 
 # fmt: off
 OPENAI = (
@@ -127,7 +98,7 @@ OWN = (
     ApiRoute("POST", "/reset_prefix_cache", about.reset_prefix_cache, "Forget what was computed"),
     ApiRoute("GET", "/debug/steps", about.steps, "What each of the last steps computed"),
     ApiRoute("GET", "/debug/kv", about.kv, "Who holds which blocks of K/V"),
-    ApiRoute("GET", "/openapi.json", docs.openapi, "This document"),
+    ApiRoute("GET", "/openapi.json", docs.openapi_handler(lambda: TABLES), "This document"),
     ApiRoute("GET", "/docs", docs.page, "This document as a page", media="text/html", open=True),
     ApiRoute("GET", "/docs/page.js", docs.static, "Of the page",
           media="text/javascript", open=True),
@@ -137,7 +108,14 @@ OWN = (
           media="text/javascript", open=True),
 )
 # fmt: on
-ROUTES = OPENAI + ANTHROPIC + LLAMA + OLLAMA + OWN
+TABLES: ApiTables = {
+    "OpenAI": ApiTable("OpenAI's API, with vLLM's fields", OPENAI),
+    "Anthropic": ApiTable("Anthropic's API", ANTHROPIC),
+    "llama.cpp": ApiTable("llama-server's API, and vLLM's routes for text and ids", LLAMA),
+    "Ollama": ApiTable("Ollama's API", OLLAMA),
+    "flyweight": ApiTable("the server itself", OWN),
+}
+ROUTES = tuple(route for table in TABLES.values() for route in table.routes)
 PREFIXES = (("/v1/messages", messagewriter.error_of), ("/api/", ollama.error_of))
 
 

@@ -13,15 +13,15 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.requests.prompts import within
 from flyweight.server.apis.body import limited
-from flyweight.server.apis.content_blocks import chat_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
+from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
+from flyweight.server.apis.openai.template_fields import heard
 from flyweight.server.apis.prompt_fields import most_bytes, readable
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import Id, params_of
-from flyweight.server.apis.template_fields import heard
 from flyweight.server.apis.tools import Tool
 from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS

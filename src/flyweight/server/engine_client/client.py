@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from flyweight.errors import ConfigError, FlyweightError, RequestError
-from flyweight.server.engine_client import pipe
+from flyweight.server import pipe
 from flyweight.server.engine_client.spawn import EngineProcess, ended
 from flyweight.types import Event, Request
 

@@ -11,33 +11,31 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from ssl import SSLContext, SSLError
 
 import uvicorn
 from uvicorn.config import create_ssl_context
 
-from flyweight.arguments.wishes import SettingRequests
-from flyweight.config import Settings, fault_asked_for
+from flyweight.config import fault_asked_for
 from flyweight.describe import ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, generation_options
+from flyweight.server import pipe
 from flyweight.server.apis.routes import shape_of
+from flyweight.server.app import make_app
 from flyweight.server.chat_format import judge_switches
-from flyweight.server.engine_client import pipe
 from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.engine_client.loading import ShowsLoading
 from flyweight.server.engine_client.spawn import EngineProcess
 from flyweight.server.front import ServedModel
+from flyweight.server.lifecycle.order import ServerState
 from flyweight.server.lifecycle.processes import begun
 from flyweight.server.lifecycle.records import ServerRecord, own_log, remove, write
 from flyweight.server.lifecycle.served_name import names_of
 from flyweight.server.observability.effective_config import EffectiveConfiguration
-from flyweight.server.observability.logfile import LogFile
 from flyweight.server.observability.model_summary import portrait
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.app import make_app
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.loading import answering
 from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
@@ -54,19 +52,6 @@ CUT_OFF = HttpError(
     "the server stopped before the response was finished; --drain-seconds sets how long it waits",
     code="draining",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """What is to be served, who is shown how it goes, what goes into the ledger, and where the log
-    goes if not to stderr.
-    """
-
-    settings: Settings
-    server: ServerSettings
-    show: ShowsLoading
-    wishes: SettingRequests
-    log: LogFile | None = None
 
 
 def live(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:

@@ -27,7 +27,7 @@ from flyweight.server.settings import ServerSettings
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.server.engine_client.loading import ShowsLoading
+    from flyweight.server.lifecycle.order import ShowsLoading
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -113,7 +113,8 @@ def serve(
     engine = EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
-        from flyweight.server.lifecycle.lifecycle import ServerState, live
+        from flyweight.server.lifecycle.lifecycle import live
+        from flyweight.server.lifecycle.order import ServerState
 
         return live(ServerState(settings, server, show, wishes, log), sock, engine)
     finally:

@@ -21,8 +21,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.engine_client.pipe import Gauges
 from flyweight.server.observability.counters import Histogram, ServerCounters
+from flyweight.server.pipe import Gauges
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name", "engine")

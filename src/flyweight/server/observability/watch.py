@@ -10,8 +10,8 @@ from typing import Protocol
 
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.server.engine_client.client import EngineStream
-from flyweight.server.engine_client.pipe import StepEvents, StepReport
 from flyweight.server.observability.counters import REASONS, ServerCounters
+from flyweight.server.pipe import StepEvents, StepReport
 from flyweight.types import Request
 
 INTERVAL = 10.0  # seconds between two lines about the same

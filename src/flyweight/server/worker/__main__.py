@@ -14,8 +14,8 @@ from typing import Any
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.errors import FlyweightError
-from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import ClientGoneWhileLoading, LoadingReporter
+from flyweight.server import pipe
+from flyweight.server.worker.loading import ClientGoneWhileLoading, LoadingReporter
 from flyweight.server.worker.loop import READ, Worker
 
 

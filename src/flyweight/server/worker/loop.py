@@ -20,10 +20,10 @@ from flyweight.driver.driver import Driver
 from flyweight.driver.isolation import BROKE
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
-from flyweight.server.engine_client import pipe
-from flyweight.server.engine_client.loading import ClientGoneWhileLoading
+from flyweight.server import pipe
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
+from flyweight.server.worker.loading import ClientGoneWhileLoading
 
 KEPT_STEPS = 256  # shown by /debug/steps
 READ = 1 << 20  # bytes at a time

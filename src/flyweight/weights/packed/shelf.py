@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Packing, Weight
+from flyweight.ops.base import Packing
+from flyweight.ops.operands import Weight
 from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.keptfile import PackedWriter, check_file, verified
 from flyweight.weights.packed.layout import PackedLayout

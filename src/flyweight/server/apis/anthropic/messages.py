@@ -14,10 +14,11 @@ from flyweight.errors import RequestError
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
 from flyweight.server.apis.body import FIRST, limited
-from flyweight.server.apis.content_blocks import chat_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of, rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.openai.content_blocks import chat_body
+from flyweight.server.apis.openai.template_fields import heard, thinking
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     HOTTEST,
@@ -29,7 +30,6 @@ from flyweight.server.apis.sampling_fields import (
     Salt,
     StopText,
 )
-from flyweight.server.apis.template_fields import heard, thinking
 from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply

@@ -10,7 +10,12 @@ from uuid import uuid4
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
-from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of, told
+from flyweight.server.apis.openai.content_blocks import (
+    BlockEvent,
+    ContentBlocks,
+    arguments_of,
+    told,
+)
 from flyweight.server.apis.usage import timed
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import event

@@ -15,13 +15,6 @@ from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.content_blocks import (
-    BlockEvent,
-    ContentBlocks,
-    arguments_of,
-    chat_body,
-    told,
-)
 from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
 from flyweight.server.apis.ollama.schema import (
     OllamaBody,
@@ -29,9 +22,16 @@ from flyweight.server.apis.ollama.schema import (
     OllamaGenerateBody,
 )
 from flyweight.server.apis.openai.chat import asked_of, counted
+from flyweight.server.apis.openai.content_blocks import (
+    BlockEvent,
+    ContentBlocks,
+    arguments_of,
+    chat_body,
+    told,
+)
+from flyweight.server.apis.openai.template_fields import thinking
 from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import beside, params_of
-from flyweight.server.apis.template_fields import thinking
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import timed
 from flyweight.server.front import ServedModel

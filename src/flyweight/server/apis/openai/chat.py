@@ -18,10 +18,10 @@ from flyweight.server.apis.answer import answer
 from flyweight.server.apis.beams import wanted_of
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chat_stream import ChatWriter
+from flyweight.server.apis.openai.template_fields import effort, heard
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
 from flyweight.server.apis.renaming import Names, named
-from flyweight.server.apis.template_fields import effort, heard
 from flyweight.server.apis.tools import Tools
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError

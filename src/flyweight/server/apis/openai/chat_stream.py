@@ -12,9 +12,9 @@ from flyweight.outputs import CompletionOutput, Logprob
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
-from flyweight.server.apis.content_blocks import cut_off
 from flyweight.server.apis.logprobs import TokenSpelling, chat_scores, prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.openai.content_blocks import cut_off
 from flyweight.server.apis.usage import RunningUsage, spent
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError

@@ -10,8 +10,8 @@ import msgspec
 
 from flyweight.outputs import CompletionOutput
 from flyweight.requests.collector import Collector, TextPiece
-from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks
 from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
+from flyweight.server.apis.openai.content_blocks import BlockEvent, ContentBlocks
 from flyweight.text.tools.deltas import DeltaKind
 
 

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from flyweight.errors import RequestError
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.body import FIRST, limited
-from flyweight.server.apis.content_blocks import chat_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of
 from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
+from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
 from flyweight.server.apis.output_formats import NamedSchema
 from flyweight.server.apis.renaming import named

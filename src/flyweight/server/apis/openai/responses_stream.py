@@ -12,8 +12,13 @@ from msgspec import Raw
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.apis.answer import texts
-from flyweight.server.apis.content_blocks import BlockEvent, ContentBlocks, arguments_of, told
 from flyweight.server.apis.logprobs import TokenSpelling
+from flyweight.server.apis.openai.content_blocks import (
+    BlockEvent,
+    ContentBlocks,
+    arguments_of,
+    told,
+)
 from flyweight.server.apis.openai.part_logprobs import PartScores
 from flyweight.server.apis.usage import timed
 from flyweight.server.transport.errors import HttpError

@@ -1,33 +1,20 @@
-"""What the engine's process tells while it loads, and who is told in the front end.
+"""Reports the progress of loading to the API server.
 
 Invariant: a few messages a second at most, whatever is loaded.  Knows no terminal.
 """
 
 import socket
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
-from flyweight.describe import LoadListener, ModelDescription
+from flyweight.describe import ModelDescription
 from flyweight.plan.memory import MemoryPlan, summary
-from flyweight.server.engine_client import pipe
-
-if TYPE_CHECKING:
-    from flyweight.server.front import ServedModel
+from flyweight.server import pipe
 
 EVERY = 0.25  # seconds between two messages of progress
 
 
 class ClientGoneWhileLoading(Exception):
     """The front end closed the pipe."""
-
-
-class ShowsLoading(LoadListener, Protocol):
-    """Who is shown a server's start.  `found` may refuse a model by raising."""
-
-    def found(self, path: Path) -> None: ...
-    def told(self, message: pipe.LoadingProgress) -> None: ...
-    def ready(self, front: "ServedModel", port: int) -> None: ...
 
 
 class LoadingReporter:

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
 from flyweight.server.admission.preparing import prepared
-from flyweight.server.apis.routes import JSON, OLLAMA, ROUTES, ApiRoute, shape_of
+from flyweight.server.apis.route import JSON, ApiRoute
+from flyweight.server.apis.routes import OLLAMA, ROUTES, shape_of
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
 from flyweight.server.transport.guard import RequestGuard
