@@ -36,7 +36,7 @@ GRAMMARS = (
 
 class Target:
     COVERED = ("structured.py", "sampling/schema*.py", "sampling/fields.py", "sampling/gbnf*.py",
-               "sampling/levels.py", "sampling/patterns.py",)  # fmt: skip
+               "sampling/levels.py", "sampling/patterns.py", "sampling/formats.py",)  # fmt: skip
 
     def __init__(self, folder: Path) -> None:
         pass

@@ -118,18 +118,24 @@ def _needed(document: dict[str, Any], key: str, name: str) -> dict[str, Any] | N
             case ["#", ("definitions" | "$defs") as kind, one, *_] if one in document.get(kind, {}):
                 if one not in found.get(kind, {}):
                     found.setdefault(kind, {})[one] = document[kind][one]
-                    left += _references(document[kind][one])
+                    left += _references(document[kind][one], document)
             case _:
                 return None
     return {key: dict(sorted(one.items())) for key, one in sorted(found.items())}
 
 
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and isinstance(value.get("$ref"), str):
-        yield value["$ref"]
+def _references(value: Any, document: dict[str, Any]) -> Iterator[str]:
+    """Where a part leads, by `$ref` or to the definition that has a `$dynamicAnchor`."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for name, one in document.get("$defs", {}).items():
+            anchor = one.get("$dynamicAnchor") if isinstance(one, dict) else None
+            if anchor and value.get("$dynamicRef") == f"#{anchor}":
+                yield f"#/$defs/{name}"
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for one in inner:
-        yield from _references(one)
+        yield from _references(one, document)
 
 
 def _shape(value: Any, key: str = "") -> Any:

@@ -66,3 +66,47 @@ def test_draft_4_opens_ends_with_true() -> None:
     schema |= {"exclusiveMaximum": True, "exclusiveMinimum": False}
     assert [accepts(schema, text) for text in "1234"] == [True, True, False, False]
     assert accepts({"type": "integer", "exclusiveMinimum": True}, "-5")
+
+
+def test_formats_that_no_draft_defines_are_ignored() -> None:
+    schema = {"type": "string", "format": "media-range", "maxLength": 2}
+    assert accepts(schema, '"ab"') and not accepts(schema, '"abc"')
+    both = {"items": schema, "not": {"properties": {"a": {"format": "int32"}}}}
+    assert ignored_keywords({"anyOf": [both, schema]}) == ["format=media-range"]
+    for name, known in (("datetime", "date-time"), ("uuid4", "uuid"), ("URI", "uri")):
+        with pytest.raises(RequestError, match=f"format = '{name}' is not .*mean '{known}'"):
+            accepts({"format": name}, '""')
+    with pytest.raises(RequestError, match="format = 'iri' is not supported"):
+        accepts({"format": "iri"}, '""')
+
+
+def test_patterns_of_either_case() -> None:
+    schema = {"type": "string", "pattern": r"(?i)^(?:Get|[a-c-]\.x)$"}
+    for text in ("get", "GET", "gEt", "A.x", "b.X", "-.x"):
+        assert accepts(schema, f'"{text}"'), text
+    for text in ("gett", "d.x", "Axx", "ge"):
+        assert not accepts(schema, f'"{text}"'), text
+    for pattern in ("(?i)[^a]", r"(?i)\x41", "(?i)é", "(?i)[A-z]"):
+        with pytest.raises(RequestError, match="not supported"):
+            accepts({"pattern": pattern}, '""')
+
+
+def test_dynamic_references_lead_to_the_only_anchor() -> None:
+    schema = {
+        "type": "array", "items": {"$dynamicRef": "#node"},
+        "$defs": {"a": {"$dynamicAnchor": "node", "type": "integer"}},
+    }  # fmt: skip
+    assert accepts(schema, "[1]") and not accepts(schema, '["x"]')
+    schema["$defs"] = {"a": {"$dynamicAnchor": "node"}, "b": {"$dynamicAnchor": "node"}}
+    with pytest.raises(RequestError, match="dynamicRef' is not supported"):
+        accepts(schema, "[1]")
+
+
+def test_a_pattern_of_one_name_is_that_property() -> None:
+    name = {
+        "type": "object",
+        "required": ["$ref"],
+        "patternProperties": {r"^\$ref$": {"maxLength": 1}},
+    }
+    assert accepts(name, '{"$ref": "a"}') and not accepts(name, '{"$ref": "ab"}')
+    assert not accepts(name, '{"$ref": "a", "b": 1}')

@@ -1,5 +1,4 @@
-"""JSON Schema's patterns (ECMA-262) as the regex dialect that enforces them, and formats as
-patterns.
+"""JSON Schema's patterns (ECMA-262) as the regex dialect that enforces them.
 
 Invariant: what comes out matches nothing that the pattern would not; what the two dialects read
 differently is written out, or refused by name.  Standard library only; knows no schema.
@@ -22,27 +21,17 @@ DOT = r"[^\n\r\x{2028}\x{2029}]"
 PART = re.compile(r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|.)|.", re.S)
 GROUP = re.compile(r"\((?!\?)|\(\?(?::|<[A-Za-z_])")
 SAME = set("dDwWtnrvfpP") | set("^$\\.*+?()[]{}|/-")  # escapes that mean the same in both
+ANY_CASE = "(?i)"
+CASELESS = re.compile(r"\\[uxkpP]|\(\?<|\[\^")  # whose letters are not all to be seen
+CLASSES = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.S)
+LETTERS = re.compile(r"\\.|[A-Za-z]-[A-Za-z]|[A-Za-z]")
 CLASH = "&-~"  # twice within brackets: operators here, plain characters there
-
-_YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
-_LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-_DAY = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-DATE = f"(?:{_YEAR}-(?:{_DAY}|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
-_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_CLOCK})"
-_AN, _ANH = "[A-Za-z0-9]", "[A-Za-z0-9-]"
-# 1 to 63 characters, no hyphen at an end, and none at both the third and the fourth place, where
-# internationalised names have them.
-_LABEL = f"{_AN}(?:{_AN}|{_ANH}(?:{_AN}(?:{_ANH}{{0,59}}{_AN})?|-{_AN}(?:{_ANH}{{0,58}}{_AN})?))?"
-HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
-LONGEST_HOST = 253
-TIGHT = {"date": DATE, "time": TIME, "date-time": f"{DATE}T{TIME}", "hostname": HOSTNAME}
-# Whose own grammar in llguidance is no looser than JSON-Schema-Test-Suite.
-KEPT = ("email", "ipv4", "ipv6", "uri", "uuid", "duration")
 
 
 def translated(pattern: str, where: str) -> str:
     """The pattern in the enforcing dialect.  Raises `RequestError` that names `where`."""
+    if pattern.startswith(ANY_CASE):
+        pattern = _either_case(pattern[len(ANY_CASE) :], where)
     if re.search(r"\{,|\[\^?\]", pattern):
         _refuse(pattern, where, "'{,', '[]' or '[^]'")
     found: list[str] = [""]
@@ -65,6 +54,26 @@ def translated(pattern: str, where: str) -> str:
             part = DOT if part == "." else part
         found.append(part)
     return "".join(found)
+
+
+def _either_case(pattern: str, where: str) -> str:
+    """The pattern with both cases of each letter: the flag is Python's and PCRE's."""
+    if not pattern.isascii() or CASELESS.search(pattern):
+        _refuse(ANY_CASE + pattern, where, "letters of both cases that are no plain ASCII")
+
+    def in_brackets(found: re.Match[str]) -> str:
+        part = found.group()
+        if len(part) == 3 and part[0].islower() != part[2].islower():
+            _refuse(ANY_CASE + pattern, where, f"{part!r} beside {ANY_CASE!r}")
+        return part if part[0] == "\\" else part + part.swapcase()
+
+    def outside(found: re.Match[str]) -> str:
+        part = found.group()
+        if part[0] == "[":
+            return LETTERS.sub(in_brackets, part)
+        return f"[{part}{part.swapcase()}]" if part.isalpha() else part
+
+    return CLASSES.sub(outside, pattern)
 
 
 def _escape(part: str, pattern: str, where: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError, nearest
+from flyweight.sampling.formats import KEPT, LONGEST_HOST, TIGHT, is_ignored_format, meant_format
 from flyweight.sampling.levels import check_schema
-from flyweight.sampling.patterns import FIELD, KEPT, LONGEST_HOST, TIGHT, translated
+from flyweight.sampling.patterns import FIELD, translated
 from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
 from flyweight.sampling.schema_keywords import (
     ANNOTATIONS,
@@ -44,7 +45,8 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
     plain = not (_has(top, "$id") or _has(top, "$anchor"))
-    rewriting = Rewriting(top, plain=plain)
+    alone = plain or not any(_has(part, "$id") or _has(part, "$anchor") for part in top.values())
+    rewriting = Rewriting(top, plain=alone)
     whole = rewriting.whole()
     if isinstance(whole, bool):
         _refuse("", "nothing is valid")
@@ -249,9 +251,13 @@ def _tighten(schema: dict[str, Any], place: str) -> None:
     name = schema.get("format")
     if name is None:
         return
+    if is_ignored_format(name):
+        del schema["format"]
+        return
     if not isinstance(name, str) or name not in (*TIGHT, *KEPT):
         known = sorted((*TIGHT, *KEPT))
-        hint = nearest(str(name)[:40], known)
+        likely = meant_format(name) if isinstance(name, str) else ""
+        hint = f" (did you mean {likely!r}?)" if likely in known else ""
         _refuse(place, f"format = {shown(name)} is not supported{hint}; supported: {known}")
     if name not in TIGHT:
         return

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flyweight.errors import edits
+from flyweight.sampling.formats import is_ignored_format
 
 ANNOTATIONS = {
     "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",
     "writeOnly", "contentMediaType", "contentEncoding", "contentSchema", "discriminator",
+    "$vocabulary", "$dynamicAnchor", "$recursiveAnchor",
 }  # fmt: skip
 NAMES = {"$id", "$anchor", "$ref"}
 PLAIN = {  # enforced as they stand
@@ -27,8 +29,7 @@ ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
 LACKING = {  # known to JSON Schema, not to us
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
     "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
-    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef",
-    "$recursiveAnchor", "$vocabulary", "x-guidance",
+    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "x-guidance",
 }  # fmt: skip
 ENDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 # Other tools' annotations, nearly spelled as keywords are, or known under a condition.
@@ -123,7 +124,7 @@ def current(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def ignored_keywords(schema: object) -> list[str]:
     """Names within a schema that have no effect, in order, each once: those that no draft knows,
-    and `nullable` where there is no type that it adds null to.
+    `nullable` where there is no type that it adds null to, and formats (`format=int32`).
     """
     found: dict[str, None] = {}
     left = [schema]
@@ -134,6 +135,8 @@ def ignored_keywords(schema: object) -> list[str]:
         for name in one:
             if (name != "nullable" or "type" not in one) and is_ignored(name):
                 found[name] = None
+        if "format" in one and is_ignored_format(one["format"]):
+            found[f"format={one['format']}"] = None
         left += reversed(list(_within(one)))
     return list(found)
 

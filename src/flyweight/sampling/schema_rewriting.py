@@ -5,12 +5,14 @@ items (in the order of an `enum` that is long) and for properties that are uneva
 be said so is refused by name, with its place.  Knows no grammar engine.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations, permutations
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 from flyweight.errors import RequestError
+from flyweight.sampling.formats import TIGHT, is_ignored_format
 from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema_closing import Closing
 from flyweight.sampling.schema_keywords import (
@@ -42,6 +44,7 @@ REPLACED = {
     *CONDITION, *DEPENDENT, *CONTAINING, "not", "propertyNames", "uniqueItems",
     "unevaluatedProperties", "unevaluatedItems",
 }  # fmt: skip
+LITERAL = re.compile(r"\^((?:[A-Za-z0-9_ -]|\\[$.^*+?()\[\]{}|/\\-])+)\$")
 NAME = {"pattern", "format", "minLength", "maxLength"}
 MOVED = "moved-"  # of definitions that are made here
 
@@ -59,6 +62,7 @@ class Rewriting:
         self._made = 0
         self._negation = Negation(self._resolve)
         self._closing = Closing(top, on=True)
+        self._anchors = _anchors(top) if plain else {}
 
     def whole(self) -> Schema:
         """Raises `RequestError`."""
@@ -81,10 +85,13 @@ class Rewriting:
         if not isinstance(given.get("nullable", False), bool):
             _refuse(f"{place}/nullable", f"{shown(given['nullable'])}; allowed: true or false")
         one = current(given)
+        if one.get("$dynamicRef") in self._anchors and "$ref" not in one:
+            one["$ref"] = self._anchors[one.pop("$dynamicRef")]
         found: dict[str, Any] = Opposite() if isinstance(given, Opposite) else {}
         for name, value in one.items():
             if name not in REPLACED:
                 found[name] = self._keyword(name, value, f"{place}/{token(name)}")
+        _name_literals(found)
         if not one.keys() & (REPLACED | {"oneOf"}):
             return found
         more = [*self._more(one, found, place)]
@@ -292,6 +299,37 @@ class Rewriting:
         return any_of(alone)
 
 
+def _name_literals(schema: dict[str, Any]) -> None:
+    """Puts patterns that match one name among the properties: where that one is required, too, the
+    grammar engine would look for others.
+    """
+    patterns = schema.get("patternProperties")
+    if not isinstance(patterns, dict):
+        return
+    for pattern in [*patterns]:
+        literal = LITERAL.fullmatch(pattern)
+        if literal and isinstance(schema.get("properties", {}), dict):
+            name, one = re.sub(r"\\(.)", r"\1", literal[1]), patterns.pop(pattern)
+            known = schema.get("properties", {})
+            both = {"allOf": [known[name], one]} if name in known else one
+            schema["properties"] = {**known, name: both}
+
+
+def _anchors(top: Mapping[str, Any]) -> dict[str, str]:
+    """Where each `$dynamicRef` leads: in one document, to the only anchor of its name."""
+    found: dict[str, list[str]] = {}
+    left: list[tuple[object, str]] = [(top, "#")]
+    while left:
+        one, place = left.pop()
+        if isinstance(one, Mapping):
+            if isinstance(one.get("$dynamicAnchor"), str):
+                found.setdefault(f"#{one['$dynamicAnchor']}", []).append(place)
+            left += [(value, f"{place}/{token(name)}") for name, value in one.items()]
+        elif isinstance(one, list):
+            left += [(value, f"{place}/{i}") for i, value in enumerate(one)]
+    return {name: places[0] for name, places in found.items() if len(places) == 1}
+
+
 def _stays(pointer: str) -> bool:
     """Whether a place is that of a schema, and none that moves."""
     steps = iter(pointer.split("/")[1:])
@@ -309,8 +347,11 @@ def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
         if not isinstance(given["pattern"], str):
             _refuse(f"{place}/pattern", f"{shown(given['pattern'])} is no text")
         yield given["pattern"]
-    if "format" in given:
-        _refuse(place, "the keyword 'propertyNames' is not supported of a schema with format")
+    name = given.get("format")
+    if name in TIGHT:
+        yield f"^(?:{TIGHT[name]})$"
+    elif name is not None and not is_ignored_format(name):
+        _refuse(place, f"format = {shown(name)} is not supported in 'propertyNames'")
     if given.keys() & {"minLength", "maxLength"}:
         least, most = given.get("minLength", 0), given.get("maxLength", "")
         if not all(isinstance(one, int | str) for one in (least, most)):

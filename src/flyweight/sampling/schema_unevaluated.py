@@ -4,7 +4,7 @@ Invariant: what a case names is evaluated by schemas that the case holds to; the
 values of the schema but those in which two branches evaluate properties of their own.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -24,9 +24,12 @@ class Case:
     everything: bool = False
     held: tuple[Schema, ...] = ()
 
-    @property
-    def bare(self) -> bool:
-        return not (self.names or self.patterns or self.everything)
+    def covers(self, cases: list["Case"]) -> bool:
+        """Whether none of the cases evaluates anything more."""
+        return self.everything or not any(
+            one.everything or one.names - self.names or one.patterns - self.patterns
+            for one in cases
+        )
 
     def __add__(self, other: "Case") -> "Case":
         return Case(
@@ -46,63 +49,60 @@ class Unevaluated:
     def cases(self, schema: Mapping[str, Any]) -> list[Case]:
         """Of a schema without its own `unevaluatedProperties`.  Raises `NotExpressible`."""
         given = {name: one for name, one in schema.items() if name != "unevaluatedProperties"}
-        return self._of(given, ())
+        always, choices = self._of(given, ())
+        return _product([[always], *(cases for cases in choices if not always.covers(cases))])
 
-    def _of(self, schema: object, passed: tuple[str, ...]) -> list[Case]:
+    def _of(self, schema: object, passed: tuple[str, ...]) -> tuple[Case, list[list[Case]]]:
+        """What a schema always evaluates, and choices: of each, one case holds."""
         if not isinstance(schema, Mapping):
-            return [Case()]
-        rest = schema.keys() & {"additionalProperties", "unevaluatedProperties"}
+            return Case(), []
+        if schema.keys() & {"additionalProperties", "unevaluatedProperties"}:
+            return Case(everything=True), []
         names, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
-        factors = [[Case(frozenset(names), frozenset(patterns), bool(rest))]]
-        if rest:
-            return factors[0]
+        always, choices = Case(frozenset(names), frozenset(patterns)), []
+        parts = [self._of(one, passed) for one in _listed(schema, "allOf")]
         target = schema.get("$ref")
         if isinstance(target, str):
             if target in passed:
                 raise NotExpressible("a $ref that leads back to itself")
-            factors.append(self._of(self._resolve(target), (*passed, target)))
-        factors += [self._of(one, passed) for one in _listed(schema, "allOf")]
+            parts.append(self._of(self._resolve(target), (*passed, target)))
+        for own, more in parts:
+            always += own
+            choices += more
         for name in ("anyOf", "oneOf"):
             branches = _listed(schema, name)
-            factors.append(_together([self._held(one, passed) for one in branches]))
-        factors += self._conditions(schema, passed)
-        return _product(factors)
+            if branches:
+                choices.append([case for one in branches for case in self._held(one, passed)])
+        return always, [*choices, *self._conditions(schema, passed)]
 
     def _held(self, schema: Any, passed: tuple[str, ...], *more: Schema) -> list[Case]:
         """The cases of a schema that a value satisfies where the case is its own."""
-        found = self._of(schema, passed)
+        always, choices = self._of(schema, passed)
+        found = _product([[always], *(cases for cases in choices if not always.covers(cases))])
         return [replace(one, held=(*more, schema, *one.held)) for one in found]
 
     def _conditions(self, schema: Mapping[str, Any], passed: tuple[str, ...]) -> list[list[Case]]:
-        factors: list[list[Case]] = []
+        found: list[list[Case]] = []
         for kind in ("dependentSchemas", "dependencies"):
             given = schema.get(kind, {})
             for name, one in given.items() if isinstance(given, Mapping) else ():
                 if isinstance(one, Mapping):
                     away = Case(held=({"properties": {name: False}},))
-                    there = self._held(one, passed, {"required": [name]})
-                    factors.append(_together([[away], there]))
+                    found.append([away, *self._held(one, passed, {"required": [name]})])
         if "if" in schema:
-            yes = _product(
-                [self._held(schema["if"], passed), self._held(schema.get("then", True), passed)]
-            )
+            then = self._held(schema.get("then", True), passed)
+            yes = _product([self._held(schema["if"], passed), then])
             no = self._held(schema.get("else", True), passed)
-            if not all(one.bare for one in (*yes, *no)):
+            if not Case().covers([*yes, *no]):
                 other = self._negation.of(schema["if"])
                 no = [replace(one, held=(other, *one.held)) for one in no]
-                factors.append([*yes, *no])
-        return factors
+                found.append([*yes, *no])
+        return found
 
 
 def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
     given = schema.get(name)
     return given if isinstance(given, list) else []
-
-
-def _together(branches: Iterable[list[Case]]) -> list[Case]:
-    """The cases of all branches; one where no branch evaluates anything."""
-    found = [case for cases in branches for case in cases]
-    return found if any(not case.bare for case in found) else [Case()]
 
 
 def _product(factors: list[list[Case]]) -> list[Case]:

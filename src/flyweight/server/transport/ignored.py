@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 HEADER, SCHEMA_HEADER = "x-ignored-params", "x-ignored-schema-keywords"
 MOST, LONGEST = 32, 64  # names, and characters of each
-PLAIN = "[]$"  # beside letters, digits and _.-~, which are never escaped
+PLAIN = "[]$="  # beside letters, digits and _.-~, which are never escaped
 
 
 def ignore(request: Request, names: Sequence[str]) -> None:
