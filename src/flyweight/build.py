@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flyweight.config import LEAST_MODEL_LEN, Limits, PackedCacheSettings, Settings
 from flyweight.describe import (
@@ -26,9 +26,8 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import ConfigError
-from flyweight.kv.ahead import Prefault
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.memory import kv_memory
+from flyweight.kv.memory import Prefault, kv_memory
 from flyweight.kv.residency import Residency
 from flyweight.models.adapters import kinds as adapter_kinds
 from flyweight.models.adapters import low_rank
@@ -163,18 +162,17 @@ def kept_weights(
     packs nothing that could lie in a file.
     """
     room = PackedCacheSettings.of_environment()
-    if not settings.packed_cache or settings.backend != "cpu" or room.folder is None:
+    if not settings.packed_cache or not isinstance(ops, Packing) or room.folder is None:
         return None
-    packing = cast(Packing, ops)
-    key = key_of(checkpoint.fingerprint, checkpoint.stamps, plan, packing.packing)
+    key = key_of(checkpoint.fingerprint, checkpoint.stamps, plan, ops.packing)
     matrices = [
         (slot, (shape[0], shape[1]), kind)
         for slot, parts in slot_kinds(checkpoint, plan).items()
         for shape, kind in parts
         if len(shape) == 2
     ]
-    layout = lay_out(key, matrices, packing.packed_nbytes)
-    return Opener(CacheFolder(room.folder, room.room), layout, packing, note, machine().cores)
+    layout = lay_out(key, matrices, ops.packed_nbytes)
+    return Opener(CacheFolder(room.folder, room.room), layout, ops, note, machine().cores)
 
 
 def _adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:

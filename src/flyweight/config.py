@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
+from flyweight.spec import KV_BYTES
 
 CHOICES = {
     "activations": ("int8", "bf16", "f32"),
-    "kv_cache_dtype": ("auto", "f16", "bf16", "f32"),
+    "kv_cache_dtype": ("auto", *KV_BYTES),
     "backend": ("cpu", "reference"),
     "load_format": ("auto", "gguf", "safetensors", "pt"),
 }

@@ -6,6 +6,9 @@ memory.  Standard library only.
 
 from dataclasses import dataclass
 
+# The types that K/V memory can have, in the native kernels' order, with the bytes of an element.
+KV_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:

@@ -7,7 +7,7 @@ hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer, Stack
-from flyweight.spec import KVGroup, RouteSpec
+from flyweight.spec import KV_BYTES, KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
 Array = NDArray[Any]
 Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
 ACTIVATIONS = ("f32", "bf16", "int8")
-KV_DTYPES = ("f16", "bf16", "f32")
+KV_DTYPES = tuple(KV_BYTES)
 GATED_ACTS = ("silu", "gelu", "gelu_tanh", "swiglu_clamped")
 PLAIN_ACTS = ("silu", "gelu", "gelu_tanh", "relu")
 DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # by the array's dtype
@@ -246,6 +246,7 @@ class Ops(Protocol):
         ...
 
 
+@runtime_checkable
 class Packing(Protocol):
     """A backend whose packed weights are plain bytes, which may lie in a file.  `packing` names
     their layout: under equal names equal parts give equal bytes.

@@ -12,9 +12,8 @@ from typing import Protocol
 
 from flyweight.errors import ConfigError
 from flyweight.plan.step import attend_bytes, layer_bytes, sample_bytes
-from flyweight.spec import ModelSpec
+from flyweight.spec import KV_BYTES, ModelSpec
 
-KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "auto": 2}  # auto is one of the 16-bit ones
 MIB = 1 << 20
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
 SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time

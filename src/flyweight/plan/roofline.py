@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.ops.base import rounding
-from flyweight.plan.memory import KV_BYTES
-from flyweight.spec import LayerSpec, ModelSpec, RouteSpec, SlotPlan, Source, WeightPlan
+from flyweight.spec import KV_BYTES, LayerSpec, ModelSpec, RouteSpec, SlotPlan, Source, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS
 

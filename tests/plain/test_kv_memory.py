@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyweight.kv.ahead import RUN, SPARE, Prefault
 from flyweight.kv.blocks import BlockPool, Table, root_key
+from flyweight.kv.memory import RUN, SPARE, Prefault
 
 ROOT = root_key("", "", "model")
 
