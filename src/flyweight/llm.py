@@ -292,10 +292,10 @@ class LLM:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        from flyweight.text.messages import switches  # Jinja is for chats alone
+        from flyweight.text.messages import merge_options  # Jinja is for chats alone
 
         options = {name: value for name, value in given.items() if value is not None}
-        own = switches({**options, **unknown}, chat_template_kwargs)
+        own = merge_options({**options, **unknown}, chat_template_kwargs)
         return conversation(
             self.tokenizer, messages, chat_template=chat_template, tools=tools, **own
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from text_vocabularies import FIXTURES, bpe_metadata
 
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.text.protobuf import fields
+from flyweight.text.protobuf import read_fields
 from flyweight.text.tokenizer import load_tokenizer
 
 GOLDEN = FIXTURES / "golden"
@@ -64,7 +64,7 @@ def test_a_file_cut_short(tmp_path: Path, name: str) -> None:
 )
 def test_fields_that_do_not_fit(message: bytes) -> None:
     with pytest.raises(CheckpointError):
-        list(fields(message))
+        list(read_fields(message))
 
 
 def ranks(path: Path, lines: list[bytes]) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from text_vocabularies import FIXTURES, bpe_metadata, spm_metadata
 
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.text.library import guarded, not_encoded
+from flyweight.text.library import catch_faults, make_encoding_error
 from flyweight.text.tokenizer import load_tokenizer
 
 SPM, BPE = spm_metadata(), bpe_metadata()
@@ -190,7 +190,7 @@ def test_ids_the_library_fails_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_interrupts_pass_the_guard(interrupt: type[BaseException]) -> None:
-    with pytest.raises(interrupt), guarded(not_encoded):
+    with pytest.raises(interrupt), catch_faults(make_encoding_error):
         raise interrupt
 
 

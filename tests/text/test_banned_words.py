@@ -16,7 +16,7 @@ def lexicon() -> Lexicon:
 
 
 def test_bad_words_with_and_without_a_space(lexicon: Lexicon) -> None:
-    words = lexicon.words(SamplingParams(bad_words=["little", " little", "girl"]))
+    words = lexicon.encode_words(SamplingParams(bad_words=["little", " little", "girl"]))
     encode = lexicon.tokenizer.encode
     assert words.bad == tuple(
         tuple(encode(text, add_special=False)) for text in ("little", " little", "girl", " girl")
@@ -26,17 +26,19 @@ def test_bad_words_with_and_without_a_space(lexicon: Lexicon) -> None:
 
 def test_breakers_are_tokens_that_hold_one(lexicon: Lexicon) -> None:
     params = SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=["\n", "gir"])
-    found = lexicon.words(params).breakers
+    found = lexicon.encode_words(params).breakers
     texts = {lexicon.tokenizer.token_bytes(id) for id in found}
     assert b"\n" in texts and any(b"girl" in text for text in texts)
     assert all(b"\n" in text or b"gir" in text for text in texts)
-    assert lexicon.words(params).breakers is found, "the vocabulary is not read twice"
+    assert lexicon.encode_words(params).breakers is found, "the vocabulary is not read twice"
 
 
 def test_breakers_no_token_holds(lexicon: Lexicon) -> None:
     with pytest.raises(RequestError, match=r"dry_sequence_breakers = 'once upon' is in no token"):
-        lexicon.words(SamplingParams(dry_multiplier=1, dry_sequence_breakers=["\n", "once upon"]))
-    assert lexicon.words(SamplingParams(dry_multiplier=1)).breakers, DRY_BREAKERS
+        lexicon.encode_words(
+            SamplingParams(dry_multiplier=1, dry_sequence_breakers=["\n", "once upon"])
+        )
+    assert lexicon.encode_words(SamplingParams(dry_multiplier=1)).breakers, DRY_BREAKERS
     for i in range(20):  # what is remembered has an end
-        lexicon.words(SamplingParams(dry_multiplier=1, dry_sequence_breakers=[chr(97 + i)]))
+        lexicon.encode_words(SamplingParams(dry_multiplier=1, dry_sequence_breakers=[chr(97 + i)]))
     assert len(lexicon._breakers) <= 8

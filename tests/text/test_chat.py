@@ -14,7 +14,7 @@ from text_vocabularies import bpe_metadata
 from flyweight.errors import RequestError
 from flyweight.requests.preparing import conversation
 from flyweight.text.chat import choose, render
-from flyweight.text.messages import OPTIONS, OWN, prepared, text_only
+from flyweight.text.messages import OPTIONS, OWN, prepare_messages, require_text
 from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, RenderBounds
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.gguf import read_gguf
@@ -334,7 +334,7 @@ def test_what_is_not_text_is_refused(kind: str) -> None:
     with pytest.raises(
         RequestError, match=rf"^messages\.0\.content\.0\.type = '{kind}'; allowed: 'text'"
     ):
-        text_only(talk)
+        require_text(talk)
 
 
 @pytest.mark.parametrize(
@@ -352,29 +352,33 @@ def test_what_is_not_text_is_refused(kind: str) -> None:
 )
 def test_a_part_is_text_or_refused_by_its_place(content: object, words: str) -> None:
     with pytest.raises(RequestError) as refused:
-        text_only([{"role": "user", "content": content}])
+        require_text([{"role": "user", "content": content}])
     assert words in str(refused.value) and str(refused.value).startswith(refused.value.field)
 
 
 def test_parts_of_text_have_one_name_for_templates() -> None:
     takes = "{% for m in messages %}{% for p in m.content %}{{ p.type }}{% endfor %}{% endfor %}"
     talk = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]
-    text_only(talk)
-    assert prepared(talk, takes) == [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
+    require_text(talk)
+    assert prepare_messages(talk, takes) == [
+        {"role": "user", "content": [{"type": "text", "text": "a"}]}
+    ]
 
 
 def test_arguments_and_parts_as_clients_send_them() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     talk = [{"role": "user", "content": parts}, {"role": "assistant", "tool_calls": [call]}]
-    plain, calls = prepared(talk, "{{ messages[0].content }}")
+    plain, calls = prepare_messages(talk, "{{ messages[0].content }}")
     assert plain["content"] == "one\ntwo"
     assert calls["tool_calls"][0]["function"]["arguments"] == {"a": [1]}
     assert talk[0]["content"] is parts and call["function"]["arguments"] == '{"a": [1]}'
     takes = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
-    assert prepared(talk[:1], takes)[0]["content"] == parts
+    assert prepare_messages(talk[:1], takes)[0]["content"] == parts
     bad = {**call, "function": {"name": "f", "arguments": "not JSON"}}
-    assert prepared([{"role": "assistant", "tool_calls": [bad]}], "")[0]["tool_calls"] == [bad]
+    assert prepare_messages([{"role": "assistant", "tool_calls": [bad]}], "")[0]["tool_calls"] == [
+        bad
+    ]
 
 
 def test_templates_see_plain_data_alone() -> None:

@@ -4,7 +4,7 @@ import pytest
 from text_vocabularies import bpe_metadata
 
 from flyweight.text.chat import render
-from flyweight.text.messages import prepared
+from flyweight.text.messages import prepare_messages
 from flyweight.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(bpe_metadata())
@@ -55,10 +55,10 @@ ONE = {  # templates that take one text
 
 @pytest.mark.parametrize("name", READ)
 def test_parts_reach_a_template_that_reads_them(name: str) -> None:
-    assert render(READ[name], prepared(PARTS, READ[name]), TOKENIZER) == "<user>abcd"
+    assert render(READ[name], prepare_messages(PARTS, READ[name]), TOKENIZER) == "<user>abcd"
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_parts_are_lines_for_a_template_that_takes_a_text(name: str) -> None:
-    said = render(ONE[name], prepared(PARTS, ONE[name]), TOKENIZER)
+    said = render(ONE[name], prepare_messages(PARTS, ONE[name]), TOKENIZER)
     assert said.replace("|", "\n").strip() == "<user>ab\ncd"

@@ -30,7 +30,7 @@ def test_a_hole_has_the_vocabularys_marks_around_it(
     infill = Infill.of(tokenizer)
     assert infill is not None
     before, after = f"def f(x):\n    {marks[1]}", "\n    return y\n"
-    ids = infill.prompt(before, after, tokenizer)
+    ids = infill.encode_prompt(before, after, tokenizer)
     places = [ids.index(token) for token in (infill.before, infill.after, infill.hole)]
     assert [tokenizer.piece(ids[place]) for place in places] == marks
     start, middle, end = places

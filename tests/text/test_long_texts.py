@@ -12,7 +12,7 @@ from text_vocabularies import FIXTURES, SMALL, bpe_metadata
 from tokenizers import Tokenizer as Library
 
 from flyweight.text import library, pretokenizers
-from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokens, splitter
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokens, make_splitter
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 
 PROSE = "Once upon a time there was a little girl named Lily.\nShe had 12 cats. "
@@ -83,7 +83,7 @@ def test_a_word_without_end_has_the_librarys_ids(text: str) -> None:
 @given(text=st.text(st.sampled_from("aB1 \n\t.,'sé世カ½x😀_=/"), max_size=60))
 def test_words_by_their_places_are_the_words(name: str, text: str) -> None:
     rules = PRE_TOKENIZERS[name]
-    words = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    words = [word for word, _ in make_splitter(rules).pre_tokenize_str(text)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretokenizers, "JOINTLESS", 0)
         assert words_of(rules).of(text) == words

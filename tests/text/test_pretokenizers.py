@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.text.alphabet import BYTE_OF
-from flyweight.text.pretokenizers import PRE_TOKENIZERS, normalizer, splitter, taken_apart
+from flyweight.text.pretokenizers import PRE_TOKENIZERS, make_normalizer, make_splitter, split_text
 
 CUTS = json.loads(
     (Path(__file__).parents[1] / "data/text/golden/cuts.json").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_every_name_and_every_way_to_cut_is_there() -> None:
 def words(name: str, text: str) -> list[str]:
     """A text's words, their bytes read back."""
     rules = PRE_TOKENIZERS[name]
-    pieces = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    pieces = [word for word, _ in make_splitter(rules).pre_tokenize_str(text)]
     if rules.raw:
         return pieces
     return [bytes(BYTE_OF[c] for c in piece).decode() for piece in pieces]
@@ -59,7 +59,7 @@ def test_cuts_are_those_of_another_engine(name: str) -> None:
 @given(text=st.text(alphabet="aZé 1½\n\t\r'.,(好ก\u0301🙂/", max_size=40))
 def test_nothing_is_lost(name: str, text: str) -> None:
     rules = PRE_TOKENIZERS[name]
-    pieces = [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    pieces = [word for word, _ in make_splitter(rules).pre_tokenize_str(text)]
     joined = "".join(pieces)
     whole = joined if rules.raw else bytes(BYTE_OF[c] for c in joined).decode()
     assert whole == text
@@ -77,16 +77,16 @@ FRAGMENTS = st.sampled_from([*WORDS.split(), *BLANKS])
 def cut(name: str, text: str) -> list[str]:
     """All that is done to a text before its words are merged."""
     rules = PRE_TOKENIZERS[name]
-    prepare = normalizer(rules)
+    prepare = make_normalizer(rules)
     text = text if prepare is None else prepare.normalize_str(text)
-    return [word for word, _ in splitter(rules).pre_tokenize_str(text)]
+    return [word for word, _ in make_splitter(rules).pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("name", FAMILIES.values())
 @given(fragments=st.lists(FRAGMENTS, max_size=30), size=st.integers(1, 9))
 def test_a_text_taken_apart_has_the_same_words(name: str, fragments: list[str], size: int) -> None:
     text, joints = "".join(fragments), PRE_TOKENIZERS[name].joints
-    parts = list(taken_apart(text, re.compile(joints) if joints else None, size))
+    parts = list(split_text(text, re.compile(joints) if joints else None, size))
     assert "".join(parts) == text
     assert [word for part in parts for word in cut(name, part)] == cut(name, text)
 
@@ -96,13 +96,13 @@ def test_all_families_but_one_have_joints() -> None:
     prose = "Once upon a time there was a cat, 12 dogs and\nmore. " * 40
     for name, rules in PRE_TOKENIZERS.items():
         if rules.joints:
-            longest = max(map(len, taken_apart(prose, re.compile(rules.joints), 100)))
+            longest = max(map(len, split_text(prose, re.compile(rules.joints), 100)))
             assert longest < 300, name
 
 
 def test_what_is_done_before_cutting() -> None:
     def prepared(name: str, text: str) -> str:
-        steps = normalizer(PRE_TOKENIZERS[name])
+        steps = make_normalizer(PRE_TOKENIZERS[name])
         return text if steps is None else steps.normalize_str(text)
 
     assert prepared("qwen2", "e\u0301") == "é" == prepared("mpt", "e\u0301")

@@ -95,7 +95,7 @@ def test_it_is_closed_where_the_reader_finds_it_open(
 ) -> None:
     spelled = ThoughtSpelling.of(THINK, SMALL, len(PIECES))
     ids = (3, 1, 4) if plain else spelled.ids  # "</", "think", ">" or the one token
-    thought = ThoughtSpelling(spelled.opening, spelled.closing, ids, spelled.parts).thought(
+    thought = ThoughtSpelling(spelled.opening, spelled.closing, ids, spelled.parts).make_budget(
         budget, inside
     )
     before, answer = [10] * prompt, []

@@ -78,7 +78,7 @@ def read(form: CallFormat, text: str, **more: Any) -> ParsedAnswer:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_demanded_calls_are_read_as_calls(form: CallFormat) -> None:
-    grammar = CallGrammar(form, {}).demanded(OFFERS)
+    grammar = CallGrammar(form, {}).require_calls(OFFERS)
     for calls in ([GET], [ALL, GET], [GET, ParsedCall("a.b:c/d-e", "{}"), GET]):
         text = written(form, calls)
         assert accepts(grammar, text) and read(form, text) == ParsedAnswer("", "", calls), text
@@ -106,9 +106,9 @@ def test_calls_are_counted(form: CallFormat) -> None:
         if form is not JSON
         else written(LLAMA, [GET]).replace("parameters", "arguments")
     )
-    assert accepts(one.demanded(OFFERS), single) and read(form, single).calls == [GET]
-    assert not accepts(one.demanded(OFFERS), written(form, [GET, GET]))
-    many = CallGrammar(form, {}).demanded(OFFERS)
+    assert accepts(one.require_calls(OFFERS), single) and read(form, single).calls == [GET]
+    assert not accepts(one.require_calls(OFFERS), written(form, [GET, GET]))
+    many = CallGrammar(form, {}).require_calls(OFFERS)
     assert accepts(many, written(form, [GET] * MOST_CALLS))
     assert not accepts(many, written(form, [GET] * (MOST_CALLS + 1)))
 
@@ -116,7 +116,7 @@ def test_calls_are_counted(form: CallFormat) -> None:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("marks", [None, THINK])
 def test_allowed_calls_keep_to_their_schemas(form: CallFormat, marks: Any) -> None:
-    grammar = CallGrammar(form, {}, marks).allowed(OFFERS)
+    grammar = CallGrammar(form, {}, marks).allow_calls(OFFERS)
     calls = written(form, [GET, ALL])
     for text in ("", "Hello <there> {}", calls, "x <tool_cal [TOOL_CAL"):
         assert accepts(grammar, text), text
@@ -136,11 +136,11 @@ def test_reasoning_comes_first(form: CallFormat) -> None:
     grammar = CallGrammar(form, {}, THINK)
     opened = replace(grammar, opened=True)
     thought = f"\nhm {form.trigger} <think </thin {{\n</think>\n\n"
-    for made in (grammar.demanded(OFFERS), grammar.allowed(OFFERS)):
+    for made in (grammar.require_calls(OFFERS), grammar.allow_calls(OFFERS)):
         assert accepts(made, calls)
         assert accepts(made, f"<think>{thought}{calls}")
         assert not accepts(made, f"<think>{thought}{calls.replace('Rome', 'Lima')}")
-    for made in (opened.demanded(OFFERS), opened.allowed(OFFERS)):
+    for made in (opened.require_calls(OFFERS), opened.allow_calls(OFFERS)):
         assert accepts(made, f"{thought}{calls}")
         found = read(form, f"{thought}{calls}", reasoning=THINK, opened=True)
         assert found.calls == [GET] and found.reasoning.startswith("hm")
@@ -152,7 +152,7 @@ def test_calls_or_another_form(form: CallFormat) -> None:
     keys = {"kind": {"type": "string"}, "name": {"type": "string"}}
     schema = {"type": "object", "properties": keys, "required": ["kind"]}
     schema["additionalProperties"] = True
-    grammar = CallGrammar(form, {}).either(OFFERS, embedded(schema))
+    grammar = CallGrammar(form, {}).allow_either(OFFERS, embedded(schema))
     for calls in ([GET], [ALL, GET]):
         text = written(form, calls)
         assert accepts(grammar, text) and read(form, text, either=True) == ParsedAnswer(
@@ -174,14 +174,14 @@ def test_calls_or_another_form(form: CallFormat) -> None:
         written(form, [ParsedCall("get", '{"city": "x"}')]),
     ):
         assert not accepts(grammar, text), text
-    once = replace(CallGrammar(form, {}), most=1).either(OFFERS, embedded(schema))
+    once = replace(CallGrammar(form, {}), most=1).allow_either(OFFERS, embedded(schema))
     assert not accepts(once, written(form, [GET, GET]))
 
 
 @pytest.mark.parametrize("special", [{}, {"</think>": 257}])
 def test_reasoning_before_a_demanded_call_has_an_end(special: dict[str, int]) -> None:
     grammar = CallGrammar(HERMES, special, THINK, opened=True, thought=4 * PIECE)
-    made, calls = grammar.demanded(OFFERS), written(HERMES, [GET])
+    made, calls = grammar.require_calls(OFFERS), written(HERMES, [GET])
     if special:
         assert f"piece{{0,4}} {THINK.closing}" in made
         return
@@ -193,7 +193,7 @@ def test_reasoning_before_a_demanded_call_has_an_end(special: dict[str, int]) ->
     for thought in (most + "x", most + "<", "y" * PIECE * 5):
         assert taken(made, f"{thought}</think>\n{calls}")[0] <= len(most) + 1, thought
         assert not accepts(made, f"{thought}</think>\n{calls}"), thought
-    without = replace(grammar, thought=None).demanded(OFFERS)
+    without = replace(grammar, thought=None).require_calls(OFFERS)
     assert accepts(without, f"{most * 9}</think>\n{calls}")
 
 
@@ -201,22 +201,22 @@ def test_mistral_may_put_a_space_before_its_list() -> None:
     text = written(MISTRAL, [GET, ALL]).replace("][", "] [")
     assert text.startswith("[TOOL_CALLS] [") and read(MISTRAL, text).calls == [GET, ALL]
     made = CallGrammar(MISTRAL, {})
-    for grammar in (made.demanded(OFFERS), made.allowed(OFFERS)):
+    for grammar in (made.require_calls(OFFERS), made.allow_calls(OFFERS)):
         assert accepts(grammar, text)
 
 
 def test_special_tokens_are_named() -> None:
-    grammar = CallGrammar(MISTRAL_HEADED, {"[TOOL_CALLS]": 9, "[ARGS]": 32}).allowed(OFFERS)
+    grammar = CallGrammar(MISTRAL_HEADED, {"[TOOL_CALLS]": 9, "[ARGS]": 32}).allow_calls(OFFERS)
     assert "trigger: <[9]>" in grammar and "lead: TEXT <[9]>" in grammar
     assert 'one_0: "get" <[32]> arguments_0' in grammar
-    assert "trigger: <tool_call>" in CallGrammar(HERMES, {"<tool_call>": 7}).demanded(OFFERS)
+    assert "trigger: <tool_call>" in CallGrammar(HERMES, {"<tool_call>": 7}).require_calls(OFFERS)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_drawn_is_a_call(form: CallFormat, seed: int) -> None:
     """Bytes by chance within the grammar: the parser reads calls, the schemas hold, and it ends."""
-    grammar = CallGrammar(form, {}).demanded(OFFERS)
+    grammar = CallGrammar(form, {}).require_calls(OFFERS)
     lark = llguidance.LLMatcher.grammar_from_lark(grammar)
     matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), lark, log_level=0)
     rng, made = Random(seed), bytearray()

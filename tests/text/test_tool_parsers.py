@@ -21,8 +21,8 @@ from flyweight.text.tools.formats import (
     MISTRAL,
     REASONING,
     THINK,
-    format_of,
-    marks_of,
+    find_format,
+    find_marks,
 )
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
@@ -291,22 +291,22 @@ def test_long_near_misses_take_linear_time(form: str, bit: str, at_length: bool)
 
 
 def test_parsers_by_name() -> None:
-    assert format_of("hermes", "") is HERMES is format_of("qwen", "")
-    assert format_of("none", "<tool_call>") is None
-    assert marks_of("qwen3", "") is THINK and marks_of("none", "</think>") is None
+    assert find_format("hermes", "") is HERMES is find_format("qwen", "")
+    assert find_format("none", "<tool_call>") is None
+    assert find_marks("qwen3", "") is THINK and find_marks("none", "</think>") is None
     with pytest.raises(ConfigError, match="did you mean 'hermes'"):
-        format_of("hermez", "")
+        find_format("hermez", "")
     with pytest.raises(ConfigError, match="reasoning_parser = 'x'"):
-        marks_of("x", "")
+        find_marks("x", "")
 
 
 def test_parsers_from_templates() -> None:
     qwen = (Path(__file__).parents[1] / "data/text/chat/qwen3.jinja").read_text(encoding="utf-8")
-    assert format_of("auto", qwen) is HERMES and marks_of("auto", qwen) is THINK
-    assert format_of("auto", "{{ '[TOOL_CALLS]' }}") is MISTRAL
-    assert format_of("auto", "{{ '<|python_tag|>' }}") is LLAMA
-    assert format_of("auto", "") is JSON and marks_of("auto", "") is None
-    assert marks_of("auto", "[THINK] [/THINK]") is REASONING["mistral"]
+    assert find_format("auto", qwen) is HERMES and find_marks("auto", qwen) is THINK
+    assert find_format("auto", "{{ '[TOOL_CALLS]' }}") is MISTRAL
+    assert find_format("auto", "{{ '<|python_tag|>' }}") is LLAMA
+    assert find_format("auto", "") is JSON and find_marks("auto", "") is None
+    assert find_marks("auto", "[THINK] [/THINK]") is REASONING["mistral"]
 
 
 # --- real tools and calls ---

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer, ParsedCall
-from flyweight.text.tools.formats import PYTHONIC, TAGGED, format_of
+from flyweight.text.tools.formats import PYTHONIC, TAGGED, find_format
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
-from flyweight.text.tools.xmlcall import types_of
+from flyweight.text.tools.xmlcall import read_types
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "get_current_weather": {"properties": {
@@ -30,7 +30,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "n": {"type": ["string", "null"]}, "u": {}, "e": {"type": ["string", "integer"]}}},
 }  # fmt: skip
 NAMES = frozenset({*SCHEMAS, "get_weather", "register_user", "do_something_cool", "now"})
-TAGS = AnswerFormat(TAGGED, NAMES, typed={name: types_of(one) for name, one in SCHEMAS.items()})
+TAGS = AnswerFormat(TAGGED, NAMES, typed={name: read_types(one) for name, one in SCHEMAS.items()})
 PYTHON = AnswerFormat(PYTHONIC, NAMES)
 
 
@@ -228,9 +228,9 @@ def test_time_is_linear(how: AnswerFormat, head: str, unit: str) -> None:
 
 
 def test_templates_show_which_it_is() -> None:
-    assert format_of("auto", "<tool_call>\\n<function=example>") is TAGGED
-    assert format_of("auto", "[func_name1(params_name1=value)]") is PYTHONIC
-    assert format_of("qwen3_coder", "") is TAGGED and format_of("pythonic", "") is PYTHONIC
+    assert find_format("auto", "<tool_call>\\n<function=example>") is TAGGED
+    assert find_format("auto", "[func_name1(params_name1=value)]") is PYTHONIC
+    assert find_format("qwen3_coder", "") is TAGGED and find_format("pythonic", "") is PYTHONIC
 
 
 def test_half_a_character_in_a_value_stays_an_escape() -> None:

@@ -13,7 +13,7 @@ from flyweight.text.tools.deltas import ParsedAnswer
 from flyweight.text.tools.formats import PYTHONIC, TAGGED, THINK, CallFormat
 from flyweight.text.tools.grammar import CallGrammar, OfferedTools
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
-from flyweight.text.tools.xmlcall import types_of
+from flyweight.text.tools.xmlcall import read_types
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -63,7 +63,7 @@ def accepts(made: str, text: str) -> bool:
 
 
 def read(form: CallFormat, text: str, **more: Any) -> ParsedAnswer:
-    typed = {name: types_of(schema) for name, schema in SCHEMAS.items()}
+    typed = {name: read_types(schema) for name, schema in SCHEMAS.items()}
     parser = AnswerParser(AnswerFormat(form, frozenset(SCHEMAS), typed=typed, **more))
     return ParsedAnswer.of(parser.push(text) + parser.finish())
 
@@ -102,7 +102,7 @@ BAD = {
 @pytest.mark.parametrize("name", FORMS)
 def test_demanded_calls_keep_to_their_schemas(name: str) -> None:
     form = FORMS[name]
-    made = grammar(form).demanded(offers(form))
+    made = grammar(form).require_calls(offers(form))
     for text in GOOD[name]:
         assert accepts(made, text), text
         found = read(form, text)
@@ -117,7 +117,7 @@ def test_demanded_calls_keep_to_their_schemas(name: str) -> None:
 def test_a_call_that_is_begun_keeps_to_its_schema(name: str) -> None:
     form = FORMS[name]
     for marks in (None, THINK):
-        made = grammar(form, marks=marks).allowed(offers(form))
+        made = grammar(form, marks=marks).allow_calls(offers(form))
         for text in [*GOOD[name], "Hello <there>", ""]:
             assert accepts(made, text), text
         for text in BAD[name]:
@@ -130,7 +130,7 @@ def test_a_call_that_is_begun_keeps_to_its_schema(name: str) -> None:
 def test_whatever_is_drawn_is_a_call(name: str, seed: int) -> None:
     """Letters at random, among those that may come, until the grammar is done."""
     form, random = FORMS[name], Random(seed)
-    matcher = begun(grammar(form, most=2).demanded(offers(form)))
+    matcher = begun(grammar(form, most=2).require_calls(offers(form)))
     text = bytearray()
     while not matcher.is_stopped() and len(text) < 3000:
         mask = matcher.compute_bitmask()
@@ -177,7 +177,7 @@ def test_what_cannot_be_kept_to_is_refused(schema: Any, plain: bool, words: str)
 @pytest.mark.parametrize("name", FORMS)
 def test_tools_that_are_not_strict_take_any_values(name: str) -> None:
     form = FORMS[name]
-    made = grammar(form).allowed(offers(form, keeps=False))
+    made = grammar(form).allow_calls(offers(form, keeps=False))
     free = {
         "tagged": tags("look", note="x" * 99),
         "pythonic": "[look(days=100, sure=[1], note=None)]",
@@ -187,7 +187,7 @@ def test_tools_that_are_not_strict_take_any_values(name: str) -> None:
 
 def test_values_keep_to_enum_and_const_alike() -> None:
     both = {"properties": {"s": {"enum": ["a", "b"], "const": "b"}}, "required": ["s"]}
-    made = grammar(TAGGED).demanded(
+    made = grammar(TAGGED).require_calls(
         [OfferedTools("f", fields=fields(both, plain=True, keeps=True))]
     )
     assert accepts(made, tags("f", s="b")) and not accepts(made, tags("f", s="a"))

@@ -18,8 +18,8 @@ from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.collector import Collector, VectorCollector, drawn
 from flyweight.requests.prompts import PreparedPrompt, Prompt, PromptReader, RequestContext, encoded
 from flyweight.text.meter import USUAL, RenderBounds
-from flyweight.text.tokenizer import Tokenizer, well_formed
-from flyweight.text.tools.formats import AUTO, marks_of
+from flyweight.text.tokenizer import Tokenizer, replace_surrogates
+from flyweight.text.tools.formats import AUTO, find_marks
 from flyweight.types import Request, SamplingParams
 
 Message = Mapping[str, Any]
@@ -72,7 +72,7 @@ class RequestPreparer:
         self.tokenizer, self.facts, self._judge = tokenizer, facts, judge
         self.reader = PromptReader(
             tokenizer, facts.vocab, facts.max_model_len, facts.scored, facts.adapters, facts.best,
-            marks_of(reasoning, tokenizer.marks.fullest_template),
+            find_marks(reasoning, tokenizer.marks.fullest_template),
         )  # fmt: skip
         self._ids = count()
         self._seeds = SystemRandom() if seed is None else Random(seed)
@@ -176,34 +176,34 @@ def conversation(
     """
     from flyweight.text.chat import PLAIN, choose, render  # Jinja is for chats alone
     from flyweight.text.messages import (
-        declared,
-        one_text,
-        prepared,
-        shallow,
-        text_only,
-        whole_calls,
+        check_calls,
+        check_depth,
+        check_mappings,
+        join_text,
+        prepare_messages,
+        require_text,
     )
 
-    listed = declared("tools", tools)
+    listed = check_mappings("tools", tools)
     if variables.get("documents") is not None:
-        variables["documents"] = declared("documents", variables["documents"])
+        variables["documents"] = check_mappings("documents", variables["documents"])
     bare = chat_template is None and not tokenizer.marks.templates
     if bare:
         _without_template(listed, variables)
     template = (
         PLAIN if bare else choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
     )
-    text_only(messages)
-    whole_calls(messages)
-    talk = prepared(messages, template)
+    require_text(messages)
+    check_calls(messages)
+    talk = prepare_messages(messages, template)
     for name, value in (("messages", talk), ("tools", listed), *variables.items()):
-        shallow(name, value)
+        check_depth(name, value)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
-    text = well_formed(text)
+    text = replace_surrogates(text)
     ids = encoded(tokenizer, text, longest, add_special=add_special or bare)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
     if variables.get("continue_final_message") is True:
-        made["continued"] = one_text(messages[-1].get("content"))
+        made["continued"] = join_text(messages[-1].get("content"))
     return made
 
 

@@ -187,10 +187,10 @@ class PreTrainedTokenizer:
         options: Mapping[str, Any],
         own: Mapping[str, Any],
     ) -> dict[str, Any]:
-        from flyweight.text.messages import switches  # Jinja is for chats alone
+        from flyweight.text.messages import merge_options  # Jinja is for chats alone
 
         given = {name: value for name, value in options.items() if value is not None}
-        variables = switches(given, own)
+        variables = merge_options(given, own)
         return conversation(self._own, talk, chat_template=chat_template, tools=tools, **variables)
 
     @cached_property

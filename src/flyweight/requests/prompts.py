@@ -84,7 +84,7 @@ class PromptReader:
         text, tokens = self._tokens(prompt)
         self._check(text, tokens, params, answer)
         self._judge(lane)
-        words = self.lexicon.words(params)
+        words = self.lexicon.encode_words(params)
         if params.thinking_token_budget is not None:
             continued = prompt.get("continued") if isinstance(prompt, Mapping) else None
             shown = self.tokenizer.decode(tokens[-TAIL:], False) if text is None else text
@@ -100,7 +100,9 @@ class PromptReader:
                 "leave it out",
                 name,
             )
-        inside = self.marks.inside(prompt, continued if isinstance(continued, str) else None)
+        inside = self.marks.find_open_reasoning(
+            prompt, continued if isinstance(continued, str) else None
+        )
         form = params.structured_outputs
         if inside is not None and form is not None and form.kind in ("json", "json_object"):
             raise RequestError(
@@ -109,7 +111,7 @@ class PromptReader:
                 name,
             )
         spent = None if inside is None else len(self._encoded(inside.strip()))
-        return self.lexicon.marks(self.marks).thought(budget or 0, spent)
+        return self.lexicon.encode_marks(self.marks).make_budget(budget or 0, spent)
 
     def _encoded(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False) if text else []

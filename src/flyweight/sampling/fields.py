@@ -13,7 +13,7 @@ from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema import prepared
 from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
 from flyweight.text.tools.fields import CallField
-from flyweight.text.tools.xmlcall import CLOSE, TEXT, types_of
+from flyweight.text.tools.xmlcall import CLOSE, TEXT, read_types
 from flyweight.validation.untrusted import shown
 
 DEFINITIONS = {"$defs", "definitions"}
@@ -41,7 +41,7 @@ def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Cal
     properties = dict(given) if isinstance(given, Mapping) else {}
     for name in required:
         properties.setdefault(name, {})
-    kinds = types_of({"properties": properties})
+    kinds = read_types({"properties": properties})
     beside = {name: schema[name] for name in DEFINITIONS & schema.keys()}
     for name, one in properties.items():
         _check(name, plain)

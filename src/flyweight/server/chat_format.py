@@ -13,7 +13,7 @@ from flyweight.params.structured import StructuredOutputs
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import PLAIN
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.tools.formats import CallFormat, ReasoningMarks, format_of, marks_of
+from flyweight.text.tools.formats import CallFormat, ReasoningMarks, find_format, find_marks
 from flyweight.text.tools.grammar import CallGrammar, OfferedTools
 from flyweight.text.tools.parser import AnswerFormat
 from flyweight.text.variables import read_by
@@ -37,8 +37,8 @@ class ChatFormat:
     def of(cls, settings: ServerSettings, tokenizer: Tokenizer) -> "ChatFormat":
         """Raises `ConfigError`."""
         template = tokenizer.marks.fullest_template
-        calls = format_of(settings.tool_call_parser, template)
-        marks = marks_of(settings.reasoning_parser, template)
+        calls = find_format(settings.tool_call_parser, template)
+        marks = find_marks(settings.reasoning_parser, template)
         named = [calls.trigger, "[ARGS]"] if calls else []
         named += [marks.opening, marks.closing] if marks else []
         ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
@@ -56,7 +56,9 @@ class ChatFormat:
     ) -> AnswerFormat:
         """How the answer to `prompt` is read; `continued` is what it goes on with."""
         marks = self.reasoning
-        opened = marks is not None and marks.inside(prompt or "", continued) is not None
+        opened = (
+            marks is not None and marks.find_open_reasoning(prompt or "", continued) is not None
+        )
         calls = self.calls if tools else None
         return AnswerFormat(calls, frozenset(tools), most, marks, opened)
 
@@ -100,13 +102,13 @@ class ChatFormat:
             reading.calls, self.special, reading.reasoning, reading.opened, reading.most,
             thought if demanded else None,
         )  # fmt: skip
-        return made.demanded(offers) if demanded else made.allowed(offers)
+        return made.require_calls(offers) if demanded else made.allow_calls(offers)
 
     def either(self, reading: AnswerFormat, offers: Sequence[OfferedTools], other: str) -> str:
         """What an answer may be that calls these tools, or has the `other` form."""
         assert reading.calls is not None
         made = CallGrammar(reading.calls, self.special, most=reading.most)
-        return made.either(offers, other)
+        return made.allow_either(offers, other)
 
 
 def judge_switches(given: Mapping[str, Any], reads: Collection[frozenset[str] | None]) -> None:

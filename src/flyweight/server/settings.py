@@ -14,7 +14,7 @@ from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
-from flyweight.text.tools.formats import format_of, marks_of
+from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 from flyweight.validation.untrusted import shown
 
@@ -141,8 +141,8 @@ class ServerSettings:
             )
         self._check_origins()
         self._check_address()
-        format_of(self.tool_call_parser, "")
-        marks_of(self.reasoning_parser, "")
+        find_format(self.tool_call_parser, "")
+        find_marks(self.reasoning_parser, "")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
         if twice:
             raise ConfigError(f"names = {shown(twice[0])} is given twice; allowed: each once")

@@ -13,7 +13,7 @@ SPACE = "\u2581"
 BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-def _alphabet() -> dict[str, int]:
+def _make_alphabet() -> dict[str, int]:
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {
@@ -21,10 +21,10 @@ def _alphabet() -> dict[str, int]:
     }
 
 
-BYTE_OF: Mapping[str, int] = MappingProxyType(_alphabet())
+BYTE_OF: Mapping[str, int] = MappingProxyType(_make_alphabet())
 
 
-def piece_bytes(piece: str) -> bytes:
+def decode_piece(piece: str) -> bytes:
     """Bytes of a byte-level piece; one with a character outside the alphabet is plain text."""
     try:
         return bytes([BYTE_OF[character] for character in piece])
@@ -35,6 +35,6 @@ def piece_bytes(piece: str) -> bytes:
 CHARACTER_OF: Mapping[int, str] = MappingProxyType({byte: c for c, byte in BYTE_OF.items()})
 
 
-def spelled(raw: bytes) -> str:
+def encode_bytes(raw: bytes) -> str:
     """Bytes in the byte-level alphabet."""
     return "".join([CHARACTER_OF[byte] for byte in raw])

@@ -14,7 +14,14 @@ from jinja2 import TemplateSyntaxError
 
 from flyweight.errors import RequestError, nearest
 from flyweight.text.codec import DEFAULT, WITH_TOOLS
-from flyweight.text.messages import REASONING, Message, aliased, check, plain, said
+from flyweight.text.messages import (
+    REASONING,
+    Message,
+    add_reasoning_aliases,
+    check,
+    drop_none_fields,
+    to_plain,
+)
 from flyweight.text.meter import USUAL, BudgetSpent, RenderBounds, RenderMeter
 from flyweight.text.sandbox import Sandbox, TemplateRefusal, inside
 from flyweight.text.tokenizer import Tokenizer
@@ -79,20 +86,20 @@ def render(
             "leave one of them out",
             "continue_final_message",
         )
-    talk = [aliased(said(plain(message))) for message in messages]
+    talk = [add_reasoning_aliases(drop_none_fields(to_plain(message))) for message in messages]
     cut = ContinuationMark.of(talk, continue_final_message) if continue_final_message else None
     given = {
         "messages": talk,
         "tools": None,
         "documents": None,
         "add_generation_prompt": not going_on,
-        "bos_token": _piece(tokenizer, tokenizer.bos_id),
-        "eos_token": _piece(tokenizer, tokenizer.eos_id),
+        "bos_token": _get_piece(tokenizer, tokenizer.bos_id),
+        "eos_token": _get_piece(tokenizer, tokenizer.eos_id),
         "unk_token": tokenizer.marks.unk_token,
         "pad_token": tokenizer.marks.pad_token,
     }
-    given |= {name: plain(value) for name, value in variables.items()}
-    text = _rendered(template, given, bounds)
+    given |= {name: to_plain(value) for name, value in variables.items()}
+    text = _render(template, given, bounds)
     return text if cut is None else cut.apply(text)
 
 
@@ -160,7 +167,7 @@ class ContinuationMark:
         return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
 
-def _rendered(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> str:
+def _render(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> str:
     if len(template) > MOST_TEMPLATE:
         raise RequestError(
             f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
@@ -168,9 +175,9 @@ def _rendered(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> 
     meter = RenderMeter(inside, bounds.seconds)
     try:
         meter.start()
-        meter.most = bounds.characters(meter.weigh(given))
+        meter.most = bounds.limit_characters(meter.weigh(given))
         pieces = Sandbox(meter).from_string(template).generate(**given)
-        return "".join(_bounded(pieces, meter))
+        return "".join(_limit_pieces(pieces, meter))
     except BudgetSpent as error:
         raise RequestError(f"{FAILS} {error}", "messages") from None
     except (RecursionError, MemoryError):
@@ -180,11 +187,11 @@ def _rendered(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> 
         if isinstance(error, TemplateRefusal):
             raise RequestError(f"{FAILS} fails: {reason}", "messages") from None
         raise TemplateFault(
-            f"{FAILS} fails: {reason}", type(error).__name__, _line(error)
+            f"{FAILS} fails: {reason}", type(error).__name__, _find_error_line(error)
         ) from None
 
 
-def _line(error: BaseException) -> int | None:
+def _find_error_line(error: BaseException) -> int | None:
     """The line of a template that an error comes from."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
@@ -192,16 +199,16 @@ def _line(error: BaseException) -> int | None:
     return next((step.lineno for step in reversed(steps) if step.filename == "<template>"), None)
 
 
-def _bounded(pieces: Iterator[str], meter: RenderMeter) -> Iterator[str]:
+def _limit_pieces(pieces: Iterator[str], meter: RenderMeter) -> Iterator[str]:
     """The pieces, until they are too many or too late."""
     size = 0
     for piece in pieces:
         size += len(piece)
         if size > meter.most:
-            raise meter.spent(size)
+            raise meter.make_error(size)
         meter.tick()
         yield piece
 
 
-def _piece(tokenizer: Tokenizer, token: int | None) -> str:
+def _get_piece(tokenizer: Tokenizer, token: int | None) -> str:
     return "" if token is None else tokenizer.piece(token)

@@ -33,7 +33,7 @@ def read_companions(directory: Path) -> Json:
     return config | {key: value for key, value in own.items() if value is not None}
 
 
-def added_tokens(config: Json, path: Path) -> dict[int, Json]:
+def read_added_tokens(config: Json, path: Path) -> dict[int, Json]:
     """What added_tokens_decoder lists, by id, ascending; each has a `content` of whole
     characters.
     """
@@ -42,31 +42,31 @@ def added_tokens(config: Json, path: Path) -> dict[int, Json]:
         raise CheckpointError(f"{path}: added_tokens_decoder is not an object of token ids")
     for key, entry in listed.items():
         content = entry.get("content") if isinstance(entry, dict) else None
-        if not isinstance(content, str) or not content or not encodes(content):
+        if not isinstance(content, str) or not content or not is_encodable(content):
             raise CheckpointError(f"{path}: added_tokens_decoder[{key}] has no content of Unicode")
     return {int(key): listed[key] for key in sorted(listed, key=int)}
 
 
-def spelling(config: Json, name: str) -> str | None:
+def read_token(config: Json, name: str) -> str | None:
     """The token a configuration calls `name` (bos_token); it need not be in the vocabulary."""
     value = config.get(name)
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 
 
-def flag(config: Json, name: str, path: Path) -> bool:
+def read_flag(config: Json, name: str, path: Path) -> bool:
     value = config.get(name, False)
     if not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} is {shown(value)}, not true or false")
     return value
 
 
-def encodes(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """JSON can spell half a character; tokens are whole ones."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def chat_templates(directory: Path, config: Json) -> dict[str, str]:
+def read_chat_templates(directory: Path, config: Json) -> dict[str, str]:
     """Templates by name: files before the configuration; one without a name is the default."""
     value = config.get("chat_template")
     found = {DEFAULT: value} if isinstance(value, str) else {}
@@ -88,35 +88,35 @@ def lay_over(metadata: dict[str, object], directory: Path) -> dict[str, object]:
     templates.
     """
     config, path = read_companions(directory), directory / CONFIG
-    tokens, types = _lists(metadata)
+    tokens, types = _copy_lists(metadata)
     extra = _read_json(directory / "added_tokens.json")
     listed: dict[int, Json] = {
         i: {"content": word, "special": False} for word, i in extra.items() if isinstance(i, int)
     }
-    for token, entry in (listed | added_tokens(config, path)).items():
+    for token, entry in (listed | read_added_tokens(config, path)).items():
         _add(tokens, types, token, entry, path)
     found = metadata | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
     scores = metadata.get("tokenizer.ggml.scores")
     if isinstance(scores, list):
         found["tokenizer.ggml.scores"] = scores + [0.0] * (len(tokens) - len(scores))
     for name, key in NAMED.items():
-        word = spelling(config, name)
+        word = read_token(config, name)
         if word is not None and word in tokens:
             found[f"tokenizer.ggml.{key}"] = tokens.index(word)
         elif word is not None and name in ("bos_token", "eos_token"):
             raise CheckpointError(f"{path}: {name} {shown(word)} is not in the vocabulary")
     for name, key in FLAGS.items():
         if name in config:
-            found[f"tokenizer.ggml.{key}"] = flag(config, name, path)
+            found[f"tokenizer.ggml.{key}"] = read_flag(config, name, path)
     if "do_lower_case" in config:
-        found["tokenizer.ggml.normalizer.lowercase"] = flag(config, "do_lower_case", path)
-    for name, template in chat_templates(directory, config).items():
+        found["tokenizer.ggml.normalizer.lowercase"] = read_flag(config, "do_lower_case", path)
+    for name, template in read_chat_templates(directory, config).items():
         suffix = "" if name == DEFAULT else f".{name}"
         found[f"tokenizer.chat_template{suffix}"] = template
     return found
 
 
-def _lists(metadata: dict[str, object]) -> tuple[list[str], list[int]]:
+def _copy_lists(metadata: dict[str, object]) -> tuple[list[str], list[int]]:
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     assert isinstance(tokens, list) and isinstance(types, list), "a reader's own metadata"
     return list(tokens), list(types)

@@ -73,7 +73,7 @@ class Detokenizer:
         self._held += text
         if self.pushed <= self._least:
             self._early = len(self._held)
-        found = self._first_stop()
+        found = self._find_first_stop()
         if found is None:
             self._emit(len(self._held) - self._could_begin_stop())
             return
@@ -81,7 +81,7 @@ class Detokenizer:
         self._emit(start + (len(self.stopped) if self._include else 0))
         self._held = ""
 
-    def _first_stop(self) -> tuple[int, str] | None:
+    def _find_first_stop(self) -> tuple[int, str] | None:
         """The stop string whose last character comes first; a longer one wins a tie."""
         found = []
         for word in self._stop:

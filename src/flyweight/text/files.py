@@ -33,65 +33,65 @@ NAMES = (
 
 def load_files(path: Path) -> Loaded:
     """The tokenizer in a folder, or in one file that is named.  Raises `CheckpointError`."""
-    file = _vocabulary(path) if path.is_dir() else path
+    file = _find_vocabulary(path) if path.is_dir() else path
     if not file.is_file():  # opening a pipe would wait for ever
-        raise CheckpointError(f"{file}: not a regular file; {_looked_for()}")
-    return _reader(file)(file)
+        raise CheckpointError(f"{file}: not a regular file; {_describe_search()}")
+    return _choose_reader(file)(file)
 
 
-def _vocabulary(directory: Path) -> Path:
+def _find_vocabulary(directory: Path) -> Path:
     for pattern in NAMES:
         found = sorted(directory.glob(pattern))
         if pattern == "vocab.json" and not (directory / "merges.txt").is_file():
             continue
         if found:
             return found[0]
-    raise CheckpointError(f"{directory}: no tokenizer here; {_looked_for()}")
+    raise CheckpointError(f"{directory}: no tokenizer here; {_describe_search()}")
 
 
-def _looked_for() -> str:
+def _describe_search() -> str:
     return f"looked for {', '.join(NAMES)}".replace("vocab.json", "vocab.json with merges.txt")
 
 
-def _reader(file: Path) -> Callable[[Path], Loaded]:
+def _choose_reader(file: Path) -> Callable[[Path], Loaded]:
     name = file.name
     if name == "tekken.json":
-        return partial(_ranked, read_tekken)
+        return partial(_load_ranks, read_tekken)
     if name == "vocab.json" or name == "merges.txt":
-        return _merges
+        return _load_merges
     if name.endswith(".json"):
-        return _json
+        return _load_json
     if name.endswith(".txt"):
-        return _words
+        return _load_words
     with open(file, "rb") as stream:
         start = stream.read(128)
     if is_sentencepiece(start):
-        return _sentencepiece
+        return _load_sentencepiece
     if not is_ranks(start):
-        raise CheckpointError(f"{file}: not a tokenizer's file; {_looked_for()}")
-    return partial(_ranked, read_ranks)
+        raise CheckpointError(f"{file}: not a tokenizer's file; {_describe_search()}")
+    return partial(_load_ranks, read_ranks)
 
 
-def _json(file: Path) -> Loaded:
+def _load_json(file: Path) -> Loaded:
     if file.name != "tokenizer.json":
-        raise CheckpointError(f"{file}: not a tokenizer's file; {_looked_for()}")
+        raise CheckpointError(f"{file}: not a tokenizer's file; {_describe_search()}")
     return load_hf(file.parent)
 
 
-def _ranked(read: Callable[[Path], tuple[Metadata, PreTokenizer]], file: Path) -> Loaded:
+def _load_ranks(read: Callable[[Path], tuple[Metadata, PreTokenizer]], file: Path) -> Loaded:
     metadata, rules = read(file)
     return load_ranked(lay_over(metadata, file.parent), rules)
 
 
-def _merges(file: Path) -> Loaded:
+def _load_merges(file: Path) -> Loaded:
     return load_gguf_bpe(lay_over(read_merges(file.parent), file.parent))
 
 
-def _words(file: Path) -> Loaded:
+def _load_words(file: Path) -> Loaded:
     return load_wordpiece(lay_over(read_words(file), file.parent))
 
 
-def _sentencepiece(file: Path) -> Loaded:
+def _load_sentencepiece(file: Path) -> Loaded:
     metadata = lay_over(read_sentencepiece(file), file.parent)
     load = load_spm if metadata["tokenizer.ggml.model"] == "llama" else load_unigram
     return load(metadata)

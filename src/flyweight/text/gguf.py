@@ -51,18 +51,18 @@ class GgufVocabulary:
     marks: SpecialIds
     around: tuple[list[int], list[int]]  # ids that go before and after a text when asked
 
-    def of_type(self, *types: TokenType) -> dict[str, int]:
+    def select_types(self, *types: TokenType) -> dict[str, int]:
         """Piece to id for the given types, special ids aside; of equal pieces the last counts."""
         special = self.marks.special_ids
-        found = [i for i in ids_of(self.types, *types) if i not in special]
+        found = [i for i in find_ids(self.types, *types) if i not in special]
         return {piece: i for i in found if (piece := self.pieces[i])}
 
-    def control(self) -> dict[str, int]:
+    def select_control(self) -> dict[str, int]:
         """Piece to id of the special tokens."""
         return {self.pieces[i]: i for i in sorted(self.marks.special_ids)}
 
 
-def defaulted(metadata: Mapping[str, object], ids: Mapping[str, int]) -> dict[str, object]:
+def fill_defaults(metadata: Mapping[str, object], ids: Mapping[str, int]) -> dict[str, object]:
     """`metadata` with the ids a kind's first model had, for keys that are missing and ids the
     vocabulary has.
     """
@@ -78,29 +78,29 @@ def read_vocabulary(
     """Check and collect `tokenizer.ggml.*`; `add_bos` and `add_eos` are the kind's rule where the
     file states none; pieces that are not `decoded` yet are when they are asked for.
     """
-    pieces = strings(metadata, "tokens")
+    pieces = read_strings(metadata, "tokens")
     if decoded:
         pieces = list(pieces)
     if not 0 < len(pieces) <= MOST_TOKENS:
         raise CheckpointError(
             f"tokenizer.ggml.tokens has {len(pieces)} entries, not 1 to {MOST_TOKENS}"
         )
-    types = _numbers(metadata, "token_type", len(pieces))
+    types = _read_numbers(metadata, "token_type", len(pieces))
     if types is not None and not np.isin(types, list(TokenType)).all():
         raise CheckpointError("tokenizer.ggml.token_type holds a value that is not 1 to 6")
     kinds = np.full(len(pieces), TokenType.NORMAL, np.uint8)
     if types is not None:
         kinds = types.astype(np.uint8)
-    scores = _numbers(metadata, "scores", len(pieces))
+    scores = _read_numbers(metadata, "scores", len(pieces))
     if scores is not None and not np.isfinite(scores).all():
         raise CheckpointError("tokenizer.ggml.scores holds a value that is not finite")
-    marks = _marks(metadata, pieces, kinds, (add_bos, add_eos))
+    marks = _read_special_ids(metadata, pieces, kinds, (add_bos, add_eos))
     eos = marks.eos_id
     return GgufVocabulary(
         pieces=pieces,
         types=kinds,
         scores=None if scores is None else [float(s) for s in scores],
-        unknown_id=optional_id(metadata, "unknown_token_id", len(pieces)),
+        unknown_id=read_optional_id(metadata, "unknown_token_id", len(pieces)),
         marks=marks,
         around=(
             [marks.bos_id] if marks.add_bos and marks.bos_id is not None else [],
@@ -109,13 +109,13 @@ def read_vocabulary(
     )
 
 
-def ids_of(types: U8, *wanted: TokenType) -> list[int]:
+def find_ids(types: U8, *wanted: TokenType) -> list[int]:
     """Ids of the given types, ascending."""
     found: list[int] = np.flatnonzero(np.isin(types, wanted)).tolist()
     return found
 
 
-def strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
+def read_strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     """The string array `tokenizer.ggml.<key>`, every entry valid Unicode."""
     values = metadata.get(f"tokenizer.ggml.{key}")
     if values is None:
@@ -134,7 +134,7 @@ def strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     return list(values)
 
 
-def flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
+def read_flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
     """The boolean `tokenizer.ggml.<key>`."""
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool | np.bool_):
@@ -142,7 +142,7 @@ def flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
     return bool(value)
 
 
-def _numbers(
+def _read_numbers(
     metadata: Mapping[str, object], key: str, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
     values = metadata.get(f"tokenizer.ggml.{key}")
@@ -162,7 +162,7 @@ def _numbers(
         return array.astype(np.float64)
 
 
-def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
+def read_optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | None:
     """The id `tokenizer.ggml.<key>` of a vocabulary of `count`; none when it is missing or says
     there is none.
     """
@@ -172,45 +172,45 @@ def optional_id(metadata: Mapping[str, object], key: str, count: int) -> int | N
     return value
 
 
-def _marks(
+def _read_special_ids(
     metadata: Mapping[str, object], pieces: Sequence[str], types: U8, adds: tuple[bool, bool]
 ) -> SpecialIds:
     count = len(types)
-    bos = optional_id(metadata, "bos_token_id", count)
-    ends = [optional_id(metadata, key, count) for key in END_KEYS]
+    bos = read_optional_id(metadata, "bos_token_id", count)
+    ends = [read_optional_id(metadata, key, count) for key in END_KEYS]
     eos = ends[0]
-    eos_ids = tuple(sorted({i for i in ends if i is not None} | _turn_ends(pieces, types)))
-    special = set(ids_of(types, TokenType.CONTROL, TokenType.UNKNOWN))
+    eos_ids = tuple(sorted({i for i in ends if i is not None} | _find_turn_ends(pieces, types)))
+    special = set(find_ids(types, TokenType.CONTROL, TokenType.UNKNOWN))
     special.update(eos_ids)
     if bos is not None:
         special.add(bos)
-    unknown = optional_id(metadata, "unknown_token_id", count)
+    unknown = read_optional_id(metadata, "unknown_token_id", count)
     padding = token_id(metadata, "padding_token_id")  # published files point past the vocabulary
     return SpecialIds(
         bos_id=bos,
         eos_id=eos,
         eos_ids=eos_ids,
-        add_bos=flag(metadata, "add_bos_token", adds[0]) and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", adds[1]) and eos is not None,
+        add_bos=read_flag(metadata, "add_bos_token", adds[0]) and bos is not None,
+        add_eos=read_flag(metadata, "add_eos_token", adds[1]) and eos is not None,
         special_ids=frozenset(special),
-        templates=_templates(metadata),
+        templates=_read_templates(metadata),
         unk_token="" if unknown is None else pieces[unknown],
         pad_token="" if padding is None or padding >= count else pieces[padding],
     )
 
 
-def _turn_ends(pieces: Sequence[str], types: U8) -> set[int]:
+def _find_turn_ends(pieces: Sequence[str], types: U8) -> set[int]:
     """Ids of special tokens known to end a turn: most files name one end and have several."""
     special = {
         pieces[i]: i
-        for i in ids_of(types, TokenType.CONTROL, TokenType.USER_DEFINED)
+        for i in find_ids(types, TokenType.CONTROL, TokenType.USER_DEFINED)
         if pieces[i] in TURN_ENDS
     }
     inner = {"<|end|>"} if {"<|return|>", "<|call|>"} <= special.keys() else set()
     return {i for piece, i in special.items() if piece not in inner}
 
 
-def _templates(metadata: Mapping[str, object]) -> dict[str, str]:
+def _read_templates(metadata: Mapping[str, object]) -> dict[str, str]:
     """Chat templates: the one without a name, and `tokenizer.chat_template.<name>`."""
     key = "tokenizer.chat_template"
     names = [k for k in metadata if k == key or k.startswith(f"{key}.")]

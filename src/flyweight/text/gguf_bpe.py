@@ -13,17 +13,17 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import CheckpointError, nearest
-from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
+from flyweight.text.alphabet import BYTE_PIECE, SPACE, decode_piece
 from flyweight.text.codec import SpecialIds
-from flyweight.text.gguf import GgufVocabulary, TokenType, ids_of, read_vocabulary, strings
-from flyweight.text.library import guarded, not_encoded
+from flyweight.text.gguf import GgufVocabulary, TokenType, find_ids, read_strings, read_vocabulary
+from flyweight.text.library import catch_faults, make_encoding_error
 from flyweight.text.pieces import PieceCodec, PieceKind
 from flyweight.text.pretokenizers import (
     PRE_TOKENIZERS,
     PreTokenizer,
     PreTokens,
-    normalizer,
-    taken_apart,
+    make_normalizer,
+    split_text,
 )
 from flyweight.validation.strings import Strings
 from flyweight.validation.untrusted import shown
@@ -34,32 +34,34 @@ PIECE, BYTE = 1, 2  # how a token takes part in merging
 PLAIN = {TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN}  # spelled as they are
 
 
-def bpe_codec(vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreTokenizer) -> PieceCodec:
+def make_bpe_codec(
+    vocabulary: GgufVocabulary, merges: Sequence[str], rules: PreTokenizer
+) -> PieceCodec:
     """A codec of these pieces; `merges` are two pieces with a space between that join to a piece,
     first ones first.  One whose result is no piece is left out: it could never be taken, and
     published files hold such.
     """
-    model = _model(vocabulary, rules)
+    model = _build_model(vocabulary, rules)
     _add_merges(model, merges, vocabulary)
-    prepare, words = normalizer(rules), PreTokens(rules)
+    prepare, words = make_normalizer(rules), PreTokens(rules)
     joints = re.compile(rules.joints) if rules.joints else None
 
     def encode(text: str) -> list[int]:
         ids: list[int] = []
-        with guarded(not_encoded):
-            for part in taken_apart(text, joints, PART):  # others have their turn between them
+        with catch_faults(make_encoding_error):
+            for part in split_text(text, joints, PART):  # others have their turn between them
                 part = part if prepare is None else prepare.normalize_str(part)
                 ids += model.encode(words.of(part))
         return ids
 
-    return PieceCodec(vocabulary, PieceKind(encode, partial(_spelled, vocabulary, rules.raw)))
+    return PieceCodec(vocabulary, PieceKind(encode, partial(_decode_token, vocabulary, rules.raw)))
 
 
-def _model(vocabulary: GgufVocabulary, rules: PreTokenizer) -> _native.Bpe:
+def _build_model(vocabulary: GgufVocabulary, rules: PreTokenizer) -> _native.Bpe:
     uses = np.zeros(len(vocabulary.types), np.uint8)
-    uses[ids_of(vocabulary.types, *MERGED)] = PIECE
+    uses[find_ids(vocabulary.types, *MERGED)] = PIECE
     if rules.raw:
-        uses[ids_of(vocabulary.types, TokenType.BYTE)] = BYTE
+        uses[find_ids(vocabulary.types, TokenType.BYTE)] = BYTE
     uses[sorted(vocabulary.marks.special_ids)] = 0
     pieces = Strings.of(vocabulary.pieces)
     return _native.Bpe(pieces.raw, pieces.begin, pieces.end, uses, rules.ignore_merges, rules.raw)
@@ -70,7 +72,7 @@ def _add_merges(model: _native.Bpe, merges: Sequence[str], vocabulary: GgufVocab
     i = model.add_merges(found.raw, found.begin, found.end)
     if i < 0:
         return
-    known = vocabulary.of_type(*MERGED)
+    known = vocabulary.select_types(*MERGED)
     sides = merges[i].partition(" ")
     unknown = next(piece for piece in (sides[0], sides[2]) if piece not in known)
     raise CheckpointError(
@@ -79,20 +81,20 @@ def _add_merges(model: _native.Bpe, merges: Sequence[str], vocabulary: GgufVocab
     )
 
 
-def _spelled(vocabulary: GgufVocabulary, raw: bool, token: int) -> bytes:
+def _decode_token(vocabulary: GgufVocabulary, raw: bool, token: int) -> bytes:
     """What a piece adds to a text: byte-level ones are in that alphabet."""
     piece = vocabulary.pieces[token]
     if vocabulary.types[token] in PLAIN:
         return piece.encode()
-    return _raw_bytes(piece) if raw else piece_bytes(piece)
+    return _decode_raw_piece(piece) if raw else decode_piece(piece)
 
 
-def _raw_bytes(piece: str) -> bytes:
+def _decode_raw_piece(piece: str) -> bytes:
     byte = BYTE_PIECE.fullmatch(piece)
     return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 
 
-def _rules(metadata: Mapping[str, object]) -> PreTokenizer:
+def _read_rules(metadata: Mapping[str, object]) -> PreTokenizer:
     name = metadata.get("tokenizer.ggml.pre")
     if metadata.get("tokenizer.ggml.model") == "gemma4":  # its name says it already
         name = "gemma4"
@@ -109,6 +111,6 @@ def load_gguf_bpe(metadata: Mapping[str, object]) -> tuple[PieceCodec, SpecialId
     """Build from `tokenizer.ggml.*`; BOS is added when the file or the pre-tokenizer's family says
     so.
     """
-    rules = _rules(metadata)
+    rules = _read_rules(metadata)
     vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos, decoded=False)
-    return bpe_codec(vocabulary, strings(metadata, "merges"), rules), vocabulary.marks
+    return make_bpe_codec(vocabulary, read_strings(metadata, "merges"), rules), vocabulary.marks

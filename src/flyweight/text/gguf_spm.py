@@ -15,8 +15,8 @@ from heapq import heapify, heappop, heappush
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE
 from flyweight.text.codec import SpecialIds, TextStream
-from flyweight.text.gguf import GgufVocabulary, TokenType, defaulted, flag, read_vocabulary
-from flyweight.text.normalize import normalization
+from flyweight.text.gguf import GgufVocabulary, TokenType, fill_defaults, read_flag, read_vocabulary
+from flyweight.text.normalize import make_normalization
 from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
 
@@ -41,18 +41,18 @@ class SpmCodec:
             raise CheckpointError("tokenizer.ggml.scores is missing")
         self._pieces = vocabulary.pieces
         self._special = vocabulary.marks.special_ids
-        self._ids = vocabulary.of_type(TokenType.NORMAL, TokenType.USER_DEFINED)
+        self._ids = vocabulary.select_types(TokenType.NORMAL, TokenType.USER_DEFINED)
         self._rank = {piece: -scores[i] for piece, i in self._ids.items()}
-        self._byte_ids = byte_ids(vocabulary)
+        self._byte_ids = find_byte_ids(vocabulary)
         self._has_bytes = TokenType.BYTE in vocabulary.types
         self._normalize = normalize
-        self._bytes = piece_bytes(vocabulary)
+        self._bytes = decode_pieces(vocabulary)
         self._add_space = add_space
         self._around = vocabulary.around
         self._splitter = SpecialSplitter(
-            vocabulary.of_type(TokenType.USER_DEFINED), vocabulary.control()
+            vocabulary.select_types(TokenType.USER_DEFINED), vocabulary.select_control()
         )
-        self._word = _word_pattern(self._ids)
+        self._word = _make_word_pattern(self._ids)
         self._words: dict[str, list[int]] = {}
 
     @property
@@ -136,7 +136,7 @@ def _merge(word: str, rank: Mapping[str, float]) -> list[str]:
     return [word[i : ends[i]] for i in range(size) if ends[i]]
 
 
-def _word_pattern(pieces: Mapping[str, int]) -> re.Pattern[str] | None:
+def _make_word_pattern(pieces: Mapping[str, int]) -> re.Pattern[str] | None:
     """Where a text may be cut without changing its ids: before a space, if no piece has one after
     another character.
 
@@ -147,14 +147,14 @@ def _word_pattern(pieces: Mapping[str, int]) -> re.Pattern[str] | None:
     return re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
 
 
-def byte_ids(vocabulary: GgufVocabulary) -> list[int]:
+def find_byte_ids(vocabulary: GgufVocabulary) -> list[int]:
     """Id for each byte value; the unknown token stands in where the vocabulary has no piece for a
     byte.
     """
     found: dict[int, int] = {}
     for i, piece in enumerate(vocabulary.pieces):
         if vocabulary.types[i] == TokenType.BYTE:
-            found[_byte_value(piece, i)] = i
+            found[_parse_byte(piece, i)] = i
     fallback = vocabulary.unknown_id
     missing = [byte for byte in range(256) if byte not in found]
     if missing and fallback is None:
@@ -165,7 +165,7 @@ def byte_ids(vocabulary: GgufVocabulary) -> list[int]:
     return [found.get(byte, fallback if fallback is not None else 0) for byte in range(256)]
 
 
-def _byte_value(piece: str, token: int) -> int:
+def _parse_byte(piece: str, token: int) -> int:
     match = BYTE_PIECE.fullmatch(piece)
     if not match:
         raise CheckpointError(
@@ -175,12 +175,12 @@ def _byte_value(piece: str, token: int) -> int:
     return int(match[1], 16)
 
 
-def piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
+def decode_pieces(vocabulary: GgufVocabulary) -> list[bytes]:
     """What each id adds to a text; user-defined and special pieces are spelled as they are."""
     table = []
     for i, (piece, kind) in enumerate(zip(vocabulary.pieces, vocabulary.types, strict=True)):
         if kind == TokenType.BYTE:
-            table.append(bytes([_byte_value(piece, i)]))
+            table.append(bytes([_parse_byte(piece, i)]))
         elif kind in (TokenType.NORMAL, TokenType.UNUSED):
             table.append(piece.replace(SPACE, " ").encode())
         else:
@@ -190,7 +190,7 @@ def piece_bytes(vocabulary: GgufVocabulary) -> list[bytes]:
 
 def load_spm(metadata: Mapping[str, object]) -> tuple[SpmCodec, SpecialIds]:
     """Build from `tokenizer.ggml.*`; BOS is added unless the file says otherwise."""
-    vocabulary = read_vocabulary(defaulted(metadata, UNSAID), add_bos=True)
-    normalize = normalization(metadata, collapse=False)
-    codec = SpmCodec(vocabulary, flag(metadata, "add_space_prefix", True), normalize)
+    vocabulary = read_vocabulary(fill_defaults(metadata, UNSAID), add_bos=True)
+    normalize = make_normalization(metadata, collapse=False)
+    codec = SpmCodec(vocabulary, read_flag(metadata, "add_space_prefix", True), normalize)
     return codec, vocabulary.marks

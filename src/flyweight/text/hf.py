@@ -14,19 +14,24 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import BYTE_PIECE, SPACE, piece_bytes
+from flyweight.text.alphabet import BYTE_PIECE, SPACE, decode_piece
 from flyweight.text.codec import SpecialIds, TextStream
 from flyweight.text.companions import (
     CONFIG,
     Json,
-    added_tokens,
-    chat_templates,
-    encodes,
-    flag,
+    is_encodable,
+    read_added_tokens,
+    read_chat_templates,
     read_companions,
-    spelling,
+    read_flag,
+    read_token,
 )
-from flyweight.text.library import encoding, guarded, not_decoded, not_encoded
+from flyweight.text.library import (
+    catch_faults,
+    encode_text,
+    make_decoding_error,
+    make_encoding_error,
+)
 from flyweight.text.streams import ByteStream, Filtered, RunStream, WholeStream
 from flyweight.validation.untrusted import read_bytes, shown
 
@@ -50,44 +55,44 @@ class HfCodec:
         self._library = library
         self._special = special
         self._around = around
-        self._steps = _decoder_steps(library)
+        self._steps = _list_decoder_steps(library)
         self._names = [step.get("type") for step in self._steps]
         self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
 
     def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        with guarded(not_encoded):
-            return self.ids(text, add_special, parse_special)
+        with catch_faults(make_encoding_error):
+            return self.encode_raw(text, add_special, parse_special)
 
-    def ids(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    def encode_raw(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         """`encode`, with the library's own faults."""
         library = self._library if parse_special else self._literal
         if not add_special or self._around is None:
-            return list(encoding(library, text, add_special).ids)
+            return list(encode_text(library, text, add_special).ids)
         before, after = self._around
-        return [*before, *encoding(library, text).ids, *after]
+        return [*before, *encode_text(library, text).ids, *after]
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
-        kept = [i for i in ids if self._shown(skip_special, i)]
-        with guarded(not_decoded):
+        kept = [i for i in ids if self._is_shown(skip_special, i)]
+        with catch_faults(make_decoding_error):
             return str(self._library.decode(kept, skip_special_tokens=False))
 
     def stream(self, context: Sequence[int], skip_special: bool) -> TextStream:
         if self._byte_level:
             bytes_of = partial(self.token_bytes, special=not skip_special)
             return ByteStream(bytes_of, context, strip_space=False)
-        shown = partial(self._shown, skip_special)
+        shown = partial(self._is_shown, skip_special)
         decode = partial(self.decode, skip_special=False)
         if not self._piecewise:
             return Filtered(WholeStream(decode, list(filter(shown, context))), shown)
         newest_first = filter(shown, reversed(context))
-        return Filtered(RunStream(decode, self._settles, newest_first), shown)
+        return Filtered(RunStream(decode, self._is_settled, newest_first), shown)
 
     def token_bytes(self, token: int, special: bool) -> bytes:
         piece = self.piece(token)
         if token in self._special and not special:
             return b""
         if self._byte_level:
-            return piece_bytes(piece)
+            return decode_piece(piece)
         byte = BYTE_PIECE.fullmatch(piece) if "ByteFallback" in self._names else None
         if byte:
             return bytes([int(byte[1], 16)])
@@ -116,11 +121,11 @@ class HfCodec:
         known = set(self._names) <= PIECEWISE and set(self._names[fused + 1 :]) <= {"Strip"}
         return known and ends_kept
 
-    def _shown(self, skip_special: bool, token: int) -> bool:
+    def _is_shown(self, skip_special: bool, token: int) -> bool:
         """Whether the decoder sees this id."""
         return bool(self.piece(token)) and not (skip_special and token in self._special)
 
-    def _settles(self, token: int) -> bool:
+    def _is_settled(self, token: int) -> bool:
         return not BYTE_PIECE.fullmatch(self.piece(token))
 
 
@@ -128,25 +133,25 @@ def load_hf(directory: Path) -> tuple[HfCodec, SpecialIds]:
     """Read tokenizer.json and, where present, its three companions in `directory`."""
     path = directory / "tokenizer.json"
     unusable = f"{path}: not a readable tokenizer"
-    with guarded(lambda reason: CheckpointError(f"{unusable} ({reason})")):
+    with catch_faults(lambda reason: CheckpointError(f"{unusable} ({reason})")):
         return _load(_read_library(path), directory)
 
 
 def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, SpecialIds]:
     config, path = read_companions(directory), directory / CONFIG
     _add_tokens(library, config, path)
-    bos = _token(library, config, "bos_token", path)
-    eos = _token(library, config, "eos_token", path)
+    bos = _read_token_id(library, config, "bos_token", path)
+    eos = _read_token_id(library, config, "eos_token", path)
     around = None
     if library.post_processor is None:
         around = (
-            [bos] if bos is not None and flag(config, "add_bos_token", path) else [],
-            [eos] if eos is not None and flag(config, "add_eos_token", path) else [],
+            [bos] if bos is not None and read_flag(config, "add_bos_token", path) else [],
+            [eos] if eos is not None and read_flag(config, "add_eos_token", path) else [],
         )
     listed = library.get_added_tokens_decoder().items()
     special = {i for i, token in listed if token.special} | {i for i in (bos, eos) if i is not None}
     codec = HfCodec(library, frozenset(special), around)
-    added = codec.ids("", add_special=True, parse_special=True)
+    added = codec.encode_raw("", add_special=True, parse_special=True)
     marks = SpecialIds(
         bos_id=bos,
         eos_id=eos,
@@ -154,9 +159,9 @@ def _load(library: Tokenizer, directory: Path) -> tuple[HfCodec, SpecialIds]:
         add_bos=bos is not None and added[:1] == [bos],
         add_eos=eos is not None and added[-1:] == [eos] and added != [bos],
         special_ids=frozenset(special),
-        templates=chat_templates(directory, config),
-        unk_token=spelling(config, "unk_token") or "",
-        pad_token=spelling(config, "pad_token") or "",
+        templates=read_chat_templates(directory, config),
+        unk_token=read_token(config, "unk_token") or "",
+        pad_token=read_token(config, "pad_token") or "",
     )
     return codec, marks
 
@@ -170,7 +175,7 @@ def _read_library(path: Path) -> Tokenizer:
 
 def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
     """Tokens that only tokenizer_config.json lists; each must land on the id the file gives it."""
-    for key, entry in added_tokens(config, path).items():
+    for key, entry in read_added_tokens(config, path).items():
         content = str(entry["content"])
         if library.token_to_id(content) is None:
             options = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -184,11 +189,11 @@ def _add_tokens(library: Tokenizer, config: Json, path: Path) -> None:
             )
 
 
-def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | None:
+def _read_token_id(library: Tokenizer, config: Json, name: str, path: Path) -> int | None:
     if config.get(name) is None:
         return None
-    content = spelling(config, name)
-    found = library.token_to_id(content) if content is not None and encodes(content) else None
+    content = read_token(config, name)
+    found = library.token_to_id(content) if content is not None and is_encodable(content) else None
     if found is None:
         raise CheckpointError(
             f"{path}: {name} {shown(content or config[name])} is not in the vocabulary"
@@ -198,7 +203,7 @@ def _token(library: Tokenizer, config: Json, name: str, path: Path) -> int | Non
     return int(found)
 
 
-def _decoder_steps(library: Tokenizer) -> list[Json]:
+def _list_decoder_steps(library: Tokenizer) -> list[Json]:
     """The decoder's parts in order, as the library serialises them; empty when it has none."""
     if library.decoder is None:
         return []

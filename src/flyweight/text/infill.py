@@ -58,41 +58,43 @@ class Infill:
                 return cls(found[before], found[after], found[hole], known, project, file)
         return None
 
-    def prompt(
+    def encode_prompt(
         self, before: str | Sequence[int], after: str | Sequence[int], tokenizer: Tokenizer
     ) -> list[int]:
         """The text `before` a hole, the hole's place, and what comes `after` it; ids are those of
-        `rest`.
+        `encode_rest`.
         """
-        first = before if not isinstance(before, str) else _plain(before, tokenizer)
+        first = before if not isinstance(before, str) else _encode_plain(before, tokenizer)
         start = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-        rest = after if not isinstance(after, str) else self.rest(after, tokenizer)
+        rest = after if not isinstance(after, str) else self.encode_rest(after, tokenizer)
         return [*start, self.before, *first, self.after, *rest, self.hole]
 
-    def plain(self, text: str, tokenizer: Tokenizer) -> list[int]:
+    def encode_plain(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of a text without any mark in it."""
-        return _plain(text, tokenizer)
+        return _encode_plain(text, tokenizer)
 
-    def other(self, name: str, text: str, tokenizer: Tokenizer) -> list[int]:
+    def encode_file(self, name: str, text: str, tokenizer: Tokenizer) -> list[int]:
         """Another file, or a part of one, to stand before the text with the hole."""
         if self.file is None:
-            return _plain(SNIPPET + text, tokenizer)
-        return [self.file, *_plain(f"{name or 'tmp'}\n{text}", tokenizer)]
+            return _encode_plain(SNIPPET + text, tokenizer)
+        return [self.file, *_encode_plain(f"{name or 'tmp'}\n{text}", tokenizer)]
 
-    def frame(self, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    def encode_frame(self, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         """What stands before all other files, and behind them: llama.cpp's names of a project and
         of the file with the hole.
         """
-        head = [] if self.project is None else [self.project, *_plain("myproject\n", tokenizer)]
-        tail = [] if self.file is None else [self.file, *_plain("filename\n", tokenizer)]
+        head = (
+            [] if self.project is None else [self.project, *_encode_plain("myproject\n", tokenizer)]
+        )
+        tail = [] if self.file is None else [self.file, *_encode_plain("filename\n", tokenizer)]
         return head, tail
 
-    def rest(self, after: str, tokenizer: Tokenizer) -> list[int]:
+    def encode_rest(self, after: str, tokenizer: Tokenizer) -> list[int]:
         """Ids of the text after a hole."""
-        return _unspaced(after, tokenizer)
+        return _encode_unspaced(after, tokenizer)
 
 
-def _plain(text: str, tokenizer: Tokenizer) -> list[int]:
+def _encode_plain(text: str, tokenizer: Tokenizer) -> list[int]:
     """Ids of `text`; a mark in it is taken apart, as some vocabularies read theirs anywhere."""
     cuts = [0, *(mark.start() + 1 for mark in MARKS.finditer(text)), len(text)]
     found: list[int] = []
@@ -101,17 +103,17 @@ def _plain(text: str, tokenizer: Tokenizer) -> list[int]:
     return found
 
 
-def _unspaced(text: str, tokenizer: Tokenizer) -> list[int]:
+def _encode_unspaced(text: str, tokenizer: Tokenizer) -> list[int]:
     """Ids of `text` without the blank that some vocabularies put before every text."""
-    ids = _plain(text, tokenizer)
-    if not _spaces(tokenizer):
+    ids = _encode_plain(text, tokenizer)
+    if not _adds_space(tokenizer):
         return ids
-    shield = _plain(SHIELD, tokenizer)
-    shielded = _plain(SHIELD + text, tokenizer)
+    shield = _encode_plain(SHIELD, tokenizer)
+    shielded = _encode_plain(SHIELD + text, tokenizer)
     return shielded[len(shield) :] if shielded[: len(shield)] == shield else ids
 
 
-def _spaces(tokenizer: Tokenizer) -> bool:
+def _adds_space(tokenizer: Tokenizer) -> bool:
     """Whether a vocabulary puts a blank before every text."""
-    first = _plain("a", tokenizer)[:1]
+    first = _encode_plain("a", tokenizer)[:1]
     return tokenizer.piece(first[0]).startswith("▁") if first else False

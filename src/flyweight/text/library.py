@@ -18,7 +18,7 @@ LONG = 1 << 12  # characters whose reading would hold other threads up
 
 
 @contextmanager
-def guarded(refusal: Callable[[str], FlyweightError]) -> Iterator[None]:
+def catch_faults(refusal: Callable[[str], FlyweightError]) -> Iterator[None]:
     """Turns a fault of the library inside the block into `refusal(reason)`."""
     try:
         yield
@@ -30,19 +30,19 @@ def guarded(refusal: Callable[[str], FlyweightError]) -> Iterator[None]:
         raise refusal(one_line(str(error)) or type(error).__name__) from None
 
 
-def encoding(library: Tokenizer, text: str, add_special: bool = False) -> Encoding:
+def encode_text(library: Tokenizer, text: str, add_special: bool = False) -> Encoding:
     """What the library makes of a text; of a long one by the call that lets other threads run."""
     if len(text) < LONG:
         return library.encode(text, add_special_tokens=add_special)
     return library.encode_batch([text], add_special_tokens=add_special)[0]
 
 
-def not_encoded(reason: str) -> RequestError:
+def make_encoding_error(reason: str) -> RequestError:
     """The library's words are a note of it, for a traceback: clients of a server get none."""
     found = RequestError("prompt: the model's tokenizer fails on it", "prompt")
     found.add_note(f"tokenizers: {reason}")
     return found
 
 
-def not_decoded(reason: str) -> CheckpointError:
+def make_decoding_error(reason: str) -> CheckpointError:
     return CheckpointError(f"the tokenizer's decoder fails on its own ids ({reason})")

@@ -41,7 +41,7 @@ def check(messages: Sequence[Message]) -> None:
             )
 
 
-def text_only(messages: Sequence[Message]) -> None:
+def require_text(messages: Sequence[Message]) -> None:
     """Raises `RequestError` where content is neither text nor parts of text: a template would put
     Python's way to write it into the prompt, or leave it out.
     """
@@ -53,10 +53,10 @@ def text_only(messages: Sequence[Message]) -> None:
         if not isinstance(content, list | tuple):
             raise RequestError(f"{place} = {shown(content)}; allowed: text, or parts", place)
         for j, part in enumerate(content):
-            _textual(part, f"{place}.{j}")
+            _check_text_part(part, f"{place}.{j}")
 
 
-def whole_calls(messages: Sequence[Message]) -> None:
+def check_calls(messages: Sequence[Message]) -> None:
     """Raises `RequestError` where a call of an earlier answer does not say what was called: what
     templates make of it is theirs to say, so it is not given to them.
     """
@@ -64,10 +64,10 @@ def whole_calls(messages: Sequence[Message]) -> None:
         calls = message.get("tool_calls")
         for j, call in enumerate(calls if isinstance(calls, list | tuple) else ()):
             if isinstance(call, Mapping):
-                _called(call, f"messages.{i}.tool_calls.{j}")
+                _check_call(call, f"messages.{i}.tool_calls.{j}")
 
 
-def _called(call: Mapping[str, Any], place: str) -> None:
+def _check_call(call: Mapping[str, Any], place: str) -> None:
     """Raises `RequestError` unless a call has a name, and arguments that are an object or text."""
     function = call.get("function", call)  # transformers' form has nothing around it
     if not isinstance(function, Mapping):
@@ -86,7 +86,7 @@ def _called(call: Mapping[str, Any], place: str) -> None:
     raise RequestError(f"{at} = {shown(found)}; allowed: {allowed}", at)
 
 
-def _textual(part: Any, place: str) -> None:
+def _check_text_part(part: Any, place: str) -> None:
     """Raises `RequestError` unless a part of a content is text."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping):
@@ -103,17 +103,17 @@ def _textual(part: Any, place: str) -> None:
         )
 
 
-def prepared(messages: Sequence[Message], template: str) -> list[Message]:
+def prepare_messages(messages: Sequence[Message], template: str) -> list[Message]:
     """Messages in the form of OpenAI's clients as templates expect them: arguments of tool calls
     as objects, and text in parts as one text where a template does not take parts.
     """
     check(messages)
     parts = reads_parts(template)
-    talk = map(_typed, messages)
-    return [_arguments(message if parts else _one_text(message)) for message in talk]
+    talk = map(_rename_text_parts, messages)
+    return [_parse_arguments(message if parts else _join_message_text(message)) for message in talk]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A copy made of JSON's types alone: templates see no object with methods of its own."""
     if value is None or isinstance(value, bool):
         return value
@@ -124,42 +124,44 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, Mapping):
-        return {plain(key): plain(item) for key, item in value.items()}
+        return {to_plain(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return (
-            type(value)(map(plain, value)) if type(value) in (list, tuple) else [*map(plain, value)]
+            type(value)(map(to_plain, value))
+            if type(value) in (list, tuple)
+            else [*map(to_plain, value)]
         )
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     for name in ("item", "model_dump"):  # NumPy's numbers, pydantic's models
         if callable(getattr(value, name, None)) and not getattr(value, "shape", ()):
-            return plain(getattr(value, name)())
+            return to_plain(getattr(value, name)())
     return f"<{type(value).__name__}>"
 
 
-def shallow(name: str, value: Any) -> None:
+def check_depth(name: str, value: Any) -> None:
     """Raises `RequestError` where lists and mappings lie too deep in one another; no recursion on
     what somebody sent.
     """
     level = [value]
     for _ in range(DEEPEST):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for one in level for inner in _list_items(one)]
         if not level:
             return
-    raise too_deep(name)
+    raise make_depth_error(name)
 
 
-def too_deep(name: str) -> RequestError:
+def make_depth_error(name: str) -> RequestError:
     return RequestError(f"{name} is nested too deeply; allowed: {DEEPEST} levels", name)
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _list_items(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
 
 
-def switches(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
+def merge_options(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
     """Options of a chat, and over them the template's own switches; others are refused."""
     for name in given:
         if name not in OPTIONS:
@@ -180,7 +182,7 @@ def switches(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[st
     return {**given, **(own or {})}
 
 
-def declared(name: str, given: object) -> list[Any] | None:
+def check_mappings(name: str, given: object) -> list[Any] | None:
     """Tools or documents: a list of mappings, or none."""
     if given is None:
         return None
@@ -194,12 +196,12 @@ def declared(name: str, given: object) -> list[Any] | None:
     return listed
 
 
-def said(message: dict[str, Any]) -> dict[str, Any]:
+def drop_none_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Without fields that are none: templates ask whether a field is there."""
     return {name: value for name, value in message.items() if value is not None}
 
 
-def aliased(message: dict[str, Any]) -> dict[str, Any]:
+def add_reasoning_aliases(message: dict[str, Any]) -> dict[str, Any]:
     """Reasoning under the names templates read it by, whichever the caller chose."""
     found = next((message[key] for key in REASONING if message.get(key) is not None), None)
     if found is None:
@@ -207,7 +209,7 @@ def aliased(message: dict[str, Any]) -> dict[str, Any]:
     return {"thinking": found, **message, "reasoning_content": found}
 
 
-def one_text(content: Any) -> str | None:
+def join_text(content: Any) -> str | None:
     """A message's content as one text, a line for each of its parts; none where it is no text."""
     if not isinstance(content, list | tuple):
         return content if isinstance(content, str) else None
@@ -217,7 +219,7 @@ def one_text(content: Any) -> str | None:
     return "\n".join(map(str, texts))
 
 
-def _typed(message: Message) -> Message:
+def _rename_text_parts(message: Message) -> Message:
     """Parts of text under the one name that templates know."""
     parts = message.get("content")
     if not isinstance(parts, list | tuple):
@@ -231,28 +233,28 @@ def _typed(message: Message) -> Message:
     return {**message, "content": named}
 
 
-def _one_text(message: Message) -> Message:
+def _join_message_text(message: Message) -> Message:
     parts = message.get("content")
     if not isinstance(parts, list | tuple):
         return message
-    text = one_text(parts)
+    text = join_text(parts)
     return message if text is None else {**message, "content": text}
 
 
-def _arguments(message: Message) -> Message:
+def _parse_arguments(message: Message) -> Message:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | tuple):
         return message
-    return {**message, "tool_calls": [_parsed(call) for call in calls]}
+    return {**message, "tool_calls": [_parse_call(call) for call in calls]}
 
 
-def _parsed(call: Any) -> Any:
+def _parse_call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
     try:
         return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
     except RecursionError:
-        raise too_deep("messages") from None
+        raise make_depth_error("messages") from None
     except ValueError:
         return call

@@ -31,7 +31,7 @@ class RenderBounds:
     seconds: float = SECONDS
     growth: int = GROWTH
 
-    def characters(self, given: int) -> int:
+    def limit_characters(self, given: int) -> int:
         return min(max(self.growth * given, LEAST_CHARACTERS), MOST_CHARACTERS)
 
 
@@ -63,7 +63,7 @@ class RenderMeter:
         """`size` characters are about to be made."""
         self.made += size
         if size > self.most or self.made > MOST_MADE:
-            raise self.spent(size)
+            raise self.make_error(size)
 
     def weigh(self, *values: object) -> int:
         """How many characters values would be as text, roughly; refuses as soon as too many."""
@@ -81,15 +81,15 @@ class RenderMeter:
                 break
             left += chain(*inside.items()) if isinstance(inside, Mapping) else inside
         if total > self.most:
-            raise self.spent(total)
+            raise self.make_error(total)
         return total
 
-    def spent(self, size: int) -> BudgetSpent:
+    def make_error(self, size: int) -> BudgetSpent:
         """What is said where one value has `size` characters, or all of them are too many."""
         most = self.most if size > self.most else MOST_MADE
         return BudgetSpent(f"writes more than {most} characters")
 
-    def returned(self, value: Any) -> Any:
+    def charge_result(self, value: Any) -> Any:
         """A value an operation made, charged for."""
         if isinstance(value, str | bytes | list | tuple):
             self.charge(len(value))
@@ -107,21 +107,21 @@ class RenderMeter:
         if name in GROWS and values:
             self.charge(GROWS[name](self, values[0], arguments[1:]))
 
-    def binary(self, sign: str, left: Any, right: Any) -> None:
+    def check_binary(self, sign: str, left: Any, right: Any) -> None:
         """`left sign right` is about to be computed."""
         self.tick()
         if isinstance(left, int) and isinstance(right, int):
-            self._numbers(sign, left, right)
+            self._check_numbers(sign, left, right)
         elif sign == "*":
             for many, times in ((left, right), (right, left)):
                 if isinstance(times, int) and hasattr(many, "__len__"):
                     self.charge(len(many) * max(times, 0))
         elif sign == "%" and isinstance(left, str):
-            self.charge(_filled(self, left, [right]))
+            self.charge(_measure_format(self, left, [right]))
         elif sign == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             self.charge(len(left) + len(right))
 
-    def _numbers(self, sign: str, left: int, right: int) -> None:
+    def _check_numbers(self, sign: str, left: int, right: int) -> None:
         bits = left.bit_length() * abs(right) if sign == "**" else 0
         bits = left.bit_length() + right.bit_length() if sign == "*" else bits
         if bits > MOST_BITS:
@@ -131,66 +131,66 @@ class RenderMeter:
 Grows = Callable[[RenderMeter, Any, list[Any]], int]
 
 
-def _filled(meter: RenderMeter, form: Any, values: list[Any]) -> int:
+def _measure_format(meter: RenderMeter, form: Any, values: list[Any]) -> int:
     """A form with values put in, as often as it could ask for them; widths count too."""
     text = str(form)
     holes = text.count("%") + text.count("{")
-    widths = sum(int(number) for number in _numbers_in(text))
+    widths = sum(int(number) for number in _find_numbers(text))
     return len(text) + holes * meter.weigh(*values) + widths
 
 
-def _numbers_in(text: str) -> Iterator[str]:
+def _find_numbers(text: str) -> Iterator[str]:
     """Runs of digits, cut where they are absurd."""
     digits = "".join(c if c in "0123456789" else " " for c in text)
     return (number[:9] for number in digits.split())
 
 
-def _replaced(meter: RenderMeter, text: Any, values: list[Any]) -> int:
+def _measure_replace(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     old, new = ([str(value) for value in values] + ["", ""])[:2]
     whole = str(text)
     return len(whole) + whole.count(old) * len(new)
 
 
-def _joined(meter: RenderMeter, first: Any, values: list[Any]) -> int:
+def _measure_join(meter: RenderMeter, first: Any, values: list[Any]) -> int:
     """The separator's method, or the list's filter: one of them is the text between."""
     many = next((v for v in (first, *values) if isinstance(v, list | tuple | Mapping)), ())
     between = max((len(v) for v in (first, *values) if isinstance(v, str)), default=0)
     return meter.weigh(many) + between * len(many)
 
 
-def _widened(meter: RenderMeter, text: Any, values: list[Any]) -> int:
+def _measure_widening(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     """Each character or line may become as wide as a number says."""
     width = max((v for v in values if isinstance(v, int)), default=8)
     parts = str(text).count("\t") + str(text).count("\n") + 1
     return len(str(text)) + parts * max([width, *(len(v) for v in values if isinstance(v, str))])
 
 
-def _translated(meter: RenderMeter, text: Any, values: list[Any]) -> int:
+def _measure_translate(meter: RenderMeter, text: Any, values: list[Any]) -> int:
     table = values[0] if values and isinstance(values[0], Mapping) else {}
     longest = max((len(v) for v in table.values() if isinstance(v, str)), default=1)
     return len(str(text)) * max(1, longest)
 
 
-def _written(meter: RenderMeter, value: Any, values: list[Any]) -> int:
+def _measure_dump(meter: RenderMeter, value: Any, values: list[Any]) -> int:
     """JSON or a printed value: all of it, each part on a line as deep as it lies."""
     indent = max((v for v in values if isinstance(v, int)), default=0)
     return meter.weigh(value) * (1 + indent)
 
 
 GROWS: Mapping[str, Grows] = {
-    "replace": _replaced,
-    "join": _joined,
-    "format": _filled,
-    "format_map": _filled,
-    "strftime_now": _filled,
-    "expandtabs": _widened,
-    "indent": _widened,
-    "wordwrap": _widened,
-    "translate": _translated,
-    "tojson": _written,
-    "pprint": _written,
-    "string": _written,
-    "dictsort": _written,
-    "xmlattr": _written,
-    "urlencode": _written,
+    "replace": _measure_replace,
+    "join": _measure_join,
+    "format": _measure_format,
+    "format_map": _measure_format,
+    "strftime_now": _measure_format,
+    "expandtabs": _measure_widening,
+    "indent": _measure_widening,
+    "wordwrap": _measure_widening,
+    "translate": _measure_translate,
+    "tojson": _measure_dump,
+    "pprint": _measure_dump,
+    "string": _measure_dump,
+    "dictsort": _measure_dump,
+    "xmlattr": _measure_dump,
+    "urlencode": _measure_dump,
 }

@@ -11,30 +11,30 @@ import numpy as np
 from tokenizers import normalizers
 
 from flyweight.errors import CheckpointError
-from flyweight.text.gguf import flag
-from flyweight.text.library import guarded, not_encoded
+from flyweight.text.gguf import read_flag
+from flyweight.text.library import catch_faults, make_encoding_error
 
 MOST_BYTES = 16 << 20
 SPACES = re.compile(" {2,}")
 
 
-def normalization(metadata: Mapping[str, object], collapse: bool) -> Callable[[str], str]:
+def make_normalization(metadata: Mapping[str, object], collapse: bool) -> Callable[[str], str]:
     """The function `tokenizer.ggml.precompiled_charsmap` and `remove_extra_whitespaces` describe;
     `collapse` is the latter where the file does not say.
     """
-    charsmap = _charsmap(metadata)
-    collapse = flag(metadata, "remove_extra_whitespaces", collapse)
+    charsmap = _load_charsmap(metadata)
+    collapse = read_flag(metadata, "remove_extra_whitespaces", collapse)
 
     def normalize(text: str) -> str:
         if charsmap is not None:
-            with guarded(not_encoded):
+            with catch_faults(make_encoding_error):
                 text = charsmap.normalize_str(text)
         return SPACES.sub(" ", text.strip(" ")) if collapse else text
 
     return normalize
 
 
-def _charsmap(metadata: Mapping[str, object]) -> normalizers.Normalizer | None:
+def _load_charsmap(metadata: Mapping[str, object]) -> normalizers.Normalizer | None:
     key = "tokenizer.ggml.precompiled_charsmap"
     value = metadata.get(key)
     if value is None:
@@ -43,5 +43,5 @@ def _charsmap(metadata: Mapping[str, object]) -> normalizers.Normalizer | None:
         value = value.tobytes()
     if not isinstance(value, bytes) or len(value) > MOST_BYTES:
         raise CheckpointError(f"{key} is not an array of at most {MOST_BYTES} bytes")
-    with guarded(lambda reason: CheckpointError(f"{key} is not a readable map ({reason})")):
+    with catch_faults(lambda reason: CheckpointError(f"{key} is not a readable map ({reason})")):
         return normalizers.Precompiled(value) if value else None

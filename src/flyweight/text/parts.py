@@ -21,13 +21,13 @@ def reads_parts(template: str) -> bool:
         tree = Sandbox(RenderMeter()).parse(template)
     except TemplateError:
         return True  # rendering will say what is wrong
-    names = _names(tree)
+    names = _find_content_names(tree)
     return any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
 
 
-def _names(tree: nodes.Template) -> set[str]:
+def _find_content_names(tree: nodes.Template) -> set[str]:
     """The variables that hold a content."""
-    names, links = {CONTENT}, list(_links(tree))
+    names, links = {CONTENT}, list(_find_links(tree))
     found = -1
     while found != len(names):
         found = len(names)
@@ -35,7 +35,7 @@ def _names(tree: nodes.Template) -> set[str]:
     return names
 
 
-def _links(tree: nodes.Template) -> Iterator[tuple[str, nodes.Node]]:
+def _find_links(tree: nodes.Template) -> Iterator[tuple[str, nodes.Node]]:
     """Every variable with an expression it is set to, and macro argument with one it is given."""
     for put in tree.find_all(nodes.Assign):
         if isinstance(put.target, nodes.Name):
@@ -64,7 +64,7 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
         method = node.node
         if isinstance(method, nodes.Getattr):
             return method.attr == "get" and bool(node.args) and _is_word(node.args[0])
-        return any(_is_content(inner, names) for inner in _inside(node.args))
+        return any(_is_content(inner, names) for inner in _list_arguments(node.args))
     if isinstance(node, nodes.Filter):
         return _is_content(node.node, names)
     if isinstance(node, nodes.CondExpr):
@@ -78,7 +78,7 @@ def _is_word(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Const) and node.value == CONTENT
 
 
-def _inside(args: list[nodes.Expr]) -> Iterator[nodes.Node]:
+def _list_arguments(args: list[nodes.Expr]) -> Iterator[nodes.Node]:
     """Arguments of a function (range, enumerate), and what filters count of them."""
     for one in args:
         yield one

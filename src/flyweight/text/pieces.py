@@ -40,7 +40,7 @@ class PieceCodec:
         self._kind = kind
         self._spelled = lru_cache(REMEMBERED)(kind.spelled)
         self._splitter = SpecialSplitter(
-            vocabulary.of_type(TokenType.USER_DEFINED), vocabulary.control()
+            vocabulary.select_types(TokenType.USER_DEFINED), vocabulary.select_control()
         )
 
     @property

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from flyweight.text.alphabet import spelled
+from flyweight.text.alphabet import encode_bytes
 
 # A blank between letters or digits: no pattern of most families takes it to the word before it, and
 # none looks from there to what is behind it.  Letters of a script that has capitals, kana, the Han
@@ -41,7 +41,7 @@ class PreTokenizer:
     joints: str = ""  # places where every text may be taken apart; none are known
 
 
-def taken_apart(text: str, joints: re.Pattern[str] | None, size: int) -> Iterator[str]:
+def split_text(text: str, joints: re.Pattern[str] | None, size: int) -> Iterator[str]:
     """A text in pieces of about `size` characters, or of more where none of the joints comes."""
     start = 0
     while joints is not None and len(text) - start > size:
@@ -53,7 +53,7 @@ def taken_apart(text: str, joints: re.Pattern[str] | None, size: int) -> Iterato
     yield text[start:]
 
 
-def normalizer(rules: PreTokenizer) -> normalizers.Normalizer | None:
+def make_normalizer(rules: PreTokenizer) -> normalizers.Normalizer | None:
     """What is done to a text before it is cut."""
     steps: list[normalizers.Normalizer] = [normalizers.NFC()] if rules.nfc else []
     steps += [normalizers.Replace(" ", "\u2581")] if rules.raw else []
@@ -66,24 +66,24 @@ class PreTokens:
     """
 
     def __init__(self, rules: PreTokenizer) -> None:
-        self._cut = splitter(rules)
+        self._cut = make_splitter(rules)
         self._raw = rules.raw
-        self._first = _placing(rules.patterns)
-        self._spelled = _placing(rules.spelled) if rules.spelled else None
+        self._first = _make_word_tokenizer(rules.patterns)
+        self._spelled = _make_word_tokenizer(rules.spelled) if rules.spelled else None
 
     def of(self, text: str) -> list[str]:
         if len(text) < JOINTLESS:
             return [word for word, _ in self._cut.pre_tokenize_str(text)]
         words = _placed(self._first, [text])
         if not self._raw:
-            words = [spelled(word.encode()) for word in words]
+            words = [encode_bytes(word.encode()) for word in words]
         return words if self._spelled is None else _placed(self._spelled, words)
 
 
-def _placing(patterns: Sequence[str]) -> Tokenizer:
+def _make_word_tokenizer(patterns: Sequence[str]) -> Tokenizer:
     """Makes one token of every word."""
     library = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
-    library.pre_tokenizer = pre_tokenizers.Sequence(_cuts(patterns))
+    library.pre_tokenizer = pre_tokenizers.Sequence(_make_splits(patterns))
     return library
 
 
@@ -93,18 +93,20 @@ def _placed(library: Tokenizer, texts: list[str]) -> list[str]:
     return [text[start:end] for text, one in both for start, end in one.offsets]
 
 
-def splitter(rules: PreTokenizer) -> pre_tokenizers.PreTokenizer:
+def make_splitter(rules: PreTokenizer) -> pre_tokenizers.PreTokenizer:
     """The cuts, and the byte-level spelling where pieces have it."""
     alphabet = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     spelling = [] if rules.raw else alphabet
-    return pre_tokenizers.Sequence([*_cuts(rules.patterns), *spelling, *_cuts(rules.spelled)])
+    return pre_tokenizers.Sequence(
+        [*_make_splits(rules.patterns), *spelling, *_make_splits(rules.spelled)]
+    )
 
 
-def _cuts(patterns: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
+def _make_splits(patterns: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
     return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
 
 
-def _named(families: Mapping[str, PreTokenizer]) -> Iterator[tuple[str, PreTokenizer]]:
+def _list_families(families: Mapping[str, PreTokenizer]) -> Iterator[tuple[str, PreTokenizer]]:
     """The table's rows, one for each name of each family."""
     for names, rules in families.items():
         joints = rules.joints or ("" if names in UNJOINTED else WORDS_END)
@@ -162,7 +164,7 @@ _LINES = PreTokenizer((r"[^\n]+|\n+",), raw=True, ignore_merges=True, joints=LIN
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
     dict(
-        _named(
+        _list_families(
             {
                 "default": PreTokenizer(
                     (r"[\p{P}$+<=>^~|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]")

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import spelled
+from flyweight.text.alphabet import encode_bytes
 from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
-from flyweight.text.gguf_bpe import bpe_codec
+from flyweight.text.gguf_bpe import make_bpe_codec
 from flyweight.text.pieces import PieceCodec
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from flyweight.validation.untrusted import read_bytes, shown
@@ -38,11 +38,11 @@ class RankEncoding:
     eos: str = ""
 
 
-def _listed(first: int, names: Sequence[str]) -> dict[str, int]:
+def _number_names(first: int, names: Sequence[str]) -> dict[str, int]:
     return {name: first + i for i, name in enumerate(names)}
 
 
-def _llama3(first: int) -> dict[str, int]:
+def _list_llama3_tokens(first: int) -> dict[str, int]:
     """Llama 3's 256 special tokens."""
     names = [
         "begin_of_text", "end_of_text", "reserved_special_token_0", "reserved_special_token_1",
@@ -50,28 +50,28 @@ def _llama3(first: int) -> dict[str, int]:
         "eot_id", "python_tag", "image",
     ]  # fmt: skip
     names += [f"reserved_special_token_{i}" for i in range(2, 2 + 256 - len(names))]
-    return _listed(first, [f"<|{name}|>" for name in names])
+    return _number_names(first, [f"<|{name}|>" for name in names])
 
 
-def _encodings() -> Iterator[tuple[int, RankEncoding]]:
+def _list_encodings() -> Iterator[tuple[int, RankEncoding]]:
     end = "<|endoftext|>"
     fim = ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
     gpt2, cl100k = PRE_TOKENIZERS["gpt-2"], PRE_TOKENIZERS["dbrx"]
     yield 50256, RankEncoding("r50k_base", gpt2, {end: 50256}, eos=end)
     yield 50280, RankEncoding("p50k_base", gpt2, {end: 50256}, eos=end)
-    specials = _listed(100257, [end, *fim]) | {"<|endofprompt|>": 100276}
+    specials = _number_names(100257, [end, *fim]) | {"<|endofprompt|>": 100276}
     yield 100256, RankEncoding("cl100k_base", cl100k, specials, eos=end)
     llama3 = PRE_TOKENIZERS["llama-bpe"]
     bos, eos = "<|begin_of_text|>", "<|end_of_text|>"
-    yield 128000, RankEncoding("Llama 3", llama3, _llama3(128000), bos, eos)
-    specials = _listed(151643, [end, "<|im_start|>", "<|im_end|>"])
+    yield 128000, RankEncoding("Llama 3", llama3, _list_llama3_tokens(128000), bos, eos)
+    specials = _number_names(151643, [end, "<|im_start|>", "<|im_end|>"])
     yield 151643, RankEncoding("Qwen", PRE_TOKENIZERS["qwen2"], specials, eos=end)
     yield 163584, RankEncoding("Kimi K2", PRE_TOKENIZERS["kimi-k2"], {})
     specials = {end: 199999, "<|endofprompt|>": 200018}
     yield 199998, RankEncoding("o200k_base", PRE_TOKENIZERS["gpt-4o"], specials, eos=end)
 
 
-ENCODINGS: Mapping[int, RankEncoding] = MappingProxyType(dict(_encodings()))
+ENCODINGS: Mapping[int, RankEncoding] = MappingProxyType(dict(_list_encodings()))
 
 
 def is_ranks(start: bytes) -> bool:
@@ -87,7 +87,7 @@ def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
     for i, line in enumerate(read_bytes(path, MOST_BYTES).splitlines()):
         text, _, rank = line.partition(b" ")
         try:
-            pieces[int(rank)] = spelled(b64decode(text, validate=True))
+            pieces[int(rank)] = encode_bytes(b64decode(text, validate=True))
         except ValueError:
             raise CheckpointError(
                 f"{path}: line {i + 1} is {shown(line)}, not base64, a space and a rank"
@@ -96,7 +96,7 @@ def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
         known = ", ".join(f"{count} ({e.name})" for count, e in ENCODINGS.items())
         raise CheckpointError(f"{path}: {len(pieces)} ranks; known: {known}")
     encoding = ENCODINGS[len(pieces)]
-    metadata = vocabulary_metadata(pieces, encoding.special, str(path))
+    metadata = make_metadata(pieces, encoding.special, str(path))
     for key, name in (("bos", encoding.bos), ("eos", encoding.eos)):
         if name:
             metadata[f"tokenizer.ggml.{key}_token_id"] = encoding.special[name]
@@ -104,9 +104,7 @@ def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
     return metadata, replace(encoding.rules, ignore_merges=True)
 
 
-def vocabulary_metadata(
-    pieces: Mapping[int, str], special: Mapping[str, int], where: str
-) -> Metadata:
+def make_metadata(pieces: Mapping[int, str], special: Mapping[str, int], where: str) -> Metadata:
     """Pieces and special tokens by id; ids that nobody has stay without a piece."""
     count = 1 + max(*pieces, *special.values(), 0)
     if min(*pieces, *special.values(), 0) < 0 or count > MOST_TOKENS:
@@ -128,11 +126,11 @@ def load_ranked(
 ) -> tuple[PieceCodec, SpecialIds]:
     """A codec whose merges follow from the order of its pieces."""
     vocabulary = read_vocabulary(metadata, add_bos=rules.add_bos)
-    pairs = [" ".join(pair) for pair in merges(vocabulary.of_type(TokenType.NORMAL))]
-    return bpe_codec(vocabulary, pairs, rules), vocabulary.marks
+    pairs = [" ".join(pair) for pair in find_merges(vocabulary.select_types(TokenType.NORMAL))]
+    return make_bpe_codec(vocabulary, pairs, rules), vocabulary.marks
 
 
-def merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Every way to cut a piece in two, lowest rank first."""
     for piece in sorted(ranks, key=ranks.__getitem__):
         ways = [

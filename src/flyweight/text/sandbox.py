@@ -120,10 +120,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = getattr(method, "__self__", None)
         values = (owner, *args) if isinstance(owner, str | bytes) else args
         __self.meter.call(getattr(__obj, "__name__", ""), values, kwargs)
-        return __self.meter.returned(super().call(__context, __obj, *args, **kwargs))
+        return __self.meter.charge_result(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self.meter.binary(operator, left, right)
+        self.meter.check_binary(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def _shown(self, value: Any) -> Any:
@@ -137,7 +137,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         @wraps(filter)
         def metered(*args: Any, **given: Any) -> Any:
             self.meter.call(name, args[hidden:], given)
-            return self.meter.returned(filter(*args, **given))
+            return self.meter.charge_result(filter(*args, **given))
 
         return metered
 

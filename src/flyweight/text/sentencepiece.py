@@ -12,7 +12,7 @@ from typing import Any
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import SPACE
 from flyweight.text.gguf import TokenType
-from flyweight.text.protobuf import fields
+from flyweight.text.protobuf import read_fields
 from flyweight.validation.untrusted import read_bytes
 
 MOST_BYTES = 64 << 20
@@ -35,7 +35,7 @@ def is_sentencepiece(start: bytes) -> bool:
 def read_sentencepiece(path: Path) -> dict[str, object]:
     """The file's vocabulary as `tokenizer.ggml.*`."""
     try:
-        return _metadata(read_bytes(path, MOST_BYTES))
+        return _read_metadata(read_bytes(path, MOST_BYTES))
     except CheckpointError as error:
         text = str(error)
         if str(path) in text:
@@ -43,19 +43,19 @@ def read_sentencepiece(path: Path) -> dict[str, object]:
         raise CheckpointError(f"{path}: not a readable SentencePiece model ({text})") from None
 
 
-def _metadata(raw: bytes) -> dict[str, object]:
+def _read_metadata(raw: bytes) -> dict[str, object]:
     pieces: list[str] = []
     scores: list[float] = []
     types: list[int] = []
     parts: dict[int, dict[int, Any]] = {TRAINER: {}, NORMALIZER: {}}
-    for number, value in fields(raw):
+    for number, value in read_fields(raw):
         if number == PIECE:
-            piece, score, kind = _piece(_message(value))
+            piece, score, kind = _read_piece(_require_message(value))
             pieces.append(piece)
             scores.append(score)
             types.append(kind)
         elif number in parts:
-            parts[number].update(fields(_message(value)))
+            parts[number].update(read_fields(_require_message(value)))
     trainer, normalizer = parts[TRAINER], parts[NORMALIZER]
     kind = trainer.get(MODEL_TYPE, 1)
     if kind not in KINDS or trainer.get(SUFFIX_SPACES):
@@ -73,15 +73,15 @@ def _metadata(raw: bytes) -> dict[str, object]:
         "tokenizer.ggml.precompiled_charsmap": normalizer.get(CHARSMAP, b""),
     }
     for field, name in IDS.items():
-        token = _signed(trainer.get(field, UNSAID_IDS[field]))
+        token = _to_signed(trainer.get(field, UNSAID_IDS[field]))
         if 0 <= token < len(pieces):
             found[f"tokenizer.ggml.{name}"] = token
     return found
 
 
-def _piece(message: bytes) -> tuple[str, float, int]:
+def _read_piece(message: bytes) -> tuple[str, float, int]:
     """Spelling, score and type; SentencePiece numbers types as GGUF does."""
-    part: dict[int, Any] = dict(fields(message))
+    part: dict[int, Any] = dict(read_fields(message))
     text, score, kind = part.get(1, b""), part.get(2, 0.0), part.get(3, TokenType.NORMAL.value)
     if not isinstance(text, bytes) or not isinstance(score, float) or not isinstance(kind, int):
         raise CheckpointError("a piece is not made of a text, a score and a type")
@@ -93,13 +93,13 @@ def _piece(message: bytes) -> tuple[str, float, int]:
     return (piece.replace(SPACE, " ") if spaced else piece), score, kind
 
 
-def _message(value: object) -> bytes:
+def _require_message(value: object) -> bytes:
     if not isinstance(value, bytes):
         raise CheckpointError("a part is a number, where a message was expected")
     return value
 
 
-def _signed(value: object) -> int:
+def _to_signed(value: object) -> int:
     """Numbers below zero are written as 64-bit ones."""
     number = value if isinstance(value, int) else -1
     return number - (1 << 64) if number >= 1 << 63 else number

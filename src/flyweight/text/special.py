@@ -15,8 +15,8 @@ class SpecialSplitter:
 
     def __init__(self, user: Mapping[str, int], control: Mapping[str, int]) -> None:
         self._ids = {**control, **user}
-        self._user = _alternation(user)
-        self._all = _alternation(self._ids)
+        self._user = _compile_alternation(user)
+        self._all = _compile_alternation(self._ids)
 
     def split(self, text: str, parse_special: bool) -> Iterator[str | int]:
         pattern = self._all if parse_special else self._user
@@ -30,6 +30,6 @@ class SpecialSplitter:
             yield text[start:]
 
 
-def _alternation(words: Mapping[str, int]) -> re.Pattern[str] | None:
+def _compile_alternation(words: Mapping[str, int]) -> re.Pattern[str] | None:
     longest_first = sorted(filter(None, words), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -85,15 +85,15 @@ class RunStream:
         self._window.append(token)
         if not self._settles(token):
             return ""
-        text = self._unshown()
+        text = self._take_unshown()
         self._window = [token]
         self._shown = self._decode(self._window)
         return text
 
     def finish(self) -> str:
-        return self._unshown()
+        return self._take_unshown()
 
-    def _unshown(self) -> str:
+    def _take_unshown(self) -> str:
         text = self._decode(self._window)
         same = 0  # a context that ended inside a run may read differently now
         for before, after in zip(self._shown, text, strict=False):

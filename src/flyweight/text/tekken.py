@@ -11,10 +11,10 @@ from typing import Any
 from tokenizers import Regex
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import spelled
-from flyweight.text.library import guarded
+from flyweight.text.alphabet import encode_bytes
+from flyweight.text.library import catch_faults
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from flyweight.text.ranks import Metadata, vocabulary_metadata
+from flyweight.text.ranks import Metadata, make_metadata
 from flyweight.validation.untrusted import read_json, shown
 
 BOS, EOS = "<s>", "</s>"
@@ -47,17 +47,19 @@ def _read(content: dict[str, Any], path: Path) -> tuple[Metadata, PreTokenizer]:
     if first < 0 or not all(0 <= i < first for i in names.values()):
         raise CheckpointError(f"{path}: a special token is outside 0 to {first - 1}")
     pieces = {
-        first + int(entry["rank"]): spelled(b64decode(entry["token_bytes"], validate=True))
+        first + int(entry["rank"]): encode_bytes(b64decode(entry["token_bytes"], validate=True))
         for entry in content["vocab"]
         if int(entry["rank"]) < size - first
     }
-    metadata = vocabulary_metadata(pieces, names, str(path))
+    metadata = make_metadata(pieces, names, str(path))
     metadata["tokenizer.ggml.add_bos_token"] = True
     for key, name in (("bos", BOS), ("eos", EOS), ("unknown", "<unk>"), ("padding", "<pad>")):
         if name in names:
             metadata[f"tokenizer.ggml.{key}_token_id"] = names[name]
     pattern = str(config["pattern"])
-    with guarded(lambda reason: CheckpointError(f"{path}: pattern {shown(pattern)}: {reason}")):
+    with catch_faults(
+        lambda reason: CheckpointError(f"{path}: pattern {shown(pattern)}: {reason}")
+    ):
         Regex(pattern)
     known = PRE_TOKENIZERS["tekken"]
     own = PreTokenizer((pattern,), ignore_merges=True, add_bos=True)

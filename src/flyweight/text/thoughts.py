@@ -38,7 +38,7 @@ class ThoughtSpelling:
             )
         return cls(opening, closing, tuple(ids), _parts(tokenizer, vocab, (opening, closing)))
 
-    def thought(self, budget: int, inside: int | None) -> ThinkingBudget:
+    def make_budget(self, budget: int, inside: int | None) -> ThinkingBudget:
         """With so many of its tokens at the prompt's end; None: it is not begun there."""
         opened, spent = inside is not None, inside or 0
         return ThinkingBudget(

@@ -65,7 +65,7 @@ class Tokenizer:
         written out in the text (what a prompt means to transformers).  Pass False for text that
         must not be able to forge them.
         """
-        return self.codec.encode(well_formed(text), add_special, parse_special)
+        return self.codec.encode(replace_surrogates(text), add_special, parse_special)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         return self.codec.decode(ids, skip_special)
@@ -87,11 +87,11 @@ def load_tokenizer(source: Path | str | Mapping[str, object]) -> Tokenizer:
     Raises CheckpointError for a kind we do not know and for damaged or contradictory files.
     """
     if isinstance(source, Mapping):
-        return Tokenizer(*_gguf_kind(source)(source))
+        return Tokenizer(*_choose_gguf_kind(source)(source))
     return Tokenizer(*load_files(Path(source)))
 
 
-def _gguf_kind(
+def _choose_gguf_kind(
     metadata: Mapping[str, object],
 ) -> Callable[[Mapping[str, object]], tuple[Codec, SpecialIds]]:
     kinds: dict[str, Callable[[Mapping[str, object]], tuple[Codec, SpecialIds]]] = {
@@ -111,7 +111,7 @@ def _gguf_kind(
     return kinds[name]
 
 
-def well_formed(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """`text` as it is read: without halves of characters."""
     try:
         text.encode()

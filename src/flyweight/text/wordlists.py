@@ -39,7 +39,7 @@ def read_merges(directory: Path) -> Metadata:
     types = [TokenType.UNUSED.value] * len(tokens)
     for piece, token in ids.items():
         tokens[token], types[token] = piece, TokenType.NORMAL.value
-    lines = _lines(directory / "merges.txt")
+    lines = _read_lines(directory / "merges.txt")
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": _cut(directory),
@@ -69,7 +69,7 @@ def _cut(directory: Path) -> str:
 
 def read_words(path: Path) -> Metadata:
     """vocab.txt: a piece a line, ## before what goes on a word."""
-    pieces = _lines(path)
+    pieces = _read_lines(path)
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
     found: Metadata = {"tokenizer.ggml.model": "bert"}
     types = [TokenType.NORMAL.value] * len(pieces)
@@ -87,7 +87,7 @@ def read_words(path: Path) -> Metadata:
     return found | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return [line.removesuffix("\r") for line in read_bytes(path).decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:

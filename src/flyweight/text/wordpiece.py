@@ -16,12 +16,12 @@ from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import (
     GgufVocabulary,
     TokenType,
-    defaulted,
-    flag,
-    optional_id,
+    fill_defaults,
+    read_flag,
+    read_optional_id,
     read_vocabulary,
 )
-from flyweight.text.library import encoding, guarded, not_encoded
+from flyweight.text.library import catch_faults, encode_text, make_encoding_error
 from flyweight.text.pieces import PieceCodec, PieceKind
 
 # BERT's ids, where the file does not say; GGUF spells the separator's key so.
@@ -35,31 +35,35 @@ def load_wordpiece(metadata: Mapping[str, object]) -> tuple[PieceCodec, SpecialI
     """Build from `tokenizer.ggml.*`; a text stands between [CLS] and [SEP] unless the file says
     otherwise.
     """
-    metadata = defaulted(metadata, UNSAID)
+    metadata = fill_defaults(metadata, UNSAID)
     vocabulary = read_vocabulary(metadata, add_bos=True)
-    end = optional_id(metadata, SEPARATOR, len(vocabulary.pieces))
+    end = read_optional_id(metadata, SEPARATOR, len(vocabulary.pieces))
     before, after = vocabulary.around
-    if end is not None and flag(metadata, "add_sep_token", True):
+    if end is not None and read_flag(metadata, "add_sep_token", True):
         after = [end]
     vocabulary = replace(vocabulary, around=(before, after))
-    library = _library(vocabulary, flag(metadata, "normalizer.lowercase", True), metadata)
+    library = _build_library(
+        vocabulary, read_flag(metadata, "normalizer.lowercase", True), metadata
+    )
 
     def encode(text: str) -> list[int]:
-        with guarded(not_encoded):
-            return list(encoding(library, text).ids)
+        with catch_faults(make_encoding_error):
+            return list(encode_text(library, text).ids)
 
-    spelled = [_spelled(piece) for piece in vocabulary.pieces]
+    spelled = [_decode_piece(piece) for piece in vocabulary.pieces]
     return PieceCodec(vocabulary, PieceKind(encode, spelled.__getitem__, True)), vocabulary.marks
 
 
-def _library(
+def _build_library(
     vocabulary: GgufVocabulary, lowercase: bool, metadata: Mapping[str, object]
 ) -> Tokenizer:
     if vocabulary.unknown_id is None:
         raise CheckpointError("tokenizer.ggml.unknown_token_id is missing")
     unknown = vocabulary.pieces[vocabulary.unknown_id]
     known = {
-        _in_library(piece): i for piece, i in vocabulary.of_type(TokenType.NORMAL).items() if piece
+        _to_library_piece(piece): i
+        for piece, i in vocabulary.select_types(TokenType.NORMAL).items()
+        if piece
     }
     library = Tokenizer(
         models.WordPiece(
@@ -69,15 +73,16 @@ def _library(
         )
     )
     library.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=flag(metadata, "normalizer.strip_accents", lowercase)
+        lowercase=lowercase,
+        strip_accents=read_flag(metadata, "normalizer.strip_accents", lowercase),
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return library
 
 
-def _in_library(piece: str) -> str:
+def _to_library_piece(piece: str) -> str:
     return piece[1:] if piece.startswith(SPACE) else GOES_ON + piece
 
 
-def _spelled(piece: str) -> bytes:
+def _decode_piece(piece: str) -> bytes:
     return piece.replace(SPACE, " ", 1).encode() if piece.startswith(SPACE) else piece.encode()

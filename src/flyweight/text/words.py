@@ -21,20 +21,20 @@ class Lexicon:
         self._breakers: dict[tuple[str, ...], frozenset[int]] = {}
         self._marks: dict[ReasoningMarks, ThoughtSpelling] = {}
 
-    def words(self, params: SamplingParams) -> RequestWords:
+    def encode_words(self, params: SamplingParams) -> RequestWords:
         """Raises `RequestError` for strings this vocabulary cannot tell."""
-        bad = dict.fromkeys(ids for word in params.bad_words for ids in self._spellings(word))
+        bad = dict.fromkeys(ids for word in params.bad_words for ids in self._list_spellings(word))
         return RequestWords(
-            tuple(bad), self._ends(params) if params.dry_multiplier else frozenset()
+            tuple(bad), self._find_end_tokens(params) if params.dry_multiplier else frozenset()
         )
 
-    def marks(self, marks: ReasoningMarks) -> ThoughtSpelling:
+    def encode_marks(self, marks: ReasoningMarks) -> ThoughtSpelling:
         """Raises `RequestError` where they cannot be spelled."""
         if marks not in self._marks:
             self._marks[marks] = ThoughtSpelling.of(marks, self.tokenizer, self.vocab)
         return self._marks[marks]
 
-    def _spellings(self, word: str) -> list[tuple[int, ...]]:
+    def _list_spellings(self, word: str) -> list[tuple[int, ...]]:
         """A word at the beginning of a line and within one: without and with a space before it."""
         bare = word.lstrip() or word
         found = [tuple(self._encode(text)) for text in (bare, " " + bare)]
@@ -47,16 +47,16 @@ class Lexicon:
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False, parse_special=False)
 
-    def _ends(self, params: SamplingParams) -> frozenset[int]:
+    def _find_end_tokens(self, params: SamplingParams) -> frozenset[int]:
         """Tokens whose text holds one of the strings."""
         strings = params.dry_sequence_breakers
         if strings not in self._breakers:
             if len(self._breakers) == REMEMBERED:
                 self._breakers.pop(next(iter(self._breakers)))
-            self._breakers[strings] = self._holding(strings)
+            self._breakers[strings] = self._find_containing(strings)
         return self._breakers[strings]
 
-    def _holding(self, strings: tuple[str, ...]) -> frozenset[int]:
+    def _find_containing(self, strings: tuple[str, ...]) -> frozenset[int]:
         sought = {string.encode("utf-8", "replace"): False for string in strings}
         found = set()
         for id in range(min(self.vocab, self.tokenizer.vocab_size)):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from flyweight.text.tools.deltas import Delta, DeltaKind
 from flyweight.text.tools.envelope import CallReader, Envelope, MistralHeader
 from flyweight.text.tools.formats import CallFormat
-from flyweight.text.tools.jsontext import BLANKS, MalformedJson, skipped
-from flyweight.text.tools.pythoncall import PythonCall, begins
+from flyweight.text.tools.jsontext import BLANKS, MalformedJson, skip_blanks
+from flyweight.text.tools.pythoncall import PythonCall, can_begin
 from flyweight.text.tools.xmlcall import Types, XmlCall
 
 
@@ -61,7 +61,7 @@ class CallSplitter:
         self._out = []
         if self._want == self._trigger:
             if not (cut and self._matched > 1):  # one character of a trigger may be text
-                self._say(self.form.trigger[: self._matched])
+                self._emit_content(self.form.trigger[: self._matched])
         elif cut and self._begun:
             self.half = True
             self._space.clear()
@@ -96,16 +96,16 @@ class CallSplitter:
         mark = "" if self.either and not self.calls else self.form.trigger[:1]
         found = text.find(mark, at) if mark else -1
         if found < 0:
-            self._say(text[at:])
+            self._emit_content(text[at:])
             return len(text)
-        self._say(text[at:found])
+        self._emit_content(text[at:found])
         self._matched, self._want = 1, self._trigger
         return found + 1
 
     def _trigger(self, text: str, at: int) -> int:
         trigger = self.form.trigger
         if text[at] != trigger[self._matched]:
-            self._say(trigger[: self._matched])
+            self._emit_content(trigger[: self._matched])
             self._want = self._content
             return at
         self._matched += 1
@@ -134,7 +134,7 @@ class CallSplitter:
             self._reader = MistralHeader(self.names)
         elif self.form.tagged and text[at] == "<":
             self._reader = XmlCall(self.names, self.typed)
-        elif self.form.pythonic and self._in_list and begins(text, at):
+        elif self.form.pythonic and self._in_list and can_begin(text, at):
             self._reader = PythonCall(self.names)
         else:
             return self._fail(at)
@@ -146,10 +146,10 @@ class CallSplitter:
             end = self._reader.feed(text, at)
         except MalformedJson as bad:
             self._raw.append(text[at : bad.at])
-            self._tell()
+            self._emit_call()
             return self._fail(bad.at)
         self._raw.append(text[at:end])
-        self._tell()
+        self._emit_call()
         if self._reader.done:
             self._whole()
         return end
@@ -195,7 +195,7 @@ class CallSplitter:
 
     # --- what comes of it ---
 
-    def _say(self, text: str) -> None:
+    def _emit_content(self, text: str) -> None:
         """Content; blanks at its end wait for more."""
         words = text.rstrip(BLANKS)
         if words:
@@ -204,7 +204,7 @@ class CallSplitter:
         if len(words) < len(text):
             self._space.append(text[len(words) :])
 
-    def _tell(self) -> None:
+    def _emit_call(self) -> None:
         """What is new of the call that is being read."""
         news = self._reader.take()
         if not news or (self.most is not None and self.calls >= self.most):
@@ -230,12 +230,12 @@ class CallSplitter:
             self._out.append(Delta(DeltaKind.VOID, "", self._index))
             self._index += 1
             self._begun = False
-        self._say("".join(self._raw))
+        self._emit_content("".join(self._raw))
         self._raw.clear()
         self._want = self._content
         return at
 
     def _skip(self, text: str, at: int, into: list[str]) -> int:
-        end = skipped(text, at)
+        end = skip_blanks(text, at)
         into.append(text[at:end])
         return end

@@ -10,7 +10,13 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from flyweight.text.tools.jsontext import BLANKS, JsonScanner, MalformedJson, sendable, skipped
+from flyweight.text.tools.jsontext import (
+    BLANKS,
+    JsonScanner,
+    MalformedJson,
+    escape_surrogates,
+    skip_blanks,
+)
 
 ARGUMENTS = ("arguments", "parameters")
 KEYS = {"name", "id", "type", *ARGUMENTS}
@@ -67,7 +73,7 @@ class Envelope:
 
     def _before_key(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] != '"':
             raise MalformedJson(at)
         self._read(self._in_key)
@@ -87,7 +93,7 @@ class Envelope:
 
     def _colon(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] != ":":
             raise MalformedJson(at)
         self._want = self._before_value
@@ -95,7 +101,7 @@ class Envelope:
 
     def _before_value(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if self._key in ARGUMENTS and text[at] == "{":
             self._read(self._in_arguments)
         elif self._key in ARGUMENTS and text[at] not in '"n':
@@ -133,11 +139,11 @@ class Envelope:
             if not _is_object(value):
                 raise MalformedJson(end)
             self._given = True
-            self._news.append(sendable(value))
+            self._news.append(escape_surrogates(value))
 
     def _after(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] == ",":
             self._want = self._before_key
         elif text[at] == "}" and self.name:

@@ -24,7 +24,7 @@ class CallField:
     source: str
 
 
-def tagged(i: int, name: str, fields: Sequence[CallField]) -> list[str]:
+def write_tagged_rules(i: int, name: str, fields: Sequence[CallField]) -> list[str]:
     """Rules of `one_{i}`, a call in Qwen3-Coder's tags."""
     parts = [f"field_{i}_{j}{'' if one.required else '?'}" for j, one in enumerate(fields)]
     head, end = json.dumps(f"{FUNCTION}{name}>\n"), json.dumps(END)
@@ -41,7 +41,7 @@ def tagged(i: int, name: str, fields: Sequence[CallField]) -> list[str]:
     return lines
 
 
-def pythonic(i: int, name: str, fields: Sequence[CallField]) -> list[str]:
+def write_python_rules(i: int, name: str, fields: Sequence[CallField]) -> list[str]:
     """Rules of `one_{i}`, a call as Python spells it, the required ones first."""
     ordered = sorted(fields, key=lambda one: not one.required)
     needed = sum(one.required for one in ordered)

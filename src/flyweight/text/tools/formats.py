@@ -53,7 +53,7 @@ class ReasoningMarks:
     def __post_init__(self) -> None:
         assert _plain(self.opening) and _plain(self.closing)
 
-    def inside(self, prompt: str, continued: str | None) -> str | None:
+    def find_open_reasoning(self, prompt: str, continued: str | None) -> str | None:
         """What a prompt that ends within reasoning has of it, None where it does not; `continued`
         is the message that the answer goes on with.
         """
@@ -95,7 +95,7 @@ AUTO, NONE = "auto", "none"
 HARMONY = {"openai", "openai_gptoss", "gptoss", "gpt_oss", "harmony"}  # gpt-oss, by other names
 
 
-def format_of(name: str, template: str) -> CallFormat | None:
+def find_format(name: str, template: str) -> CallFormat | None:
     """The parser of that name; "auto": what the model's chat template shows.  Raises
     `ConfigError`.
     """
@@ -103,7 +103,7 @@ def format_of(name: str, template: str) -> CallFormat | None:
         return None
     headed = "[ARGS]" in template
     if name != AUTO:
-        found = _named("tool_call_parser", name, FORMATS)
+        found = _find_by_name("tool_call_parser", name, FORMATS)
         return MISTRAL_HEADED if found is MISTRAL and headed else found
     if MISTRAL.trigger in template:
         return MISTRAL_HEADED if headed else MISTRAL
@@ -118,19 +118,19 @@ def format_of(name: str, template: str) -> CallFormat | None:
     return JSON
 
 
-def marks_of(name: str, template: str) -> ReasoningMarks | None:
+def find_marks(name: str, template: str) -> ReasoningMarks | None:
     """The same for reasoning; none where the template has no marks of it."""
     if name == NONE:
         return None
     if name != AUTO:
-        return _named("reasoning_parser", name, REASONING)
+        return _find_by_name("reasoning_parser", name, REASONING)
     for marks in REASONING.values():
         if marks.closing in template:
             return marks
     return None
 
 
-def _named(field: str, name: str, known: dict[str, T]) -> T:
+def _find_by_name(field: str, name: str, known: dict[str, T]) -> T:
     if name in known:
         return known[name]
     listed = ", ".join((AUTO, NONE, *known))

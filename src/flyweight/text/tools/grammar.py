@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flyweight.text.tools.fields import CallField, pythonic, tagged
+from flyweight.text.tools.fields import CallField, write_python_rules, write_tagged_rules
 from flyweight.text.tools.formats import CallFormat, ReasoningMarks
 
 PIECE = 64  # characters
@@ -43,35 +43,35 @@ class CallGrammar:
     most: int | None = None
     thought: int | None = None
 
-    def demanded(self, offers: Sequence[OfferedTools]) -> str:
+    def require_calls(self, offers: Sequence[OfferedTools]) -> str:
         """Answers that are calls."""
-        return self._written(f"start: {self._thought}({self._calls})", offers)
+        return self._write_rules(f"start: {self._thought}({self._calls})", offers)
 
-    def either(self, offers: Sequence[OfferedTools], other: str) -> str:
+    def allow_either(self, offers: Sequence[OfferedTools], other: str) -> str:
         """Answers that are calls or of the `other` form, from their first character on."""
-        return self._written(f"start: {self._calls} | form\nform: {other}", offers, split=True)
+        return self._write_rules(f"start: {self._calls} | form\nform: {other}", offers, split=True)
 
-    def allowed(self, offers: Sequence[OfferedTools]) -> str:
+    def allow_calls(self, offers: Sequence[OfferedTools]) -> str:
         """Answers of any kind; from where a call begins it is one of these."""
         count = MOST_CALLS if self.most is None else self.most
         if self.form.bare:
             first = "[{" if self.form.listed else "{"
             trigger = "trigger? " if self.form.trigger else ""
-            start = f"start: {self._thought}(OTHER? | {trigger}{self._section(count)})"
+            start = f"start: {self._thought}(OTHER? | {trigger}{self._write_section(count)})"
             other = rf"OTHER: /[^ \t\r\n{re.escape(first)}](.|\n)*/{self._unthought}"
-            return self._written(f"{start}\n{other}", offers)
-        section = self._section(1 if self._repeats else count)
+            return self._write_rules(f"{start}\n{other}", offers)
+        section = self._write_section(1 if self._repeats else count)
         call = f"lead {section}"
-        later = f"({call})*" if self.most is None else _more(call, self.most)
-        lead = _until("lead", "TEXT", self._mark(self.form.trigger))
+        later = f"({call})*" if self.most is None else _write_more(call, self.most)
+        lead = _write_until("lead", "TEXT", self._mark(self.form.trigger))
         if self.marks is None or self.opened:
             calls = f"TEXT | lead {section} {later} TEXT"
-            return self._written(f"start: {self._thought}({calls})\n{lead}", offers)
+            return self._write_rules(f"start: {self._thought}({calls})\n{lead}", offers)
         calls = f"FIRST | head {section} {later} TEXT"
         first = rf"FIRST: /(.|\n)*/{self._unthought}"
-        head = _until("head", "FIRST", self._mark(self.form.trigger))
+        head = _write_until("head", "FIRST", self._mark(self.form.trigger))
         start = f"start: {self._thought}({calls})"
-        return self._written(f"{start}\n{lead}\n{head}\n{first}", offers)
+        return self._write_rules(f"{start}\n{lead}\n{head}\n{first}", offers)
 
     @property
     def _calls(self) -> str:
@@ -79,9 +79,11 @@ class CallGrammar:
         count = MOST_CALLS if self.most is None else min(self.most, MOST_CALLS)
         form = self.form
         if not self._repeats:
-            return self._section(count) if form.bare else f"trigger {self._section(count)}"
-        call = f"trigger {self._section(1)}"
-        return f"{call} {_more(f'GAP {call}' if form.closer else call, count)}"
+            return (
+                self._write_section(count) if form.bare else f"trigger {self._write_section(count)}"
+            )
+        call = f"trigger {self._write_section(1)}"
+        return f"{call} {_write_more(f'GAP {call}' if form.closer else call, count)}"
 
     @property
     def _repeats(self) -> bool:
@@ -104,7 +106,7 @@ class CallGrammar:
             return ""
         return rf" & ~/{re.escape(self.marks.opening)}(.|\n)*/"
 
-    def _section(self, count: int) -> str:
+    def _write_section(self, count: int) -> str:
         """What follows a trigger."""
         form = self.form
         if form.closer:
@@ -112,7 +114,7 @@ class CallGrammar:
         if form.heads or (form.bare and count == 1 and not form.pythonic):
             return "one"
         separator = '", "' if form.listed else json.dumps(f"{form.separator} ")
-        several = f"one {_more(f'{separator} one', count)}"
+        several = f"one {_write_more(f'{separator} one', count)}"
         if not form.listed:
             return several
         if form.pythonic:
@@ -120,7 +122,9 @@ class CallGrammar:
         # SentencePiece's models were taught a space after a special token.
         return f'(one | "[" {several} "]")' if form.bare else rf'/ ?\[/ {several} "]"'
 
-    def _written(self, start: str, offers: Sequence[OfferedTools], *, split: bool = False) -> str:
+    def _write_rules(
+        self, start: str, offers: Sequence[OfferedTools], *, split: bool = False
+    ) -> str:
         """`split`: a call's head is cut into the words that other JSON has, as the lexer takes the
         longest one and never goes back.
         """
@@ -128,17 +132,17 @@ class CallGrammar:
         if self.form.trigger:
             lines.append(f"trigger: {self._mark(self.form.trigger)}")
         if self.marks is not None:
-            lines += self._inner(self.marks.closing)
+            lines += self._write_reasoning(self.marks.closing)
         lines.append(f"one: {' | '.join(f'one_{i}' for i in range(len(offers)))}")
         for i, offer in enumerate(offers):
-            lines += self._one(i, offer, split)
+            lines += self._write_call(i, offer, split)
         return "\n".join(lines) + "\n"
 
-    def _inner(self, closing: str) -> list[str]:
+    def _write_reasoning(self, closing: str) -> list[str]:
         """Reasoning up to the end of it; counted by pieces, which keeps the lexer small."""
         mark = self._mark(closing)
         if self.thought is None:
-            return [_until("inner", "TEXT", mark)]
+            return [_write_until("inner", "TEXT", mark)]
         pieces = f"piece{{0,{max(1, self.thought // PIECE)}}}"
         if closing in self.special:
             return [f"inner: {pieces} {mark}", rf"piece: /(.|\n){{1,{PIECE}}}/"]
@@ -148,12 +152,12 @@ class CallGrammar:
         return [f"inner: {pieces} {mark}", "piece: PLAIN | BEGUN", f"PLAIN: {plain}",
                 f"BEGUN: {begun}"]  # fmt: skip
 
-    def _one(self, i: int, offer: OfferedTools, split: bool) -> list[str]:
+    def _write_call(self, i: int, offer: OfferedTools, split: bool) -> list[str]:
         name = offer.name
         if self.form.tagged:
-            return tagged(i, name, offer.fields)
+            return write_tagged_rules(i, name, offer.fields)
         if self.form.pythonic:
-            return pythonic(i, name, offer.fields)
+            return write_python_rules(i, name, offer.fields)
         arguments = f"arguments_{i}: {offer.arguments}"
         if self.form.heads:
             head = f"{json.dumps(name)} {self._mark('[ARGS]')}"
@@ -169,11 +173,11 @@ class CallGrammar:
         return mark if _ANGLED.fullmatch(mark) else f"<[{self.special[mark]}]>"
 
 
-def _until(rule: str, text: str, mark: str) -> str:
+def _write_until(rule: str, text: str, mark: str) -> str:
     """Text that ends with the first `mark`; no text holds a token."""
     return f"{rule}[lazy]: {text} {mark}" if mark.startswith('"') else f"{rule}: {text} {mark}"
 
 
-def _more(rule: str, count: int) -> str:
+def _write_more(rule: str, count: int) -> str:
     """What may follow the first of `count`."""
     return f"({rule}){{0,{count - 1}}}" if count > 1 else ""

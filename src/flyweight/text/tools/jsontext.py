@@ -24,14 +24,14 @@ class MalformedJson(Exception):
         self.at = at
 
 
-def skipped(text: str, at: int) -> int:
+def skip_blanks(text: str, at: int) -> int:
     """Where the blanks from `at` on end."""
     found = BLANK.match(text, at)
     assert found is not None
     return found.end()
 
 
-def sendable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """JSON text with its halves of characters as escapes: no encoding has bytes for them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -71,7 +71,7 @@ class JsonScanner:
         elif c in _WORDS:
             self._left, self._want = _WORDS[c][1:], self._word
         elif c in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         else:
             raise MalformedJson(at)
         return at + 1
@@ -86,7 +86,7 @@ class JsonScanner:
             if self._in_key:
                 self._in_key, self._want = False, self._colon
             else:
-                self._ended()
+                self._end_value()
         elif text[at] == "\\":
             self._want = self._escape
         else:
@@ -115,7 +115,7 @@ class JsonScanner:
             raise MalformedJson(at)
         self._left = self._left[1:]
         if not self._left:
-            self._ended()
+            self._end_value()
         return at + 1
 
     def _digits(self, text: str, at: int) -> int:
@@ -125,7 +125,7 @@ class JsonScanner:
         if found.end() < len(text):
             if not _NUMBER.fullmatch("".join(self._number)):
                 raise MalformedJson(found.end())
-            self._ended()
+            self._end_value()
         return found.end()
 
     def _first_key(self, text: str, at: int) -> int:
@@ -135,7 +135,7 @@ class JsonScanner:
 
     def _key(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] != '"':
             raise MalformedJson(at)
         self._in_key, self._want = True, self._string
@@ -143,7 +143,7 @@ class JsonScanner:
 
     def _colon(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] != ":":
             raise MalformedJson(at)
         self._want = self._value
@@ -151,7 +151,7 @@ class JsonScanner:
 
     def _first_item(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] == "]":
             return self._close(at)
         self._want = self._value
@@ -159,7 +159,7 @@ class JsonScanner:
 
     def _after(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] == self._closers[-1]:
             return self._close(at)
         if text[at] != ",":
@@ -169,9 +169,9 @@ class JsonScanner:
 
     def _close(self, at: int) -> int:
         self._closers.pop()
-        self._ended()
+        self._end_value()
         return at + 1
 
-    def _ended(self) -> None:
+    def _end_value(self) -> None:
         self._want = self._after
         self.done = not self._closers

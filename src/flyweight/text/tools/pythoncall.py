@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
-from flyweight.text.tools.jsontext import BLANKS, MOST_DEPTH, MalformedJson, skipped
+from flyweight.text.tools.jsontext import BLANKS, MOST_DEPTH, MalformedJson, skip_blanks
 
 WORDS = {"True": "true", "False": "false", "None": "null"}
 WORDS |= {word: word for word in WORDS.values()}
@@ -22,7 +22,7 @@ _LETTERS = re.compile(r"[A-Za-z]*")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]*")
 
 
-def begins(text: str, at: int) -> bool:
+def can_begin(text: str, at: int) -> bool:
     """Whether a tool's name may begin there."""
     found = _NAME.match(text, at)
     return found is not None and found.end() > at
@@ -78,7 +78,7 @@ class PythonCall:
         if end == len(text):
             return end
         if text[end] in BLANKS and self._word:
-            return skipped(text, end)
+            return skip_blanks(text, end)
         if text[end] != "=" or not self._word or self._word in self._seen:
             raise MalformedJson(end)
         comma = ", " if self._seen else ""
@@ -101,7 +101,7 @@ class PythonCall:
     def _first(self, text: str, at: int) -> int:
         """After an opening bracket."""
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         return self._end(at) if text[at] == self._closers[-1] else self._next(text, at)
 
     def _next(self, text: str, at: int) -> int:
@@ -120,7 +120,7 @@ class PythonCall:
     def _value(self, text: str, at: int) -> int:
         c = text[at]
         if c in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if c in _PLAIN:
             self._quote, self._want = c, self._string
             self._news.append('"')
@@ -157,7 +157,7 @@ class PythonCall:
     def _string(self, text: str, at: int) -> int:
         found = _PLAIN[self._quote].match(text, at)
         assert found is not None
-        self._say(found.group())
+        self._emit_text(found.group())
         at = found.end()
         if at == len(text):
             return at
@@ -176,7 +176,7 @@ class PythonCall:
         elif c in HEX:
             self._word, self._left, self._want = "", HEX[c], self._digits
         else:  # what Python knows no escape of stays as it is
-            self._say(ESCAPES.get(c, "\\" + c))
+            self._emit_text(ESCAPES.get(c, "\\" + c))
         return at + 1
 
     def _digits(self, text: str, at: int) -> int:
@@ -193,13 +193,13 @@ class PythonCall:
             self._want = self._string
         return at + 1
 
-    def _say(self, text: str) -> None:
+    def _emit_text(self, text: str) -> None:
         if text:
             self._news.append(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _colon(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] != ":":
             raise MalformedJson(at)
         self._in_key, self._want = False, self._value
@@ -209,7 +209,7 @@ class PythonCall:
     def _after(self, text: str, at: int) -> int:
         """After a value."""
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] == self._closers[-1]:
             return self._end(at)
         if text[at] != ",":
@@ -220,7 +220,7 @@ class PythonCall:
     def _another(self, text: str, at: int) -> int:
         """After a comma, which may be the last."""
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         if text[at] == self._closers[-1]:
             return self._end(at)
         if self._closers[-1] != ")":  # a keyword brings its own

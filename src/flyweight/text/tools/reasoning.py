@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from flyweight.text.tools.deltas import Delta, DeltaKind
 from flyweight.text.tools.formats import ReasoningMarks
-from flyweight.text.tools.jsontext import BLANKS, skipped
+from flyweight.text.tools.jsontext import BLANKS, skip_blanks
 
 
 class ReasoningSplitter:
@@ -35,12 +35,12 @@ class ReasoningSplitter:
         elif self._want == self._opening:
             self._leave(self.marks.opening[: self._matched])
         elif self._want == self._closing:
-            self._think(self.marks.closing[: self._matched])
+            self._emit_reasoning(self.marks.closing[: self._matched])
         return self._out
 
     def _begin(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            end = skipped(text, at)
+            end = skip_blanks(text, at)
             self._space.append(text[at:end])
             return end
         self._matched, self._want = 0, self._opening
@@ -60,23 +60,23 @@ class ReasoningSplitter:
     def _first(self, text: str, at: int) -> int:
         """Blanks before reasoning are none of it."""
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         self._want = self._inside
         return at
 
     def _inside(self, text: str, at: int) -> int:
         found = text.find(self.marks.closing[0], at)
         if found < 0:
-            self._think(text[at:])
+            self._emit_reasoning(text[at:])
             return len(text)
-        self._think(text[at:found])
+        self._emit_reasoning(text[at:found])
         self._matched, self._want = 1, self._closing
         return found + 1
 
     def _closing(self, text: str, at: int) -> int:
         closing = self.marks.closing
         if text[at] != closing[self._matched]:
-            self._think(closing[: self._matched])
+            self._emit_reasoning(closing[: self._matched])
             self._want = self._inside
             return at
         self._matched += 1
@@ -87,7 +87,7 @@ class ReasoningSplitter:
     def _gap(self, text: str, at: int) -> int:
         """Blanks after reasoning are none of the content."""
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         self._want = self._content
         return at
 
@@ -102,7 +102,7 @@ class ReasoningSplitter:
             self._out.append(Delta(DeltaKind.CONTENT, held))
         self._want = self._content
 
-    def _think(self, text: str) -> None:
+    def _emit_reasoning(self, text: str) -> None:
         words = text.rstrip(BLANKS)
         if words:
             self._out.append(Delta(DeltaKind.REASONING, "".join(self._space) + words))

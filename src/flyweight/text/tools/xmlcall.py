@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyweight.text.tools.jsontext import BLANKS, MalformedJson, sendable, skipped
+from flyweight.text.tools.jsontext import BLANKS, MalformedJson, escape_surrogates, skip_blanks
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END, CLOSE = "</function>", "</parameter>"
@@ -21,7 +21,7 @@ ANY: frozenset[str] = frozenset()
 Types = Mapping[str, frozenset[str]]
 
 
-def types_of(schema: Mapping[str, Any] | None) -> dict[str, frozenset[str]]:
+def read_types(schema: Mapping[str, Any] | None) -> dict[str, frozenset[str]]:
     """What JSON the parameters of a schema may be; empty where it does not say."""
     properties = (schema or {}).get("properties")
     found = {}
@@ -68,7 +68,7 @@ class XmlCall:
 
     def _between(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
-            return skipped(text, at)
+            return skip_blanks(text, at)
         self._word, self._want = "", self._tag
         return at
 
@@ -79,13 +79,13 @@ class XmlCall:
             self._news.append("}")
             self.done = True
         elif c == ">" and self._word.startswith(self._tags[0]):
-            self._named(self._word.removeprefix(self._tags[0]), at)
+            self._open_tag(self._word.removeprefix(self._tags[0]), at)
         elif not any(_may_be(word, tag) for tag in self._tags):
             raise MalformedJson(at)
         self._word = word
         return at + 1
 
-    def _named(self, name: str, at: int) -> None:
+    def _open_tag(self, name: str, at: int) -> None:
         """A tag that opens."""
         if not self.name:
             if name not in self._names:
@@ -105,16 +105,16 @@ class XmlCall:
         data = self._held + text[at:]
         end = data.find(CLOSE)
         if end < 0:
-            kept = _begun(data)
+            kept = _count_partial_end(data)
             self._held = data[len(data) - kept :]
-            self._say(data[: len(data) - kept])
+            self._emit_value(data[: len(data) - kept])
             return len(text)
         at = len(text) - (len(data) - end - len(CLOSE))
-        self._say(data[:end], last=True)
+        self._emit_value(data[:end], last=True)
         self._want = self._between
         return at
 
-    def _say(self, new: str, *, last: bool = False) -> None:
+    def _emit_value(self, new: str, *, last: bool = False) -> None:
         """More of a value; strings are told as they come."""
         begins = self._part is None
         if not new and not last:
@@ -127,17 +127,17 @@ class XmlCall:
         if self._types != TEXT:
             self._part.append(new)
             if last:
-                self._news.append(valued("".join(self._part), self._types))
+                self._news.append(to_json("".join(self._part), self._types))
             return
         self._news.append('"' * begins + json.dumps(new, ensure_ascii=False)[1:-1] + '"' * last)
 
 
-def valued(text: str, types: frozenset[str]) -> str:
+def to_json(text: str, types: frozenset[str]) -> str:
     """The JSON that a parameter of these types has for its text."""
     plain = text.strip()
     try:
         value = json.loads(LITERALS.get(plain, plain))
-        made = sendable(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        made = escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
     return made if _is_one(value, types) else json.dumps(text, ensure_ascii=False)
@@ -165,7 +165,7 @@ def _may_be(word: str, tag: str) -> bool:
     )
 
 
-def _begun(data: str) -> int:
+def _count_partial_end(data: str) -> int:
     """Letters at the end that may be the beginning of a value's end."""
     mark = "\n" + CLOSE
     for count in range(min(len(mark) - 1, len(data)), 0, -1):

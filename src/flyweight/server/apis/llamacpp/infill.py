@@ -62,8 +62,11 @@ def filled(body: InfillBody, marks: Infill, front: ServedModel) -> dict[str, Any
     tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):
         fitting(tokenizer, getattr(body, name), longest, name)
-    before = [*marks.plain(body.input_prefix, tokenizer), *marks.plain(body.prompt, tokenizer)]
-    around = marks.prompt(before, body.input_suffix, tokenizer)
+    before = [
+        *marks.encode_plain(body.input_prefix, tokenizer),
+        *marks.encode_plain(body.prompt, tokenizer),
+    ]
+    around = marks.encode_prompt(before, body.input_suffix, tokenizer)
     answer = longest // 2 if body.n_predict == -1 else max(1, body.n_predict)
     return {
         "prompt": None,
@@ -77,13 +80,13 @@ def among(
     """A prompt behind those of the other files, the last ones first, with which it has at most so
     many tokens.
     """
-    head, tail = marks.frame(tokenizer)
+    head, tail = marks.encode_frame(tokenizer)
     room = most - len(around) - len(head) - len(tail)
     others: list[int] = []
     for one in reversed(body.input_extra or ()):
         if len(one.text) > PIECE * max(0, room):
             break
-        ids = marks.other(one.filename or "", one.text, tokenizer)
+        ids = marks.encode_file(one.filename or "", one.text, tokenizer)
         if len(ids) > room - len(others):
             break
         others = ids + others

@@ -27,9 +27,9 @@ from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.ignored import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
-from flyweight.text.messages import shallow, switches
+from flyweight.text.messages import check_depth, merge_options
 from flyweight.text.tools.parser import AnswerFormat
-from flyweight.text.tools.xmlcall import types_of
+from flyweight.text.tools.xmlcall import read_types
 from flyweight.types import SamplingParams
 
 BROKEN = (
@@ -173,10 +173,10 @@ def rendered(front: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
     if whole:
         read = {"messages": talk, "tools": tools, "documents": body.documents}
         for name, value in read.items():
-            shallow(name, value)
+            check_depth(name, value)
             readable(name, str(value), most_bytes(front))
     theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
-    own = switches(options, {**front.settings.template_defaults, **theirs})
+    own = merge_options(options, {**front.settings.template_defaults, **theirs})
     longest = front.asking.facts.max_model_len
     added = body.add_special_tokens
     try:
@@ -204,7 +204,9 @@ def reading_of(front: ServedModel, body: ChatBody, tools: Tools, prompt: str) ->
     found = front.speech.reading(prompt, body.continued, tools.allowed, tools.most)
     if found.calls is None or not found.calls.tagged:
         return found
-    return replace(found, typed={name: types_of(f.parameters) for name, f in tools.allowed.items()})
+    return replace(
+        found, typed={name: read_types(f.parameters) for name, f in tools.allowed.items()}
+    )
 
 
 def spoken(

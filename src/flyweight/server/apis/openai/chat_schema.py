@@ -15,7 +15,7 @@ from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.sampling_fields import IDLE, SamplingBody, alternatives, listing
 from flyweight.server.apis.tools import Choice, Tool
 from flyweight.server.settings import MOST_TOOLS
-from flyweight.text.messages import one_text
+from flyweight.text.messages import join_text
 from flyweight.types import MAX_LOGPROBS
 
 Switch = Annotated[str, Field(max_length=64)]
@@ -128,7 +128,7 @@ class ChatBody(SamplingBody):
     @property
     def continued(self) -> str | None:
         """What the answer goes on with."""
-        return one_text(self.messages[-1].chat().get("content")) if self.goes_on else None
+        return join_text(self.messages[-1].chat().get("content")) if self.goes_on else None
 
     @property
     def most(self) -> int | None:

@@ -111,7 +111,7 @@ def holed(prompts: list[Any], suffix: str, infill: Infill, front: ServedModel) -
     @cache
     def after() -> list[int]:
         fitting(tokenizer, suffix, longest, "suffix")
-        return infill.rest(suffix, tokenizer)
+        return infill.encode_rest(suffix, tokenizer)
 
     def made(one: str | list[int]) -> dict[str, Any]:
         ids = after()
@@ -121,7 +121,7 @@ def holed(prompts: list[Any], suffix: str, infill: Infill, front: ServedModel) -
             raise too_long(len(one), longest)
         return {
             "prompt": one if isinstance(one, str) else tokenizer.decode(one),
-            "prompt_token_ids": infill.prompt(one, ids, tokenizer),
+            "prompt_token_ids": infill.encode_prompt(one, ids, tokenizer),
         }
 
     return [partial(made, one) for one in prompts]
