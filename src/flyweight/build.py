@@ -226,8 +226,10 @@ def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
     blocks = settings.kv_cache_memory_bytes // block
     if blocks < least:
         raise ConfigError(
-            f"kv_cache_memory_bytes = {settings.kv_cache_memory_bytes} hold {blocks} blocks of "
-            f"{block} bytes, less than one sequence; nearest valid: {least * block}"
+            f"hold {blocks} blocks of {block} bytes, less than one sequence",
+            "kv_cache_memory_bytes",
+            value=settings.kv_cache_memory_bytes,
+            hint=f"nearest valid: {least * block}",
         )
     return blocks
 
@@ -238,8 +240,10 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
         return
     if spec.positions:
         raise ConfigError(
-            f"max_model_len = {asked} is above the {spec.positions} positions this model has "
-            f"learned; nearest valid: {spec.positions}"
+            f"is above the {spec.positions} positions this model has learned",
+            "max_model_len",
+            value=asked,
+            hint=f"nearest valid: {spec.positions}",
         )
     tell.warn(
         f"max_model_len = {asked} is above the {spec.context} tokens the model was made for; "

@@ -32,11 +32,11 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raises `ConfigError` unless `value` is a whole number from low to high (None: no end)."""
     allowed = f"a whole number, {low}" + (" or more" if high is None else f" to {high}")
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r} is not valid; allowed: {allowed}")
+        raise ConfigError("is not valid", name, value=value, allowed=allowed)
     near = max(low, value if high is None else min(value, high))
     if near != value:
         raise ConfigError(
-            f"{name} = {value} is out of range; allowed: {allowed}; nearest valid: {near}"
+            "is out of range", name, value=value, allowed=allowed, hint=f"nearest valid: {near}"
         )
 
 
@@ -125,18 +125,21 @@ def parse_bytes(text: str, total: int, name: str = "memory_limit") -> int:
     """`6GiB`, `512MB`, `80%` (of `total`) or plain bytes.  Raises `ConfigError`."""
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]{0,3}|%)\s*", text, re.ASCII)
     if match is None:
-        raise ConfigError(f"{name} = {text!r} is not a size; write 6GiB, 512MB or 80%")
+        raise ConfigError("is not a size; write 6GiB, 512MB or 80%", name, value=text)
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if not 0 < number <= 100:
             raise ConfigError(
-                f"{name} = {text!r} is out of range; allowed: above 0% to 100%; "
-                f"nearest valid: {'100%' if number else '1%'}"
+                "is out of range",
+                name,
+                value=text,
+                allowed="above 0% to 100%",
+                hint=f"nearest valid: {('100%' if number else '1%')}",
             )
         return int(total * number / 100)
     scale = (UNITS | BINARY).get(unit.removesuffix("b"))
     if scale is None:
-        raise ConfigError(f"{name} = {text!r}: unknown unit; write 6GiB, 512MB or 80%")
+        raise ConfigError(": unknown unit; write 6GiB, 512MB or 80%", name, value=text)
     return int(number * scale)
 
 
@@ -223,14 +226,17 @@ class Settings:
         )
         if not named:
             raise ConfigError(
-                f"adapters = {str(self.adapters)[:80]} is not valid; allowed: names to folders"
+                "is not valid",
+                "adapters",
+                value=str(self.adapters)[:80],
+                allowed="names to folders",
             )
         if not isinstance(self.model, str | os.PathLike | None):
-            raise ConfigError(f"model = {self.model!r} is not valid; allowed: a path, or none")
+            raise ConfigError("is not valid", "model", value=self.model, allowed="a path, or none")
         for name in ("isa", "revision"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
-                raise ConfigError(f"{name} = {value!r} is not valid; allowed: a name, or none")
+                raise ConfigError("is not valid", name, value=value, allowed="a name, or none")
         for known in fields(self):  # NumPy's whole numbers become our own
             value = getattr(self, known.name)
             if isinstance(value, Integral) and not isinstance(value, bool):
@@ -266,22 +272,30 @@ class Settings:
         share = self.kv_cache_metrics_sample
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(
-                f"kv_cache_metrics_sample = {share!r} is out of range; allowed: above 0 to 1; "
-                "nearest valid: 0.01"
+                "is out of range",
+                "kv_cache_metrics_sample",
+                value=share,
+                allowed="above 0 to 1",
+                hint="nearest valid: 0.01",
             )
         if self.blocks and self.max_model_len:
             least = -(-self.max_model_len // self.block_size)
             if self.blocks < least:
                 raise ConfigError(
-                    f"blocks = {self.blocks} of {self.block_size} tokens hold less than one "
-                    f"sequence of max_model_len = {self.max_model_len}; nearest valid: {least}"
+                    f"of {self.block_size} tokens hold less than one sequence of max_model_len = "
+                    f"{self.max_model_len}",
+                    "blocks",
+                    value=self.blocks,
+                    hint=f"nearest valid: {least}",
                 )
 
     def _one_of(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
         if value not in allowed:
             words = [str(x) for x in allowed]
             hint = nearest(str(value), words)
-            raise ConfigError(f"{name} = {value!r} is not valid; allowed: {', '.join(words)}{hint}")
+            raise ConfigError(
+                "is not valid", name, value=value, allowed=f"{', '.join(words)}{hint}"
+            )
 
     @classmethod
     def of(cls, **given: Any) -> Self:

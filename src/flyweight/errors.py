@@ -1,34 +1,118 @@
-"""The three things that can go wrong, each one line that names the thing, the value and the way
-out.
+"""What can go wrong because of an input: one error type with its data, and three kinds of it.
 
-A broken invariant of ours is an `assert`; everything here is somebody's input.  The command line
-turns these into exit code 2, the server (later) into an OpenAI-shaped 4xx.  Nothing here knows how
-it will be shown.
+Invariant: `str()` of an error is one line that names the field, its value and what is allowed; it
+is rendered here and never parsed.  A broken invariant of ours is an `assert`.  The command line
+turns these errors into exit code 2, the server into the error shape of an API.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
+from reprlib import Repr
+from typing import Any, Self
 
 LONGEST_NAME = 100  # characters of a word that are compared with names
+LONGEST_VALUE = 80  # characters of a value in a message
+FieldNames = Mapping[str, str]  # paths of ours to theirs
+OWN_NAMES: FieldNames = {}
 
 
 class FlyweightError(Exception):
-    """Root of every error a user can cause; its text is one line, fit to show as it is."""
+    """Root of every error a user can cause.
+
+    `problem` says what is wrong, after `path`, the dotted name of the field or option, and `value`
+    (`...`: none).  `allowed` lists what is valid and `hint` says what to do instead.  `code` is a
+    stable name for programs; see docs/errors.md.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        path: str = "",
+        *,
+        code: str = "",
+        value: object = ...,
+        allowed: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(problem)
+        self.problem, self.path, self.value = problem, path, value
+        self.allowed, self.hint = allowed, hint
+        self.code = code or ("" if value is ... else "bad_value")
+
+    def __str__(self) -> str:
+        value = "" if self.value is ... else f" = {brief(self.value)}"
+        gap = "" if self.problem.startswith((":", ",")) or not self.path else " "
+        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.path}{value}{gap}{self.problem}{allowed}{hint}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Its text, a line for each thing that is wrong."""
         return (str(self),)
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """Its fields as plain values: `type(error)(**error.data)` has the same text."""
+        found: dict[str, Any] = {"problem": self.problem, "path": self.path, "code": self.code}
+        found |= {"allowed": self.allowed, "hint": self.hint}
+        if self.value is not ...:
+            small = isinstance(self.value, int) and abs(self.value) < 2**63
+            plain = small or isinstance(self.value, str | float | None)
+            found["value"] = self.value if plain else brief(self.value)
+        return found
+
+    def renamed(self, names: FieldNames) -> Self:
+        """The same error, whose path is translated by `names`; `*` in a name is any one part."""
+        self.path = translated(self.path, names)
+        return self
+
+
+def translated(path: str, names: FieldNames) -> str:
+    """A path whose first parts are replaced by the first of `names` that fits."""
+    parts = path.split(".")
+    for ours, theirs in names.items():
+        head = ours.split(".")
+        begin, rest = parts[: len(head)], parts[len(head) :]
+        if len(begin) == len(head) and all(
+            one in ("*", part) for one, part in zip(head, begin, strict=True)
+        ):
+            for part in (part for one, part in zip(head, begin, strict=True) if one == "*"):
+                theirs = theirs.replace("*", part, 1)
+            return ".".join([theirs, *rest])
+    return path
+
+
+@contextmanager
+def field_names(names: FieldNames) -> Iterator[None]:
+    """Errors raised inside get the names of fields that an API or a command uses."""
+    try:
+        yield
+    except FlyweightError as error:
+        error.renamed(names)
+        raise
+
+
+def brief(value: object, most: int = LONGEST_VALUE) -> str:
+    """A value as a message shows it: quoted, escaped, cut."""
+    if isinstance(value, str):
+        return repr(value[:most]) + ("..." if len(value) > most else "")
+    short = Repr()
+    short.maxstring = short.maxlong = short.maxother = most
+    text = " ".join(short.repr(value).split())[:most]
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
 
 class RequestError(FlyweightError):
-    """A request that cannot be served; raised before it reaches the scheduler.  `field` names the
-    option.
-    """
+    """A request that cannot be served; raised before it reaches the scheduler."""
 
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
+
+class EngineError(FlyweightError):
+    """The engine failed, not the request."""
 
 
 class ConfigError(FlyweightError):

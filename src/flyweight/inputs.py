@@ -47,15 +47,15 @@ class LoRARequest:
         if name not in known:
             folder = path or "FOLDER"
             raise RequestError(
-                f"lora_request {name!r} is not loaded; known: {', '.join(known) or 'none'}; "
-                f"adapters are loaded with the model: adapters={{{name!r}: {folder!r}}}",
+                f"{name!r} is not loaded; known: {', '.join(known) or 'none'}; adapters are "
+                f"loaded with the model: adapters={{{name!r}: {folder!r}}}",
                 "lora_request",
             )
         folder = os.fspath(known[name])
         if path and _real(path) != _real(folder):
             raise RequestError(
-                f"lora_request {name!r} has lora_path = {path!r}, and the adapter of that name was "
-                f"loaded from {folder!r}; leave lora_path out, or load both under two names",
+                f"{name!r} has lora_path = {path!r}, and the adapter of that name was loaded "
+                f"from {folder!r}; leave lora_path out, or load both under two names",
                 "lora_request",
             )
         return name

@@ -316,9 +316,10 @@ class LLM:
         (params,) = self._params(sampling_params, 1)
         if params.best_of not in (None, params.n):
             raise RequestError(
-                f"best_of = {params.best_of}: which choices are the best is known when all have "
-                f"ended; nearest valid: best_of = {params.n}, or generate",
+                ": which choices are the best is known when all have ended",
                 "best_of",
+                value=params.best_of,
+                hint=f"nearest valid: best_of = {params.n}, or generate",
             )
         asking = self._asking
         (asked,) = self._asked(
@@ -352,8 +353,7 @@ class LLM:
         each = lanes.each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
             raise RequestError(
-                "priority has no effect with scheduling_policy = 'fcfs'; leave one of them out",
-                "priority",
+                "has no effect with scheduling_policy = 'fcfs'; leave one of them out", "priority"
             )
         found = zip(prompts, params, each, strict=True)
         return [

@@ -65,9 +65,7 @@ class KVCacheModel:
                 f"{longest}; call prefill(prompt) to begin anew"
             )
         if not 0 <= token < vocab:
-            raise RequestError(
-                f"token = {token} is out of range; allowed: 0 to {vocab - 1}", "token"
-            )
+            raise RequestError("is out of range", "token", value=token, allowed=f"0 to {vocab - 1}")
         self._forward([token])
         return int(self.logits.argmax())
 

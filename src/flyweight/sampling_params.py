@@ -265,9 +265,11 @@ class SamplingParams:
         scale = number("guidance_scale", self.guidance_scale)
         if scale != 1:
             raise RequestError(
-                f"guidance_scale = {scale} is not offered: it would run every request twice, with "
-                "and without a negative prompt, and no request here has one; allowed: 1.0",
+                "is not offered: it would run every request twice, with and without a "
+                "negative prompt, and no request here has one",
                 "guidance_scale",
+                value=scale,
+                allowed="1.0",
             )
 
     def _check_counts(self) -> None:
@@ -303,9 +305,10 @@ class SamplingParams:
         """Options that exclude each other."""
         if self.best_of is not None and self.best_of < self.n:
             raise RequestError(
-                f"best_of = {self.best_of} is less than n = {self.n}, the choices to return; "
-                f"nearest valid: {self.n}",
+                f"is less than n = {self.n}, the choices to return",
                 "best_of",
+                value=self.best_of,
+                hint=f"nearest valid: {self.n}",
             )
         outputs = self.structured_outputs
         known = outputs is None or isinstance(outputs, StructuredOutputs)
@@ -316,14 +319,14 @@ class SamplingParams:
         require(known, "repetition_detection", type(circles).__name__, allowed)
         if self.logprob_token_ids and self.max_tokens == 0:
             raise RequestError(
-                "logprob_token_ids, and max_tokens = 0 leaves no token to tell of them with; leave "
-                "one of them out",
+                ", and max_tokens = 0 leaves no token to tell of them with; leave one of them out",
                 "logprob_token_ids",
             )
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(
-                f"mirostat = {self.mirostat} decides by itself how many candidates stay; "
-                f"leave out {', '.join(cuts)}, or mirostat",
+                f"decides by itself how many candidates stay; leave out {', '.join(cuts)}, "
+                "or mirostat",
                 "mirostat",
+                value=self.mirostat,
             )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from flyweight.errors import FlyweightError
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.sampling_params import ALL as ALL
 from flyweight.sampling_params import COLDEST as COLDEST
@@ -144,10 +145,10 @@ class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
     token on; they come before the first token.  `vector` is the answer of a request that asked for
-    one, `error` says what a function of the caller's raised, or why the option `field` cannot be
-    served; `total` and `score` are the log-probability of an answer found by a search, and what
-    ranked it; `reuse` comes with timings, where it was asked for.  (Not frozen: that would cost 128
-    sequences 0.2 ms a step.)
+    one, `error` says what a function of the caller's raised, or why the request cannot be served
+    (`refused`: before it began); `total` and `score` are the log-probability of an answer found by
+    a search, and what ranked it; `reuse` comes with timings, where it was asked for.  (Not frozen:
+    that would cost 128 sequences 0.2 ms a step.)
     """
 
     id: str
@@ -160,8 +161,8 @@ class Event:
     timings: Timings | None = None
     vector: "array[float] | None" = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    error: str = ""
+    error: FlyweightError | None = None
     total: float | None = None
     score: float | None = None
     reuse: Reuse | None = None
-    field: str = ""
+    refused: bool = False

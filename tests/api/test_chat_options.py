@@ -47,7 +47,7 @@ def test_tools_documents_and_switches(speaking: LLM) -> None:
 def test_a_template_of_the_callers_own(speaking: LLM) -> None:
     assert said(speaking, chat_template="{{ messages[0].content }}!") == "hi!"
     assert said(speaking, chat_template="default") == "[user]hi[assistant]"
-    with pytest.raises(RequestError, match="chat_template = 'rag'; allowed"):
+    with pytest.raises(RequestError, match="chat_template = 'rag' is not valid; allowed"):
         speaking.chat(TALK, chat_template="rag")
 
 
@@ -73,9 +73,9 @@ def test_clients_forms_are_taken(speaking: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tools": [len]}, r"tools\[0\] = .*allowed: a list of mappings, each a function's"),
+        ({"tools": [len]}, r"tools\.0 = .*allowed: a list of mappings, each a function's"),
         ({"tools": {"type": "function"}}, "a list of mappings"),
-        ({"documents": ["text"]}, r"documents\[0\] = 'text'; allowed"),
+        ({"documents": ["text"]}, r"documents\.0 = 'text' is not valid; allowed"),
         ({"add_generation_promt": True}, "did you mean 'add_generation_prompt'.*chat_template_kwa"),
         ({"enable_thinking": False}, "no option of chat.*chat_template_kwargs"),
         ({"chat_template_kwargs": {"messages": []}}, "'messages' is no switch"),
@@ -126,5 +126,5 @@ def test_no_template_but_the_callers(tmp_path: Path) -> None:
 def test_an_image_is_refused_and_not_a_mark_in_the_prompt(tmp_path: Path) -> None:
     llm = LLM(tiny_folder(tmp_path / "m", chat_template="{{ messages[0].content[0].type }}"))
     talk = [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]
-    with pytest.raises(RequestError, match=r"content\.0\.type = 'image'; .*only text"):
+    with pytest.raises(RequestError, match=r"content\.0\.type = 'image' is not valid; .*only text"):
         llm.chat(talk)

@@ -309,4 +309,4 @@ def test_listed_ids_are_told_of_in_place_of_the_best(llm: LLM) -> None:
 def test_lists_that_cannot_be_told_of_are_refused(llm: LLM, options, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         text(llm, **options)
-    assert caught.value.field == "logprob_token_ids"
+    assert caught.value.path == "logprob_token_ids"

@@ -143,7 +143,7 @@ def test_searches_take_all_their_seats_at_once() -> None:
     [
         (9, {}, r"beam_width = 9 is above max_num_seqs = 8.*nearest valid: 8"),
         (8, {"blocks": 10}, r"beam_width = 8 is above .* what 10 blocks hold.*nearest valid: 5"),
-        (8, {}, r"memory of 40 blocks of 1 tokens, for 8 beams, holds; nearest valid: max_tok"),
+        (8, {}, r"memory of 40 blocks of 1 tokens, for 8 beams, holds; nearest valid: 3"),
     ],
 )
 def test_searches_that_never_fit_are_refused(width: int, limits: dict, words: str) -> None:

@@ -153,7 +153,7 @@ def test_what_is_no_gbnf_is_refused_with_its_line(grammar: str, words: str) -> N
         acceptor(StructuredOutputs(grammar=grammar))
     assert words in str(refusal.value)
     assert len(str(refusal.value)) < 300 and "\n" not in str(refusal.value)
-    assert refusal.value.field == "structured_outputs"
+    assert refusal.value.path == "structured_outputs.grammar"
 
 
 def test_lark_is_told_from_gbnf() -> None:

@@ -139,7 +139,7 @@ def test_out_of_range_is_refused_helpfully(name: str, value: Any, allowed: str, 
         culprit = key if key < 0 else bias
     elif isinstance(value, tuple):
         culprit = value[-1]
-    assert refused.value.field == name
+    assert refused.value.path == name
     assert text.startswith(f"{name} = {culprit!r} ")
     assert allowed in text and text.endswith(f"nearest valid: {near}") and "\n" not in text
     if not isinstance(value, dict | tuple):
@@ -150,7 +150,7 @@ def test_out_of_range_is_refused_helpfully(name: str, value: Any, allowed: str, 
 def test_the_wrong_kind_of_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match="allowed: ") as refused:
         SamplingParams(**{name: value})
-    assert refused.value.field == name and str(refused.value).startswith(f"{name} = ")
+    assert refused.value.path == name and str(refused.value).startswith(f"{name} = ")
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", "hot"), ("min_p", []), ("stop", 5)])
@@ -246,7 +246,7 @@ def test_anything_is_valid_or_refused(options: dict[str, Any]) -> None:
     try:
         params = SamplingParams(**options)
     except RequestError as refused:
-        assert refused.field in options or "min_tokens" in options
+        assert refused.path in options or "min_tokens" in options
         return
     assert params.temperature == 0 or COLDEST <= params.temperature <= HOTTEST
     assert 0 < params.top_p <= 1 and params.top_k >= 0

@@ -159,9 +159,9 @@ def test_chat_takes_a_grammar(server: Running, path: str) -> None:
     assert server.post(path, {**body, "grammar": ""}).status == 200
     assert "grammar: line 1" in refused(server, path, {**body, "grammar": "root ::= ("})
     form = {"response_format": {"type": "json_object"}}
-    assert "response_format and grammar" in refused(server, path, {**body, **form})
+    assert "grammar and response_format exclude" in refused(server, path, {**body, **form})
     form = {"structured_outputs": {"regex": "a"}}
-    assert "structured_outputs and grammar" in refused(server, path, {**body, **form})
+    assert "grammar and structured_outputs exclude" in refused(server, path, {**body, **form})
 
 
 @pytest.mark.parametrize(

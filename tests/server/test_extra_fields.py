@@ -109,7 +109,7 @@ def test_a_schema_is_refused_by_its_own_name(server: Running) -> None:
     assert got.json["error"]["message"].startswith("text.format.schema: ")
     got = server.post(ANSWERS, {"input": TALK, **own, "structured_outputs": {"regex": "a"}})
     assert got.status == 400
-    assert got.json["error"]["message"].startswith("text.format and structured_outputs: ")
+    assert got.json["error"]["message"].startswith("text.format and structured_outputs exclude")
 
 
 @pytest.mark.parametrize("path", DIALECTS)

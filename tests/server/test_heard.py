@@ -21,8 +21,8 @@ UNREAD: list[tuple[dict[str, Any], str]] = [
     ({"documents": [{"text": "x"}]}, "documents"),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
     ({"verbosity": "low"}, "verbosity"),
-    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
-    ({"chat_template_kwargs": {"raise_exception": 1}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs.enable_thinking"),
+    ({"chat_template_kwargs": {"raise_exception": 1}}, "chat_template_kwargs.raise_exception"),
 ]
 
 
@@ -51,7 +51,7 @@ def test_a_lenient_server_lists_it(lenient: Running, fields: dict[str, Any], par
     got = lenient.post(APPLY, {"messages": TALK, "more": 1, **fields})
     names = got.headers["x-ignored-params"].split(", ")
     assert got.json == plain and names[0] == "more"
-    assert names[1].partition(".")[0] == param and len(names) == 2
+    assert names[1] == param and len(names) == 2
 
 
 def test_what_is_so_anyway_is_taken(server: Running) -> None:

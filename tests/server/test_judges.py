@@ -40,7 +40,7 @@ def test_answers_are_the_compilers() -> None:
         for _ in range(2):
             with pytest.raises(RequestError, match="nowhere") as refusal:
                 await judges.check(StructuredOutputs(grammar="start: nowhere"))
-            assert refusal.value.field == "structured_outputs"
+            assert refusal.value.path == "structured_outputs.grammar"
 
     judged(work)
 

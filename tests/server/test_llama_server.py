@@ -120,7 +120,7 @@ def test_a_grammar_is_kept_to(server: Running) -> None:
     assert got.status == 400 and got.json["error"]["param"] == "grammar"
     assert got.json["error"]["message"] == "grammar: line 3: the rule 'x-y' is defined twice"
     got = server.post("/completion", {**asked, "json_schema": {}})
-    assert got.status == 400 and "allowed: one of them" in got.json["error"]["message"]
+    assert got.status == 400 and "exclude each other" in got.json["error"]["message"]
 
 
 def test_a_draw_can_be_repeated(server: Running) -> None:

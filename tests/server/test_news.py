@@ -79,7 +79,7 @@ def idle(own: EngineClient, message: Any) -> bool:
     [
         (lambda: stepped("a", tokens=1), True),
         (lambda: stepped(tokens=1), True),  # of a prompt
-        (lambda: pipe.RequestRefused("other", "no", ""), True),
+        (lambda: pipe.RequestRefused("other", {}), True),
         (stepped, False),
         (lambda: pipe.EngineAnswer(0, {}), False),
     ],

@@ -13,9 +13,9 @@ from http_server import Running, started
 CHAT = "/v1/chat/completions"
 BROKEN = {
     "{% for m in messages %}\n{{ m.content }": ", line 2: ",
-    "{{ messages[0].content | nosuch }}": ", line 1: No filter named 'nosuch'",
+    "{{ messages[0].content | nosuch }}": "fails: No filter named 'nosuch'",
     "{{ messages[5].content.x }}": "--chat-template",
-    "{{ raise_exception('never') }}": "--chat-template: never",
+    "{{ raise_exception('never') }}": "--chat-template: the chat template fails: never",
 }
 CALLS = (
     "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -64,11 +64,11 @@ def test_what_the_models_own_fails_on_is_named_by_its_kind(tmp_path: Path) -> No
     with started(str(chat_model.write(tmp_path / "late.gguf", LATE))) as running:
         user = {"role": "user", "content": "Hi"}
         got = running.post(CHAT, {"messages": [user] * 3, "max_tokens": 1})
-        words = "messages: the model's chat template fails on them (UndefinedError in its line 2)"
+        words = "messages: the chat template fails on them (UndefinedError in its line 2)"
         assert got.status == 400 and got.json["error"]["message"] == words
         running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
         got = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})
-        assert got.json["error"]["message"] == "messages: the model's chat template fails: no"
+        assert got.json["error"]["message"] == "messages: the chat template fails: no"
 
 
 def test_calls_that_are_none_are_the_clients_mistake(own: Running) -> None:

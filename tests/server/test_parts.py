@@ -26,7 +26,7 @@ def beside(**fields: Any) -> dict[str, Any]:
         ({"type": "document"}, "messages.0.content.1.type", "'input_text' or 'output_text'"),
         ({"type": "text", "text": 5}, "messages.0.content.1.text", "= 5 is not valid; allowed: te"),
         ({}, "messages.0.content.1.type", "is missing"),
-        ({**TEXT, "color": 1}, "messages.0.content.1.color", "is not a field that is taken here"),
+        ({**TEXT, "color": 1}, "messages.0.content.1.color", "unknown field"),
     ],
 )
 def test_a_part_that_is_not_text_is_refused(
@@ -70,10 +70,10 @@ def test_ollama_takes_text_alone(talker: Running) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"colour": "red"}, "messages.0.colour", "is not a field that is taken here"),
-        ({"audio": {"id": "x"}}, "messages.0.audio", "images and files are not read here"),
+        ({"colour": "red"}, "messages.0.colour", "unknown field"),
+        ({"audio": {"id": "x"}}, "messages.0.audio", "images and files are not supported"),
         ({"function_call": {"name": "f"}}, "messages.0.function_call", "use 'tool_calls'"),
-        ({"prefix": True}, "messages.0.prefix", "of the last message, the assistant's"),
+        ({"prefix": True}, "messages.0.prefix", "in the last message, if it is the assistant's"),
     ],
 )
 def test_unknown_fields_of_a_message_are_refused(

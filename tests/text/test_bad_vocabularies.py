@@ -177,7 +177,7 @@ def test_a_text_the_library_fails_on(
         tokenizer.encode(text, parse_special=parse_special)
     assert str(refused.value) == "prompt: the model's tokenizer fails on it", "no word of Rust's"
     (note,) = refused.value.__notes__
-    assert refused.value.field == "prompt" and note.isprintable() and len(note) > 20
+    assert refused.value.path == "prompt" and note.isprintable() and len(note) > 20
     assert tokenizer.encode("a") == [0]  # a panic leaves it usable
 
 

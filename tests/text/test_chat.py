@@ -201,7 +201,7 @@ def test_what_costs_too_much_is_refused_and_leaves_the_process_well() -> None:
     )
     lines = run.stdout.splitlines()
     assert run.returncode == 0 and len(lines) == len(ENDLESS + HUGE), run.stderr
-    why = ("takes more", "writes more", "knows no end", "calls ", "makes a number", "fails: Range")
+    why = ("takes more", "writes more", "does not end", "calls ", "makes a number", "fails: Range")
     wrong = [
         (template, line)
         for template, line in zip(ENDLESS + HUGE, lines, strict=True)
@@ -303,7 +303,9 @@ def test_which_template_is_used() -> None:
     assert choose({"default": "d"}, None, tools=True) == "d"
     assert choose(NAMED, "rag", tools=True) == "r"
     assert choose({}, "{{ own }}", tools=False) == "{{ own }}"
-    with pytest.raises(RequestError, match=r"chat_template = 'rga' \(did you mean 'rag'"):
+    with pytest.raises(
+        RequestError, match=r"chat_template = 'rga' is not valid; .*\(did you mean 'rag'"
+    ):
         choose(NAMED, "rga", tools=False)
     with pytest.raises(RequestError, match="no chat template; give a prompt"):
         choose({}, None, tools=False)
@@ -332,7 +334,8 @@ def test_named_templates_of_every_source(tmp_path: Path) -> None:
 def test_what_is_not_text_is_refused(kind: str) -> None:
     talk = [{"role": "user", "content": [{"type": kind}, {"type": "text", "text": "See?"}]}]
     with pytest.raises(
-        RequestError, match=rf"^messages\.0\.content\.0\.type = '{kind}'; allowed: 'text'"
+        RequestError,
+        match=rf"^messages\.0\.content\.0\.type = '{kind}' is not valid; allowed: 'text'",
     ):
         require_text(talk)
 
@@ -345,15 +348,18 @@ def test_what_is_not_text_is_refused(kind: str) -> None:
             "messages.0.content.1.type",
         ),
         ([{}], "messages.0.content.0.type = None"),
-        ([{"type": "text", "text": 5}], "messages.0.content.0.text = 5; allowed: text"),
-        (["a"], "messages.0.content.0 = 'a'; allowed: an object with type and text"),
-        (5, "messages.0.content = 5; allowed: text, or parts"),
+        (
+            [{"type": "text", "text": 5}],
+            "messages.0.content.0.text = 5 is not valid; allowed: text",
+        ),
+        (["a"], "messages.0.content.0 = 'a' is not valid; allowed: an object with type and text"),
+        (5, "messages.0.content = 5 is not valid; allowed: text, or parts"),
     ],
 )
 def test_a_part_is_text_or_refused_by_its_place(content: object, words: str) -> None:
     with pytest.raises(RequestError) as refused:
         require_text([{"role": "user", "content": content}])
-    assert words in str(refused.value) and str(refused.value).startswith(refused.value.field)
+    assert words in str(refused.value) and str(refused.value).startswith(refused.value.path)
 
 
 def test_parts_of_text_have_one_name_for_templates() -> None:

@@ -154,7 +154,7 @@ def test_any_schema_is_kept_or_refused_by_name() -> None:
         try:
             kept += bool(constraint([Tool.model_validate(tool)], HERMES))
         except RequestError as error:
-            assert error.field == "tools" and "tools.0.function.parameters" in str(error), error
+            assert error.path.startswith("tools.0.function.parameters"), error
     assert 0 < kept < len(schemas)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from flyweight.arguments.draft import DraftArguments
 from flyweight.arguments.meanings import Meaning
 from flyweight.arguments.stance import Support, Value, said
-from flyweight.errors import ConfigError
+from flyweight.errors import OWN_NAMES, ConfigError, FieldNames
 
 Made = TypeVar("Made")
 
@@ -57,16 +57,20 @@ def tried(work: Callable[[], Any], refusals: list[str]) -> None:
 
 
 def made(
-    make: Callable[[dict[str, Any]], Made], given: Mapping[str, Any], refusals: list[str]
+    make: Callable[[dict[str, Any]], Made],
+    given: Mapping[str, Any],
+    refusals: list[str],
+    names: FieldNames = OWN_NAMES,
 ) -> Made | None:
     """Settings out of what was given.  What is refused is left out, so that the next that cannot be
-    is seen too.
+    is seen too; errors have the `names` of options.
     """
     left = dict(given)
     while True:
         try:
             return make(left)
         except ConfigError as error:
-            refusals += error.lines
-            if left.pop(str(error).partition(" = ")[0], None) is None:
+            path = error.path
+            refusals += error.renamed(names).lines
+            if left.pop(path, None) is None:
                 return None

@@ -20,7 +20,6 @@ from flyweight.arguments.stances import OFFLINE, STANCES
 from flyweight.arguments.wishes import SettingRequest
 from flyweight.config import Settings, unknown
 from flyweight.errors import ConfigError, Refusals
-from flyweight.validation.untrusted import shown
 
 FIELDS = {known.name for known in fields(Settings)}
 SETS = {  # vLLM's name for a field, where it is another
@@ -107,12 +106,12 @@ def _read(options: dict[str, Value], name: str, value: object) -> None:
         options[name] = value if isinstance(value, bool) else str(value)
     elif isinstance(value, bool) != switch:
         allowed = "True, False" if switch else "text or a number"
-        raise ConfigError(f"{name} = {shown(value)} is not valid; allowed: {allowed}")
+        raise ConfigError("is not valid", name, value=value, allowed=allowed)
     elif isinstance(value, Mapping):
         try:
             options[name] = json.dumps(dict(value))
         except (TypeError, ValueError):
-            raise ConfigError(f"{name} = {shown(value)} is not valid: no JSON") from None
+            raise ConfigError("is not valid: no JSON", name, value=value) from None
     else:
         options[name] = value if isinstance(value, bool) else str(value)
 

@@ -11,7 +11,6 @@ from flyweight.arguments.flags import Flag
 from flyweight.arguments.stance import Value
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError
-from flyweight.validation.untrusted import shown
 
 COUNT = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMgG]?)")
 NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")  # a value, though it begins as an option does
@@ -27,7 +26,7 @@ def converted(flag: Flag, value: Value) -> Any:
         return tuple(one for word in value for one in listed(word))
     if flag.kind == "whole":
         if not re.fullmatch(r"[+-]?[0-9]{1,30}", value.strip(), re.ASCII):
-            raise ConfigError(f"{name} = {shown(value)} is not valid; allowed: a whole number")
+            raise ConfigError("is not valid", name, value=value, allowed="a whole number")
         return int(value)
     if flag.kind == "count":
         return count(name, value)
@@ -53,7 +52,7 @@ def count(name: str, text: str) -> int:
     """4096, 32k (32,000) or 32K (32,768), as vLLM reads them."""
     match = COUNT.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(f"{name} = {shown(text)} is not valid; allowed: a number, as 4096 or 32k")
+        raise ConfigError("is not valid", name, value=text, allowed="a number, as 4096 or 32k")
     scale = UNITS[match[3]]
     whole, part = match[1], match[2] or ""
     return int(whole + part) * scale // int("1" + "0" * len(part))
@@ -65,5 +64,5 @@ def number(name: str, text: str) -> float:
     except ValueError:
         value = float("nan")
     if not abs(value) < 1e18:
-        raise ConfigError(f"{name} = {shown(text)} is not valid; allowed: a number")
+        raise ConfigError("is not valid", name, value=text, allowed="a number")
     return value

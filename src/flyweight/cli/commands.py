@@ -66,7 +66,7 @@ def obey(session: "ChatSession", line: str) -> bool:
         "/load": load,
     }
     if word in plain and rest:
-        raise RequestError(f"{word} takes no value; allowed: {word}", "command")
+        raise RequestError(f"{word} takes no value; allowed: {word}")
     if word in plain:
         plain[word]()
     elif word in valued:
@@ -88,7 +88,7 @@ def change(session: "ChatSession", text: str) -> None:
         return
     if name not in OPTIONS:
         hint = nearest(name, OPTIONS)
-        raise RequestError(f"unknown option {printable(name)}{hint}; /set lists them", "option")
+        raise RequestError(f"unknown option {printable(name)}{hint}; /set lists them")
     if value.strip():
         session.params = replace(session.params, **{name: read(name, value.strip())})
     session.tell(f"{name} = {told(session.params, name)}")
@@ -135,6 +135,6 @@ def load(session: "ChatSession", text: str) -> None:
 
 def _file(command: str, text: str) -> Path:
     if not text:
-        raise RequestError(f"{command} needs the name of a file: {command} story.json", "file")
+        raise RequestError(f"{command} needs the name of a file: {command} story.json")
     quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "\"'"
     return Path(text[1:-1] if quoted else text).expanduser()

@@ -63,7 +63,7 @@ class Conversation:
         try:
             return len(self.llm.collector(prompt, SamplingParams()).request.tokens)
         except RequestError as error:
-            if error.field != "prompt":
+            if error.path != "prompt":
                 raise
             return self.longest + 1
 
@@ -92,13 +92,13 @@ class Conversation:
                 read(file)
             except FlyweightError:
                 raise RequestError(
-                    f"{file} exists and holds no saved conversation; give another name", "file"
+                    f"{file} exists and holds no saved conversation; give another name"
                 ) from None
         text = json.dumps({"messages": self.messages(self.turns)}, ensure_ascii=False, indent=1)
         try:
             file.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
-            raise RequestError(f"{file}: {error.strerror}", "file") from None
+            raise RequestError(f"{file}: {error.strerror}") from None
 
     def load(self, file: Path) -> None:
         """Takes over the system text and the turns of a saved conversation."""
@@ -111,15 +111,14 @@ def read(file: Path) -> tuple[str, list[ConversationTurn]]:
     """
     messages = read_json(file).get("messages")
     if not isinstance(messages, list):
-        raise RequestError(f"{file}: messages = {shown(messages)}; allowed: a list", "file")
+        raise RequestError(f"{file}: messages = {shown(messages)}; allowed: a list")
     said = [_message(file, at, one) for at, one in enumerate(messages)]
     system = said.pop(0)[1] if said and said[0][0] == "system" else ""
     roles = [role for role, _ in said]
     if roles != ["user", "assistant"] * (len(said) // 2):
         raise RequestError(
             f"{file}: the roles are {shown(roles)}; allowed: user and assistant in turn, after one "
-            "system message at most",
-            "file",
+            "system message at most"
         )
     texts = [text for _, text in said]
     return system, [ConversationTurn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
@@ -131,7 +130,6 @@ def _message(file: Path, at: int, message: object) -> tuple[str, str]:
     )
     if not isinstance(role, str) or not isinstance(text, str):
         raise RequestError(
-            f"{file}: messages[{at}] = {shown(message)}; allowed: a role and a content, both text",
-            "file",
+            f"{file}: messages[{at}] = {shown(message)}; allowed: a role and a content, both text"
         )
     return role, text

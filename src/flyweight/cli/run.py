@@ -133,7 +133,7 @@ def run(
     prompt = read_prompt(prompt, file)
     if as_json and prompt is None:
         why = "--json prints one answer, and there is no prompt; give one, or -f FILE"
-        raise RequestError(why, "prompt")
+        raise RequestError(why)
     sampling = {
         "max_tokens": max_tokens,
         "stop": stop,
@@ -208,9 +208,10 @@ def answer(
 
     if talk.context not in CONTEXT:
         raise RequestError(
-            f"--context = {talk.context!r} is not valid; allowed: {', '.join(CONTEXT)}"
-            f"{nearest(talk.context, CONTEXT)}",
-            "context",
+            "is not valid",
+            "--context",
+            value=talk.context,
+            allowed=f"{', '.join(CONTEXT)}{nearest(talk.context, CONTEXT)}",
         )
     with loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
@@ -235,7 +236,7 @@ def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
     """
     if len(words) > 2:
         raise RequestError(
-            f"{len(words)} arguments given; allowed: MODEL and PROMPT (quote the prompt)", "prompt"
+            f"{len(words)} arguments given; allowed: MODEL and PROMPT (quote the prompt)"
         )
     if len(words) == 2:
         return words[0], words[1]
@@ -288,8 +289,7 @@ def heed_stdin() -> None:
     if waits:
         raise RequestError(
             "stdin holds text, and there is a prompt; -f - puts the text before the prompt, "
-            "</dev/null leaves it unread",
-            "prompt",
+            "</dev/null leaves it unread"
         )
     if idle:
         print("note: stdin is not read when a prompt is given; -f - reads it", file=sys.stderr)
@@ -304,9 +304,7 @@ def _bytes(file: str | None, where: str) -> bytes:
         return sys.stdin.buffer.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(
-            f"{where}: {reason}; give a prompt, or a text file with -f", "file"
-        ) from None
+        raise RequestError(f"{where}: {reason}; give a prompt, or a text file with -f") from None
 
 
 def _text(raw: bytes, where: str) -> str:
@@ -314,5 +312,5 @@ def _text(raw: bytes, where: str) -> str:
         return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"{where}: byte {error.start} is not UTF-8 text; allowed: UTF-8 text", "file"
+            f"{where}: byte {error.start} is not UTF-8 text; allowed: UTF-8 text"
         ) from None

@@ -92,7 +92,7 @@ class ChatSession:
     def retry(self) -> None:
         """Answers the last prompt again; with a seed, the n-th time with seed + n."""
         if not self.talk.turns:
-            raise RequestError("nothing to answer again; say something first", "command")
+            raise RequestError("nothing to answer again; say something first")
         turns, self.retries = self.talk.turns, self.retries + 1
         self.talk.turns = turns[:-1]
         try:
@@ -157,7 +157,7 @@ class ChatSession:
 
     def _way_out(self, error: FlyweightError) -> str:
         """What a conversation that has grown too long can do."""
-        long = isinstance(error, RequestError) and error.field == "prompt" and self.talk.turns
+        long = isinstance(error, RequestError) and error.path == "prompt" and self.talk.turns
         if not long:
             return ""
         shifting = "" if self.talk.shifts else ", --context shift drops its oldest turns"

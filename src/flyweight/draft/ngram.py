@@ -30,9 +30,11 @@ class NgramDrafter:
     def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 2) -> None:
         if not 1 <= prompt_lookup_min <= prompt_lookup_max:
             raise ConfigError(
-                f"prompt_lookup_min = {prompt_lookup_min} is out of range; allowed: 1 to "
-                f"prompt_lookup_max = {prompt_lookup_max}; nearest valid: "
-                f"{max(1, min(prompt_lookup_min, prompt_lookup_max))}"
+                "is out of range",
+                "prompt_lookup_min",
+                value=prompt_lookup_min,
+                allowed=f"1 to prompt_lookup_max = {prompt_lookup_max}",
+                hint=f"nearest valid: {max(1, min(prompt_lookup_min, prompt_lookup_max))}",
             )
         self._max, self._min = prompt_lookup_max, prompt_lookup_min
         self._chains: dict[Hashable, NgramIndex] = {}

@@ -7,9 +7,10 @@ by itself, which is found by computing the requests of the step one after the ot
 
 from flyweight.engine.engine import Engine, Planned
 from flyweight.engine.step import Plan, StepBudget
+from flyweight.errors import EngineError
 from flyweight.types import Event, Finish, Request
 
-BROKE = "the engine failed while it computed this request"
+BROKE = EngineError("the engine failed while it computed this request")
 
 
 class FaultIsolation:

@@ -18,11 +18,14 @@ def check(request: Request, limits: Limits) -> None:
     prompt, wanted = len(request.tokens), request.max_tokens
     least = 1 if request.pooling is None else 0  # tokens of an answer
     if not prompt:
-        raise RequestError("prompt has 0 tokens; allowed: 1 or more", "prompt")
+        raise RequestError("has 0 tokens", "prompt", allowed="1 or more")
     if wanted < least:
         raise RequestError(
-            f"max_tokens = {wanted} is out of range; allowed: 1 or more; nearest valid: 1",
+            "is out of range",
             "max_tokens",
+            value=wanted,
+            allowed="1 or more",
+            hint="nearest valid: 1",
         )
     scores = request.params.prompt_logprobs is not None
     assert limits.scored or not scores, "prompt_logprobs, and no rows for them"
@@ -31,15 +34,18 @@ def check(request: Request, limits: Limits) -> None:
     most, why = _longest(request, limits)
     if prompt > most - least:
         raise RequestError(
-            f"prompt of {prompt} tokens leaves no room for an answer within {why}; "
-            f"nearest valid: {most - least} tokens",
+            f"of {prompt} tokens leaves no room for an answer within {why}",
             "prompt",
+            code="context_length_exceeded",
+            hint=f"nearest valid: {most - least} tokens",
         )
     if prompt + wanted > most:
         raise RequestError(
-            f"prompt of {prompt} tokens + max_tokens = {wanted} is {prompt + wanted}, "
-            f"above {why}; nearest valid: max_tokens = {most - prompt}",
+            f"after a prompt of {prompt} tokens is {prompt + wanted} in all, above {why}",
             "max_tokens",
+            code="context_length_exceeded",
+            value=wanted,
+            hint=f"nearest valid: {most - prompt}",
         )
 
 
@@ -78,9 +84,11 @@ def _check_width(width: int, limits: Limits) -> None:
     most = min(limits.max_num_seqs, limits.blocks // 2)
     if width > most:
         raise RequestError(
-            f"beam_width = {width} is above max_num_seqs = {limits.max_num_seqs}, or what "
-            f"{limits.blocks} blocks hold, two a beam; nearest valid: {most}",
+            f"is above max_num_seqs = {limits.max_num_seqs}, or what {limits.blocks} "
+            "blocks hold, two a beam",
             "beam_width",
+            value=width,
+            hint=f"nearest valid: {most}",
         )
 
 

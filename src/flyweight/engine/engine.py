@@ -112,8 +112,7 @@ class Engine:
             live_ids = ", ".join(str(seq.index) for seq in live) or "none"
             raise RequestError(
                 f"choice {index} of request {id!r} cannot be forked; choices that draw tokens and "
-                f"are unfinished: {live_ids}",
-                "id",
+                f"are unfinished: {live_ids}"
             )
         self._sound = False
         new = self.scheduler.fork(found)
@@ -224,11 +223,11 @@ class Engine:
         events: list[Event] = []
         for request, error in self.grammars.ready():
             try:
-                if not error:
+                if error is None:
                     self._queue(request)
                     continue
             except RequestError as refusal:
-                error = str(refusal)
+                error = refusal
             events += self.grammars.refuse(request, error)
         return events
 
@@ -265,7 +264,7 @@ class Engine:
             if not rows:
                 produced.append(NOTHING)
             elif first in marks.errors or first in marks.again:
-                error, again = marks.errors.get(first, ""), first in marks.again
+                error, again = marks.errors.get(first), first in marks.again
                 produced.append(Produced((), error=error, again=again))
             else:
                 own = drawn[first : rows.stop]

@@ -18,8 +18,8 @@ from flyweight.engine.hook import Hook, RowMarks
 from flyweight.engine.mask_budget import Key, MaskBudget
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
-from flyweight.errors import RequestError
-from flyweight.params.structured import NAME, OUTGROWN, STUCK, StructuredOutputs
+from flyweight.errors import EngineError, FlyweightError, RequestError
+from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32, Sampled
 
@@ -28,7 +28,9 @@ LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
 # and 30 tokens, 10 to 40 bytes each for choices, enums and alternatives of 50 KB).
 LEAST_BYTES, BYTES_EACH = 256 << 10, 64
 WAIT = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
-FAILED = "the grammar could not be followed: {}"
+OUTGROWN = "the grammar grew beyond its limits as the text did"
+STUCK = "the grammar and the other options of the request leave no token to draw"
+FAILED = "the grammar engine failed: {}"
 
 
 class MatcherProtocol(Protocol):
@@ -99,13 +101,13 @@ class Grammars(Hook):
     def begin(self, request: Request) -> None:
         """Compiles a request's grammar; `ready` says when it is done.  Raises `RequestError`."""
         if self._make is None:
-            raise RequestError(f"{NAME}: this engine has no vocabulary to compile one for", NAME)
+            raise RequestError(": this engine has no vocabulary to compile one for", NAME)
         if request.id in self._begun:
-            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+            raise RequestError("is in use by an unfinished request", "id", value=request.id)
         self._begun[request.id] = request, None
         self._admit()
 
-    def ready(self) -> list[tuple[Request, str]]:
+    def ready(self) -> list[tuple[Request, FlyweightError | None]]:
         """Requests whose grammar is compiled, or why it cannot be."""
         found = []
         for id, (request, future) in list(self._begun.items()):
@@ -117,7 +119,9 @@ class Grammars(Hook):
                 self._live[id] = future.result()
             else:
                 del self._sizes[id]
-            found.append((request, "" if error is None else str(error) or type(error).__name__))
+            if error is not None and not isinstance(error, FlyweightError):
+                error = EngineError(FAILED.format(type(error).__name__))
+            found.append((request, error))
         self._admit()
         return found
 
@@ -142,11 +146,11 @@ class Grammars(Hook):
             found[1].cancel()
         return [Event(id, i, (), finish=Finish.ABORT) for i in range(found[0].params.n)]
 
-    def refuse(self, request: Request, error: str) -> list[Event]:
+    def refuse(self, request: Request, error: FlyweightError) -> list[Event]:
         """Forgets a request that is not scheduled; the ends of its choices."""
         self.forget(request.id, 0, ended=True)
         return [
-            Event(request.id, i, (), finish=Finish.ERROR, error=error, field=NAME)
+            Event(request.id, i, (), finish=Finish.ERROR, error=error, refused=True)
             for i in range(request.params.n)
         ]
 
@@ -200,7 +204,7 @@ class Grammars(Hook):
             try:
                 self._mark(chunk, marks)
             except Exception as error:  # ends its own sequence only
-                marks.errors[first] = FAILED.format(type(error).__name__)
+                marks.errors[first] = EngineError(FAILED.format(type(error).__name__))
             self.budget.record_mask(_key(chunk.seq), clock() - began)
 
     def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
@@ -211,7 +215,7 @@ class Grammars(Hook):
             return Produced((), scores=out.scores, error=error)
         return out._replace(over=over)
 
-    def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[str, bool]:
+    def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[FlyweightError | None, bool]:
         """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
         that no end of sequence need be drawn.
         """
@@ -223,11 +227,13 @@ class Grammars(Hook):
             ended = tokens[-1] in seq.request.stop_ids
             over = matcher.over and not (matcher.broken or ended)
         except Exception as error:  # ends its own sequence only
-            return FAILED.format(type(error).__name__), False
+            return EngineError(FAILED.format(type(error).__name__)), False
         self.budget.record_tokens(_key(seq), self.budget.clock() - began)
         if taken < len(tokens):
-            return _outgrown(matcher) or STUCK, False
-        return "", over
+            if matcher.broken:
+                return _outgrown(matcher), False
+            return RequestError(f": {STUCK}", NAME, code="no_token_left"), False
+        return None, over
 
     def cut(self, seq: Sequence, draft: list[int]) -> list[int]:
         """A draft as far as the grammar allows it, and no end of sequence in it."""
@@ -273,6 +279,6 @@ def _key(seq: Sequence) -> Key:
     return seq.request.id, seq.index
 
 
-def _outgrown(matcher: MatcherProtocol) -> str:
-    """Why it can go on no more; empty where it can."""
-    return f"{OUTGROWN}: {matcher.broken}" if matcher.broken else ""
+def _outgrown(matcher: MatcherProtocol) -> RequestError:
+    """Why it can go on no more."""
+    return RequestError(f": {OUTGROWN}: {matcher.broken}", NAME, code="grammar_limit")

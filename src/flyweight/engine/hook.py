@@ -10,6 +10,7 @@ from math import inf
 
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
+from flyweight.errors import FlyweightError
 from flyweight.types import Event, Request
 from flyweight.wire import U32, Sampled
 
@@ -20,7 +21,7 @@ class LogitsEdit:
 
     row: int
     seq: Sequence
-    error: str = ""
+    error: FlyweightError | None = None
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class RowMarks:
     seconds: float = inf
     masks: dict[int, U32] = field(default_factory=dict)
     edits: list[LogitsEdit] = field(default_factory=list)
-    errors: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, FlyweightError] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
 
 

@@ -68,7 +68,7 @@ class LiveSequences:
     def judge(self, request: Request) -> None:
         """Raises `RequestError` for what could never be finished."""
         if request.id in self.by_id:
-            raise RequestError(f"id = {request.id!r} is in use by an unfinished request", "id")
+            raise RequestError("is in use by an unfinished request", "id", value=request.id)
         capacity.check(request, self.limits)
 
     def abort(self, id: str, index: int | None = None) -> list[Event]:

@@ -13,6 +13,7 @@ import numpy as np
 from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk
+from flyweight.errors import EngineError
 from flyweight.types import Processor, Request
 from flyweight.validation.untrusted import one_line
 from flyweight.wire import F32
@@ -47,7 +48,8 @@ def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
                 raise ValueError("it left no token to draw")
             logits[edit.row] = np.minimum(row, LARGEST)
         except Exception as error:
-            edit.error = one_line(f"{name} raised {type(error).__name__}: {error}", LONGEST)
+            words = one_line(f"{name} raised {type(error).__name__}: {error}", LONGEST)
+            edit.error = EngineError(words)
 
 
 def _called(processor: Processor, seq: Sequence, row: F32) -> Any:

@@ -11,6 +11,7 @@ from sys import maxsize
 from typing import NamedTuple
 
 from flyweight.engine.sequence import Sequence
+from flyweight.errors import FlyweightError
 from flyweight.kv.blocks import Copy
 from flyweight.types import TokenLogprobs
 
@@ -116,6 +117,6 @@ class Produced(NamedTuple):
     logprobs: Seq[TokenLogprobs] = ()
     mu: float | None = None
     scores: Seq[TokenLogprobs] = ()
-    error: str = ""
+    error: FlyweightError | None = None
     over: bool = False
     again: bool = False

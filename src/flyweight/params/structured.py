@@ -14,8 +14,6 @@ from flyweight.errors import RequestError
 from flyweight.validation.ranges import listed, require, sized
 
 NAME = "structured_outputs"
-OUTGROWN = "the grammar grew beyond its limits as the text did"
-STUCK = "the grammar and the request's other options leave no token to draw"
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 LONGEST = 64 << 10  # bytes of a constraint
 DEEPEST = 64  # levels of a schema
@@ -65,9 +63,9 @@ class StructuredOutputs:
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise RequestError(
-                f"{NAME} has {' and '.join(given) or 'no constraint'}; allowed: exactly one of "
-                f"{', '.join(KINDS)}",
+                f"has {' and '.join(given) or 'no constraint'}",
                 NAME,
+                allowed=f"exactly one of {', '.join(KINDS)}",
             )
         flag = f"{NAME}.json_object"
         require(
@@ -114,9 +112,9 @@ class StructuredOutputs:
         allowed = "blanks of a bounded length, such as '[ \\n]?' or '\\n {0,8}'"
         require(bounded, name, pattern[:80], allowed, "[ ]?")
         if self.disable_any_whitespace:
-            raise RequestError(f"{name} has no place beside disable_any_whitespace", name)
+            raise RequestError("has no place beside disable_any_whitespace", name)
         if self.kind not in ("json", "json_object"):
-            raise RequestError(f"{name} is for json and json_object, not for {self.kind}", name)
+            raise RequestError(f"is for json and json_object, not for {self.kind}", name)
 
 
 def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
@@ -138,7 +136,7 @@ def schema_text(schema: object) -> str:
     try:
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{name} is not valid JSON: {str(error)[:100]}", name) from None
+        raise RequestError(f"is not valid JSON: {str(error)[:100]}", name) from None
     require(isinstance(found, dict | bool), name, text[:80], "a schema: an object, true or false")
     return text
 
@@ -148,7 +146,7 @@ def _written(name: str, schema: object) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"{name} is not JSON: {str(error)[:100]}", name) from None
+        raise RequestError(f"is not JSON: {str(error)[:100]}", name) from None
 
 
 def _no_number(word: str) -> float:
@@ -170,7 +168,7 @@ def _text(name: str, value: object) -> None:
     try:
         size = len(str(value).encode())
     except UnicodeEncodeError:
-        raise RequestError(f"{name} holds half a surrogate pair, which is no text", name) from None
+        raise RequestError("holds half a surrogate pair, which is no text", name) from None
     sized(name, size, "bytes", LONGEST)
 
 

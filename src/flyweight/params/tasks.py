@@ -25,9 +25,10 @@ class PoolingParams:
         kind = self.pooling if isinstance(self.pooling, str) else repr(self.pooling)
         if kind not in POOLINGS:
             raise RequestError(
-                f"pooling = {self.pooling!r} is not valid; allowed: {', '.join(POOLINGS)}"
-                f"{nearest(kind, POOLINGS)}",
+                "is not valid",
                 "pooling",
+                value=self.pooling,
+                allowed=f"{', '.join(POOLINGS)}{nearest(kind, POOLINGS)}",
             )
         flag = self.normalize
         require(isinstance(flag, bool), "normalize", flag, "true or false")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from flyweight.errors import FlyweightError
 from flyweight.outputs import (
     BeamSearchOutput,
     CompletionOutput,
@@ -78,6 +79,7 @@ class TextPiece(NamedTuple):
     logprobs: Sequence[dict[int, Logprob]] | None
     finish: str | None
     reason: int | str | None
+    error: FlyweightError | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class _Choice:
     score: float | None = None
     finish: str | None = None
     reason: int | str | None = None
+    error: FlyweightError | None = None
     shown: int = 0  # tokens that were in a piece
     first: float = 0.0  # when its first token came, and its newest
     last: float = 0.0
@@ -161,7 +164,7 @@ class Collector:
         self._time(choice, event)
         for known in event.prompt_logprobs:
             self._prompt.add(self.request.tokens[1 + len(self._prompt.ranks)], known)
-        if self.request.params.max_tokens == 0 and not event.error:  # the one drawn is not wanted
+        if self.request.params.max_tokens == 0 and event.error is None:  # drawn, not wanted
             choice.finish = Finish.LENGTH.value if event.finish else None
             return False
         for i, token in enumerate(event.tokens):
@@ -209,7 +212,8 @@ class Collector:
                 scores = choice.scores.listed(self._spelled).since(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
-            found.append(TextPiece(index, text, new, scores, choice.finish, choice.reason))
+            end = choice.finish, choice.reason, choice.error
+            found.append(TextPiece(index, text, new, scores, *end))
         return found
 
     def _best(self) -> list[_Choice]:
@@ -268,8 +272,8 @@ class Collector:
         choice.finish = finish.value
         if self.request.params.stop and choice.read().stopped is not None:
             choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
-        elif event.error:
-            choice.reason = event.error
+        elif event.error is not None:
+            choice.error, choice.reason = event.error, str(event.error)
         elif finish is Finish.REPETITION:
             choice.reason = FOUND
         elif event.stop_token in self.request.params.stop_token_ids:

@@ -12,7 +12,6 @@ from typing import Any, overload
 from flyweight.errors import RequestError
 from flyweight.requests.preparing import Message, conversation
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.validation.untrusted import shown
 
 # Arguments of transformers that ask for arrays or change lengths; they are not template switches.
 UNSUPPORTED = (
@@ -159,9 +158,9 @@ class PreTrainedTokenizer:
         """
         if refused := [name for name in UNSUPPORTED if template_switches.get(name)]:
             raise RequestError(
-                f"{refused[0]} = {shown(template_switches[refused[0]])} is not supported: prompts "
-                "are lists of ids, neither padded nor cut; leave it out",
+                "is not supported: prompts are lists of ids, neither padded nor cut; leave it out",
                 refused[0],
+                value=template_switches[refused[0]],
             )
         own = {k: v for k, v in template_switches.items() if k not in UNSUPPORTED}
         options = {

@@ -96,9 +96,9 @@ class PromptReader:
         name, budget = "thinking_token_budget", params.thinking_token_budget
         if self.marks is None:
             raise RequestError(
-                f"{name} = {budget}, and nothing of this model's answers is read as reasoning; "
-                "leave it out",
+                ", and nothing of this model's answers is read as reasoning; leave it out",
                 name,
+                value=budget,
             )
         inside = self.marks.find_open_reasoning(
             prompt, continued if isinstance(continued, str) else None
@@ -106,9 +106,10 @@ class PromptReader:
         form = params.structured_outputs
         if inside is not None and form is not None and form.kind in ("json", "json_object"):
             raise RequestError(
-                f"{name} = {budget}: the prompt ends within reasoning, and the JSON that is asked "
-                "for from there on has no place for its end; leave one of them out",
+                ": the prompt ends within reasoning, and the JSON that is asked for from "
+                "there on has no place for its end; leave one of them out",
                 name,
+                value=budget,
             )
         spent = None if inside is None else len(self._encoded(inside.strip()))
         return self.lexicon.encode_marks(self.marks).make_budget(budget or 0, spent)
@@ -133,8 +134,8 @@ class PromptReader:
             return text, tuple(encoded(self.tokenizer, text, self.longest))
         if isinstance(prompt, Mapping):
             raise RequestError(
-                f"prompt has the keys {sorted(map(str, prompt))}; needed: prompt (text) "
-                "or prompt_token_ids",
+                f"has the keys {sorted(map(str, prompt))}; needed: prompt (text) or "
+                "prompt_token_ids",
                 "prompt",
             )
         return None, _ids(prompt)
@@ -146,19 +147,21 @@ class PromptReader:
         if not tokens:
             bare = " and nothing is put before it (this vocabulary adds no BOS token)"
             why = "" if text is None else bare
-            raise RequestError(f"prompt is empty{why}; allowed: 1 token or more", "prompt")
+            raise RequestError(f"is empty{why}", "prompt", allowed="1 token or more")
         if len(tokens) > most:
             left = ", and one is left for the answer" if answer else ""
             raise RequestError(
-                f"prompt has {len(tokens)} tokens; allowed: 1 to {most} "
-                f"(max_model_len = {self.longest}{left})",
+                f"has {len(tokens)} tokens",
                 "prompt",
+                code="context_length_exceeded",
+                allowed=f"1 to {most} (max_model_len = {self.longest}{left})",
             )
         if params.prompt_logprobs is not None and not self.scored:
             raise RequestError(
-                f"prompt_logprobs = {params.prompt_logprobs}, and prompt_logprob_rows = 0 leaves "
-                "no memory for their logits; nearest valid: none",
+                ", and prompt_logprob_rows = 0 leaves no memory for their logits",
                 "prompt_logprobs",
+                value=params.prompt_logprobs,
+                hint="nearest valid: none",
             )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name) or 0
@@ -171,17 +174,20 @@ class PromptReader:
         listed = len(params.logprob_token_ids)
         if listed > self.best != ALL:
             raise RequestError(
-                f"logprob_token_ids has {listed} ids; allowed: up to {self.best} (max_logprobs)",
+                f"has {listed} ids",
                 "logprob_token_ids",
+                allowed=f"up to {self.best} (max_logprobs)",
             )
         within("prompt", tokens, self.vocab)
         self.check_ids(params)
 
     def _all(self, name: str) -> RequestError:
         return RequestError(
-            f"{name} = -1 asks for all {self.vocab} tokens of the vocabulary; allowed: 0 to "
-            f"{self.best} (max_logprobs); max_logprobs = -1 allows it, where memory does",
+            f"asks for all {self.vocab} tokens of the vocabulary",
             name,
+            value=-1,
+            allowed=f"0 to {self.best} (max_logprobs)",
+            hint="max_logprobs = -1 allows it if memory does",
         )
 
     def check_ids(self, params: SamplingParams) -> None:
@@ -195,9 +201,7 @@ class PromptReader:
 def within(name: str, ids: Iterable[int], vocab: int) -> None:
     bad = next((i for i in ids if not 0 <= i < vocab), None)
     if bad is not None:
-        raise RequestError(
-            f"{name}: token id {bad} is out of range; allowed: 0 to {vocab - 1}", name
-        )
+        raise RequestError(f": token id {bad} is out of range", name, allowed=f"0 to {vocab - 1}")
 
 
 def encoded(
@@ -225,9 +229,10 @@ def fitting(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt")
 
 def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
     return RequestError(
-        f"{name} has {begun} tokens or more; allowed: 1 to {longest - 1} "
-        f"(max_model_len = {longest}, and one is left for the answer)",
+        f"has {begun} tokens or more",
         name,
+        code="context_length_exceeded",
+        allowed=f"1 to {longest - 1} (max_model_len = {longest}, and one is left for the answer)",
     )
 
 
@@ -249,9 +254,10 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     prompts = getattr(prompts, "tolist", lambda: prompts)()  # a NumPy array
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise RequestError(
-            f"prompts = {str(prompts)[:80]!r}; allowed: text, token ids, a mapping, "
-            "or a list of these",
+            "is not valid",
             "prompts",
+            value=str(prompts)[:80],
+            allowed="text, token ids, a mapping, or a list of these",
         )
     many: list[Any] = list(prompts)
     return [many] if many and all(isinstance(x, Integral) for x in many) else many
@@ -267,9 +273,10 @@ def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T
         return [given] * wanted
     if not isinstance(given, Sequence) or not all(isinstance(p, kind) for p in given):
         raise RequestError(
-            f"{name} = {str(given)[:80]!r} is not valid; allowed: one {kind.__name__}, or a list "
-            "with one for each prompt",
+            "is not valid",
             name,
+            value=str(given)[:80],
+            allowed=f"one {kind.__name__}, or a list with one for each prompt",
         )
     _as_many(name, kind.__name__, len(given), wanted)
     return given
@@ -280,9 +287,9 @@ def _as_many(name: str, kind: str, found: int, wanted: int) -> None:
     if found != wanted:
         many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
         raise RequestError(
-            f"{name} is a list of {found} for {many}; allowed: one {kind}, or a list with one for "
-            "each",
+            f"is a list of {found} for {many}",
             name,
+            allowed=f"one {kind}, or a list with one for each",
         )
 
 
@@ -342,5 +349,5 @@ def _ids(given: object) -> tuple[int, ...]:
         return tuple(index(i) for i in listed)  # type: ignore[arg-type]
     except TypeError:
         raise RequestError(
-            f"prompt = {str(given)[:80]!r} is neither text nor a list of token ids", "prompt"
+            "is neither text nor a list of token ids", "prompt", value=str(given)[:80]
         ) from None

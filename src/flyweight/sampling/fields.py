@@ -133,5 +133,5 @@ def _regex(source: str) -> str:
 
 def _refuse(what: str) -> NoReturn:
     raise RequestError(
-        f"{FIELD}: {what} cannot be kept to in the form in which this model writes its calls", FIELD
+        f": {what} cannot be kept to in the form in which this model writes its calls", FIELD
     )

@@ -97,7 +97,7 @@ def read(text: str) -> dict[str, Node]:
 
 
 def refused(line: int, what: str) -> RequestError:
-    return RequestError(f"{NAME}.grammar: line {line}: {what}", NAME)
+    return RequestError(f": line {line}: {what}", f"{NAME}.grammar")
 
 
 def merged(ranges: list[tuple[int, int]]) -> Ranges:

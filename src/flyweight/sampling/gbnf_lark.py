@@ -25,7 +25,7 @@ def lark(text: str) -> str:
     deepest = _depth(rules)
     if deepest > DEEPEST:
         what = f"{deepest} rules lead each to the next; allowed: at most {DEEPEST}"
-        raise RequestError(f"{NAME}.grammar: {what}", NAME)
+        raise RequestError(f": {what}", f"{NAME}.grammar")
     return written(rules)
 
 

@@ -99,7 +99,7 @@ def source(outputs: StructuredOutputs) -> str:
     try:
         text = json.dumps(prepared(_schema(outputs)), allow_nan=False)
     except ValueError:
-        raise RequestError(f"{NAME}.json has a number that no float can hold", NAME) from None
+        raise RequestError("has a number that no float can hold", f"{NAME}.json") from None
     return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
 
 
@@ -151,7 +151,7 @@ def _escapes(outputs: StructuredOutputs) -> str:
         return PLAIN_ESCAPES
     if any(word in text for word in NAMING):
         what = "control characters, in a schema that names properties, are not supported"
-        raise RequestError(f"{NAME}.json: {what}", NAME)
+        raise RequestError(f": {what}", f"{NAME}.json")
     return ALL_ESCAPES
 
 
@@ -204,7 +204,9 @@ class Compiler:
         matcher = Matcher(found, self.words, self.ends)
         matcher.mask()  # the dearest one, and it stays in its lexer
         if matcher.broken:
-            raise RequestError(f"{NAME}.{outputs.kind}: {matcher.broken}", NAME)
+            raise RequestError(
+                f": {matcher.broken}", f"{NAME}.{outputs.kind}", code="bad_constraint"
+            )
         return matcher
 
 
@@ -240,7 +242,7 @@ class TrialCompiler:
     def __init__(self, special: Callable[[], Sequence[bytes]]) -> None:
         self._special = special
         self._compiler: Compiler | None = None
-        self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
+        self._known: OrderedDict[StructuredOutputs, dict[str, Any]] = OrderedDict()
 
     def __call__(self, outputs: StructuredOutputs) -> None:
         """Raises `RequestError`."""
@@ -250,16 +252,17 @@ class TrialCompiler:
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         if answer:
-            raise RequestError(answer, NAME)
+            raise RequestError(**answer)
 
-    def _tried(self, outputs: StructuredOutputs) -> str:
+    def _tried(self, outputs: StructuredOutputs) -> dict[str, Any]:
+        """The data of its error; nothing where it can be kept to."""
         if self._compiler is None:
             self._compiler = Compiler(byte_vocabulary(self._special()))
         try:
             self._compiler.compile(outputs)
         except RequestError as error:
-            return str(error)
-        return ""
+            return error.data
+        return {}
 
 
 class Matcher:

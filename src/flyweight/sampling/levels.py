@@ -33,7 +33,7 @@ Leads = Mapping[Hashable, tuple[int, set[Any]]]
 
 def check_rules(text: str) -> None:
     """Of a grammar in Lark, and the schemas in it.  Raises `RequestError`."""
-    _check(_rules(text), f"{NAME}.grammar: its rules, with their brackets,")
+    _check(_rules(text), ": its rules, with their brackets,", f"{NAME}.grammar")
     at = 0
     while (found := SCHEMAS.search(text, at)) is not None:
         at = found.end()
@@ -42,7 +42,7 @@ def check_rules(text: str) -> None:
         try:
             schema, at = json.JSONDecoder().raw_decode(text, at)
         except RecursionError:
-            raise RequestError(f"{NAME}.grammar: a schema of it is nested too deep", NAME) from None
+            raise RequestError(": a schema of it is nested too deeply", f"{NAME}.grammar") from None
         except ValueError:  # which whoever reads it tells better
             return
         check_schema(schema, f"{NAME}.grammar")
@@ -50,22 +50,22 @@ def check_rules(text: str) -> None:
 
 def check_schema(schema: object, field: str = f"{NAME}.json") -> None:
     """Raises `RequestError`."""
-    _check(_parts(schema), f"{field}: the parts of a schema, by $ref and within each other,")
+    _check(_parts(schema), ": the parts of a schema, by $ref and within each other,", field)
 
 
-def _check(leads: Leads, what: str) -> None:
+def _check(leads: Leads, what: str, field: str) -> None:
     deepest, looped = _levels(leads)
     if deepest > DEEPEST:
         raise RequestError(
             f"{what} lead {deepest} steps deep; allowed: up to {DEEPEST}; what only leads on can "
             "be left out, and a repetition written as one",
-            NAME,
+            field,
         )
     if looped > MOST_LOOPED:
         raise RequestError(
             f"{what} have {looped} steps that lead back to themselves, or to such; allowed: up to "
             f"{MOST_LOOPED}",
-            NAME,
+            field,
         )
 
 

@@ -91,6 +91,6 @@ def _escape(part: str, pattern: str, where: str) -> str:
 
 def _refuse(pattern: str, where: str, what: str) -> NoReturn:
     raise RequestError(
-        f"{FIELD}.json: at {shown(where)}: the pattern {shown(pattern)} has {what}: not supported",
-        FIELD,
+        f": at {shown(where)}: the pattern {shown(pattern)} has {what}: not supported",
+        f"{FIELD}.json",
     )

@@ -294,4 +294,4 @@ def _check_known(name: str, place: str) -> None:
 
 
 def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f"{FIELD}.json: at {shown(place or '#')}: {what}", FIELD)
+    raise RequestError(f": at {shown(place or '#')}: {what}", f"{FIELD}.json")

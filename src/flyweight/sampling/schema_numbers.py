@@ -131,4 +131,4 @@ def _number(value: object, place: str) -> Decimal:
 
 
 def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f"{FIELD}.json: at {shown(place)}: {what}", FIELD)
+    raise RequestError(f": at {shown(place)}: {what}", f"{FIELD}.json")

@@ -384,4 +384,4 @@ def _types_differ(branches: list[object]) -> bool:
 
 
 def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f"{FIELD}.json: at {shown(place or '#')}: {what}", FIELD)
+    raise RequestError(f": at {shown(place or '#')}: {what}", f"{FIELD}.json")

@@ -39,4 +39,4 @@ def _names(value: Any) -> bool:
 
 
 def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f"{FIELD}.json: at {shown(place)}: {what}", FIELD)
+    raise RequestError(f": at {shown(place)}: {what}", f"{FIELD}.json")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from flyweight.errors import RequestError, nearest
+from flyweight.errors import RequestError, field_names, nearest
 from flyweight.params.structured import StructuredOutputs, check
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import Params, RequestPreparer, spelled
@@ -26,7 +26,7 @@ from flyweight.server.admission.request_group import RequestGroup, width
 from flyweight.server.apis.body import Body, read
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.chat_format import ChatFormat
-from flyweight.server.constraints.validator import ConstraintValidator, worded
+from flyweight.server.constraints.validator import ConstraintValidator, constraint_names
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.observability.effective_config import EffectiveConfiguration
@@ -155,11 +155,9 @@ class ServedModel:
 
     async def constrain(self, outputs: StructuredOutputs, schema: str) -> None:
         """Raises `RequestError` where that cannot be kept to, `HttpError` where too many ask."""
-        try:
+        with field_names(constraint_names(schema)):
             check(outputs, self.settings.schema_bytes, self.settings.schema_depth)
             await self.judges.check(outputs)
-        except RequestError as error:
-            raise worded(error, schema) from None
 
     def begin(self, asked: Sequence[PreparedPrompt], request: Request) -> RequestGroup:
         """Runs checked prompts, of an HTTP request.  Raises `HttpError` where there is no room."""
@@ -232,10 +230,14 @@ class ServedModel:
         repeated = params.echo and params.logprobs == params.prompt_logprobs
         name = "logprobs" if repeated else "prompt_logprobs"
         raise RequestError(
-            f"{name} = {params.prompt_logprobs} would tell {found} log-probabilities of prompts "
-            f"(n x tokens of the prompts x (1 + {name})); allowed: 0 to {most}, with fewer choices "
-            "(n), shorter prompts or fewer alternatives; --max-prompt-scores sets that",
+            f"would tell {found} log-probabilities of prompts (n x tokens of the prompts "
+            f"x (1 + {name}))",
             name,
+            value=params.prompt_logprobs,
+            allowed=(
+                f"0 to {most}, with fewer choices (n), shorter prompts or fewer "
+                "alternatives; --max-prompt-scores sets that"
+            ),
         )
 
     def _judge_answers(self, found: int, params: SamplingParams) -> None:
@@ -247,10 +249,13 @@ class ServedModel:
         name = "logprob_token_ids" if listed else "logprobs"
         value = f"of {params.scored} ids" if listed else f"= {params.scored}"
         raise RequestError(
-            f"{name} {value} may tell {found} log-probabilities of answers (choices x max_tokens x "
-            f"(1 + {params.scored})); allowed: 0 to {most}, with fewer choices (n), a smaller "
-            "max_tokens or fewer alternatives; --max-answer-scores sets that",
+            f"{value} may tell {found} log-probabilities of answers (choices x "
+            f"max_tokens x (1 + {params.scored}))",
             name,
+            allowed=(
+                f"0 to {most}, with fewer choices (n), a smaller max_tokens or fewer "
+                "alternatives; --max-answer-scores sets that"
+            ),
         )
 
     def _longest(self, one: PreparedPrompt) -> int:
@@ -266,4 +271,4 @@ class ServedModel:
 
 def within(name: str, found: int, most: int, what: str, least: int = 1) -> None:
     if not least <= found <= most:
-        raise RequestError(f"{name}: {found} {what}; allowed: {least} to {most}", name)
+        raise RequestError(f": {found} {what}", name, allowed=f"{least} to {most}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from flyweight.errors import EngineError, FlyweightError, RequestError
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
@@ -156,7 +157,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
     scored: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
     prompt: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
     vector: bytes | None = None  # float32, as it lies in memory
-    error: str = ""
+    error: dict[str, Any] | None = None
     total: float | None = None
     score: float | None = None
     reuse: tuple[int, str, int | None] | None = None
@@ -175,7 +176,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             [_flat(s) for s in event.logprobs] if event.logprobs else [],
             [_flat(s) for s in event.prompt_logprobs] if event.prompt_logprobs else [],
             event.vector.tobytes() if event.vector is not None else None,
-            event.error,
+            packed_error(event.error) if event.error is not None else None,
             event.total,
             event.score,
             (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
@@ -196,11 +197,21 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             Timings(*self.timings) if self.timings else None,
             vector,
             tuple([TokenLogprobs(*s) for s in self.prompt]) if self.prompt else (),
-            self.error,
+            unpacked_error(self.error) if self.error is not None else None,
             self.total,
             self.score,
             Reuse(*self.reuse) if self.reuse else None,
         )
+
+
+def packed_error(error: FlyweightError) -> dict[str, Any]:
+    """An error as its data; `ours` where the request is not to blame."""
+    return {**error.data, "ours": not isinstance(error, RequestError)}
+
+
+def unpacked_error(data: dict[str, Any]) -> FlyweightError:
+    given = {name: value for name, value in data.items() if name != "ours"}
+    return EngineError(**given) if data["ours"] else RequestError(**given)
 
 
 class Gauges(msgspec.Struct, array_like=True):
@@ -230,12 +241,14 @@ class StepReport(msgspec.Struct, array_like=True, tag=3):
 
 
 class RequestRefused(msgspec.Struct, array_like=True, tag=4):
-    """A request that cannot be served after all; `ours` where the mistake is."""
+    """A request that cannot be served after all."""
 
     id: str
-    message: str
-    field: str
-    ours: bool = False
+    error: dict[str, Any]
+
+    @classmethod
+    def of(cls, id: str, error: FlyweightError) -> "RequestRefused":
+        return cls(id, packed_error(error))
 
 
 class EngineAnswer(msgspec.Struct, array_like=True, tag=5):

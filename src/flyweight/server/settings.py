@@ -16,7 +16,6 @@ from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
-from flyweight.validation.untrusted import shown
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
@@ -137,7 +136,10 @@ class ServerSettings:
                 _seconds(known.name, value, RANGES.get(known.name, (1, None))[0])
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(
-                f"log_format = {self.log_format!r} is unknown; allowed: {', '.join(LOG_FORMATS)}"
+                "is unknown",
+                "log_format",
+                value=self.log_format,
+                allowed=f"{', '.join(LOG_FORMATS)}",
             )
         self._check_origins()
         self._check_address()
@@ -145,11 +147,13 @@ class ServerSettings:
         find_marks(self.reasoning_parser, "")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
         if twice:
-            raise ConfigError(f"names = {shown(twice[0])} is given twice; allowed: each once")
+            raise ConfigError("is given twice", "names", value=twice[0], allowed="each once")
         if not self.local and not self.keys and not self.insecure:
             raise ConfigError(
-                f"host = {self.host!r} would let anyone on the network in; give an --api-key, "
-                "or --insecure if that is what you want"
+                "would let anyone on the network in; give an --api-key, or --insecure if "
+                "that is what you want",
+                "host",
+                value=self.host,
             )
 
     def _check_address(self) -> None:
@@ -157,13 +161,17 @@ class ServerSettings:
         if path and (not path.startswith("/") or path.endswith("/")):
             near = "/" + path.strip("/")
             raise ConfigError(
-                f"root_path = {shown(path)} is not valid; allowed: a path that begins with / and "
-                f"does not end with it; nearest valid: {near if near != '/' else '(none)'}"
+                "is not valid",
+                "root_path",
+                value=path,
+                allowed="a path that begins with / and does not end with it",
+                hint=f"nearest valid: {(near if near != '/' else '(none)')}",
             )
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ConfigError(
-                f"ssl_keyfile = {shown(self.ssl_keyfile)} is given without a certificate; give "
-                "--ssl-certfile too"
+                "is given without a certificate; give --ssl-certfile too",
+                "ssl_keyfile",
+                value=self.ssl_keyfile,
             )
 
     def _check_origins(self) -> None:
@@ -172,20 +180,25 @@ class ServerSettings:
                 near = re.sub(r"^(?:[a-z]+://)?([^/?#]*).*", r"\1", origin, flags=re.S)
                 hint = f"; nearest valid: https://{near}" if near else ""
                 raise ConfigError(
-                    f"allowed_origins = {shown(origin)} is not valid; allowed: scheme://host, "
-                    f"scheme://host:port, or * for all{hint}"
+                    "is not valid",
+                    "allowed_origins",
+                    value=origin,
+                    allowed=f"scheme://host, scheme://host:port, or * for all{hint}",
                 )
         if "*" not in self.allowed_origins:
             return
         if self.allow_credentials:
             raise ConfigError(
-                "allowed_origins = '*' and allow_credentials exclude each other: browsers refuse "
-                "that; name the origins"
+                "and allow_credentials exclude each other: browsers reject this; list the origins",
+                "allowed_origins",
+                value="*",
             )
         if not self.keys and not self.insecure:
             raise ConfigError(
-                "allowed_origins = '*' would let every page a browser here opens ask; name the "
-                "origins, give an --api-key, or --insecure if that is what you want"
+                "would let any web page in a local browser send requests; list the origins, give "
+                "an --api-key, or use --insecure",
+                "allowed_origins",
+                value="*",
             )
 
     @property
@@ -223,11 +236,14 @@ def loopback(host: str) -> bool:
 def _seconds(name: str, value: object, least: int) -> None:
     """Raises `ConfigError` unless `value` is a time; 0 is one where `least` is."""
     if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
-        raise ConfigError(f"{name} = {value!r} is not valid; allowed: seconds, above 0")
+        raise ConfigError("is not valid", name, value=value, allowed="seconds, above 0")
     if not (0 < value < MOST_SECONDS or value == least == 0):
         near = least if value <= 0 else MOST_SECONDS - 1
         allowed = "0 seconds or more" if least == 0 else "above 0 seconds"
         raise ConfigError(
-            f"{name} = {value!r} is out of range; allowed: {allowed}, below {MOST_SECONDS}; "
-            f"nearest valid: {near}"
+            "is out of range",
+            name,
+            value=value,
+            allowed=f"{allowed}, below {MOST_SECONDS}",
+            hint=f"nearest valid: {near}",
         )

@@ -25,10 +25,10 @@ from flyweight.text.messages import (
 from flyweight.text.meter import USUAL, BudgetSpent, RenderBounds, RenderMeter
 from flyweight.text.sandbox import Sandbox, TemplateRefusal, inside
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.validation.untrusted import one_line, shown
+from flyweight.validation.untrusted import one_line
 
 MOST_TEMPLATE = 1 << 18  # characters; compiling one cannot be interrupted
-FAILS = "messages: the model's chat template"
+FAILS = ": the chat template"
 # Of a model that was taught no conversation: what is said, line by line, is the text to go on with.
 PLAIN = (
     '{% for message in messages %}{{ message.content }}{{ "" if loop.last else "\\n" }}{% endfor %}'
@@ -82,8 +82,7 @@ def render(
     going_on = bool(continue_final_message)
     if going_on and variables.get("add_generation_prompt"):
         raise RequestError(
-            "continue_final_message and add_generation_prompt = True exclude each other; "
-            "leave one of them out",
+            "and add_generation_prompt = True exclude each other; leave one of them out",
             "continue_final_message",
         )
     talk = [add_reasoning_aliases(drop_none_fields(to_plain(message))) for message in messages]
@@ -110,9 +109,13 @@ def choose(templates: Mapping[str, str], given: str | None, *, tools: bool) -> s
     if given is not None and (given in templates or "{" not in given):
         if given not in templates:
             raise RequestError(
-                f"chat_template = {shown(given)}{nearest(given, templates)}; allowed: the text of "
-                f"a template, or a name: {', '.join(templates) or 'this model has none'}",
+                "is not valid",
                 "chat_template",
+                value=given,
+                allowed=(
+                    "the text of a template, or a name: "
+                    f"{', '.join(templates) or 'this model has none'}{nearest(given, templates)}"
+                ),
             )
         return templates[given]
     if given is not None:
@@ -121,8 +124,7 @@ def choose(templates: Mapping[str, str], given: str | None, *, tools: bool) -> s
     if name not in templates:
         named = f" (its templates have names: {', '.join(templates)})" if templates else ""
         raise RequestError(
-            f"messages: this model has no chat template{named}; give a prompt, or chat_template",
-            "messages",
+            f": this model has no chat template{named}; give a prompt, or chat_template", "messages"
         )
     return templates[name]
 
@@ -148,8 +150,7 @@ class ContinuationMark:
                 return cls(words)
         if not isinstance(content, str):
             raise RequestError(
-                f"continue_final_message: the last message has no text in {name!r}",
-                "continue_final_message",
+                f": the last message has no text in {name!r}", "continue_final_message"
             )
         alike = [key for key in REASONING if last.get(key) == content] if name in REASONING else []
         for key in alike or [name]:
@@ -161,8 +162,7 @@ class ContinuationMark:
         at = text.rfind(MARK.strip())
         if at < 0 or self.words.strip() not in text:
             raise RequestError(
-                "continue_final_message: the model's chat template leaves the last message out",
-                "continue_final_message",
+                ": the model's chat template leaves the last message out", "continue_final_message"
             )
         return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
@@ -181,7 +181,7 @@ def _render(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> st
     except BudgetSpent as error:
         raise RequestError(f"{FAILS} {error}", "messages") from None
     except (RecursionError, MemoryError):
-        raise RequestError(f"{FAILS} knows no end", "messages") from None
+        raise RequestError(f"{FAILS} does not end", "messages") from None
     except Exception as error:  # all that runs in there is the template's
         reason = one_line(str(error)) or type(error).__name__
         if isinstance(error, TemplateRefusal):

@@ -29,15 +29,15 @@ def check(messages: Sequence[Message]) -> None:
     """Raises `RequestError` unless every message has a role and content."""
     if isinstance(messages, str | Mapping) or not messages:
         raise RequestError(
-            f"messages = {shown(messages)}; allowed: a list of one or more messages",
-            "messages",
+            "is not valid", "messages", value=messages, allowed="a list of one or more messages"
         )
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise RequestError(
-                f"messages[{i}] = {shown(message)}; "
-                "allowed: a mapping with a role (system, user, assistant) and content",
-                "messages",
+                "is not valid",
+                f"messages.{i}",
+                value=message,
+                allowed="a mapping with a role (system, user, assistant) and content",
             )
 
 
@@ -51,7 +51,7 @@ def require_text(messages: Sequence[Message]) -> None:
         if content is None or isinstance(content, str):
             continue
         if not isinstance(content, list | tuple):
-            raise RequestError(f"{place} = {shown(content)}; allowed: text, or parts", place)
+            raise RequestError("is not valid", place, value=content, allowed="text, or parts")
         for j, part in enumerate(content):
             _check_text_part(part, f"{place}.{j}")
 
@@ -83,24 +83,26 @@ def _check_call(call: Mapping[str, Any], place: str) -> None:
         allowed = "an object, or text that holds one"
     else:
         return
-    raise RequestError(f"{at} = {shown(found)}; allowed: {allowed}", at)
+    raise RequestError("is not valid", at, value=found, allowed=allowed)
 
 
 def _check_text_part(part: Any, place: str) -> None:
     """Raises `RequestError` unless a part of a content is text."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping):
-        raise RequestError(f"{place} = {shown(part)}; allowed: an object with type and text", place)
+        raise RequestError(
+            "is not valid", place, value=part, allowed="an object with type and text"
+        )
     if kind not in TEXTS:
         allowed = ", ".join(map(repr, TEXTS))
         raise RequestError(
-            f"{place}.type = {shown(kind)}; allowed: {allowed}: only text is read here",
+            "is not valid",
             f"{place}.type",
+            value=kind,
+            allowed=f"{allowed}: only text is read here",
         )
     if not isinstance(part.get("text"), str):
-        raise RequestError(
-            f"{place}.text = {shown(part.get('text'))}; allowed: text", f"{place}.text"
-        )
+        raise RequestError("is not valid", f"{place}.text", value=part.get("text"), allowed="text")
 
 
 def prepare_messages(messages: Sequence[Message], template: str) -> list[Message]:
@@ -152,7 +154,7 @@ def check_depth(name: str, value: Any) -> None:
 
 
 def make_depth_error(name: str) -> RequestError:
-    return RequestError(f"{name} is nested too deeply; allowed: {DEEPEST} levels", name)
+    return RequestError("is nested too deeply", name, allowed=f"{DEEPEST} levels")
 
 
 def _list_items(value: Any) -> Iterable[Any]:
@@ -166,18 +168,17 @@ def merge_options(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> di
     for name in given:
         if name not in OPTIONS:
             raise RequestError(
-                f"{name} is no option of chat{nearest(name, OPTIONS)}; a switch of the model's "
+                f"is no option of chat{nearest(name, OPTIONS)}; a switch of the model's "
                 "template goes into chat_template_kwargs",
                 name,
             )
     if own is not None and not isinstance(own, Mapping):
         name = "chat_template_kwargs"
-        raise RequestError(f"{name} = {shown(own)} is not valid; allowed: a mapping", name)
+        raise RequestError("is not valid", name, value=own, allowed="a mapping")
     for name in own or {}:
         if not isinstance(name, str) or name in OWN:
             raise RequestError(
-                f"chat_template_kwargs: {shown(name)} is no switch of a template",
-                "chat_template_kwargs",
+                f": {shown(name)} is no switch of a template", "chat_template_kwargs"
             )
     return {**given, **(own or {})}
 
@@ -191,7 +192,7 @@ def check_mappings(name: str, given: object) -> list[Any] | None:
         if not isinstance(one, Mapping) or not isinstance(given, list | tuple):
             kind = ", each a function's JSON schema" if name == "tools" else ""
             raise RequestError(
-                f"{name}[{i}] = {shown(one)}; allowed: a list of mappings{kind}", name
+                "is not valid", f"{name}.{i}", value=one, allowed=f"a list of mappings{kind}"
             )
     return listed
 

@@ -39,9 +39,7 @@ class Lexicon:
         bare = word.lstrip() or word
         found = [tuple(self._encode(text)) for text in (bare, " " + bare)]
         if not found[0]:
-            raise RequestError(
-                f"bad_words = {word!r} has no tokens here; allowed: text", "bad_words"
-            )
+            raise RequestError("has no tokens here", "bad_words", value=word, allowed="text")
         return [ids for ids in found if max(ids) < self.vocab]
 
     def _encode(self, text: str) -> list[int]:
@@ -68,8 +66,9 @@ class Lexicon:
         missing = [string for string, seen in sought.items() if not seen]
         if missing and strings != DRY_BREAKERS:
             raise RequestError(
-                f"dry_sequence_breakers = {missing[0].decode()!r} is in no token of this model; "
-                "allowed: text so short that a token holds it",
+                "is in no token of this model",
                 "dry_sequence_breakers",
+                value=missing[0].decode(),
+                allowed="text so short that a token holds it",
             )
         return frozenset(found)

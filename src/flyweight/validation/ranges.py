@@ -14,8 +14,8 @@ from flyweight.errors import RequestError, nearest
 
 def require(ok: bool, name: str, value: object, allowed: str, near: object = None) -> None:
     if not ok:
-        hint = "" if near is None else f"; nearest valid: {near}"
-        raise RequestError(f"{name} = {value!r} is out of range; allowed: {allowed}{hint}", name)
+        hint = "" if near is None else f"nearest valid: {near}"
+        raise RequestError("is out of range", name, value=value, allowed=allowed, hint=hint)
 
 
 def sized(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
@@ -23,25 +23,26 @@ def sized(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
     if not least <= count <= most:
         allowed = f"{least} to {most}" if least else f"up to {most} {unit}"
         raise RequestError(
-            f"{name} has {count} {unit}; allowed: {allowed}; "
-            f"nearest valid: {min(max(count, least), most)}",
+            f"has {count} {unit}",
             name,
+            allowed=allowed,
+            hint=f"nearest valid: {min(max(count, least), most)}",
         )
 
 
 def of_kind(ok: bool, name: str, value: object, allowed: str) -> None:
     """The same for a value of another kind."""
     if not ok:
-        raise RequestError(f"{name} = {value!r} is not valid; allowed: {allowed}", name)
+        raise RequestError("is not valid", name, value=value, allowed=allowed)
 
 
 def loaded(adapter: str, known: Collection[str]) -> None:
     """The name of an adapter there is, or "" for none."""
     if adapter and adapter not in known:
         raise RequestError(
-            f"adapter = {adapter!r} is not loaded; known: {', '.join(known) or 'none'}"
-            f"{nearest(adapter, known)}",
+            f"is not loaded; known: {', '.join(known) or 'none'}{nearest(adapter, known)}",
             "adapter",
+            value=adapter,
         )
 
 
@@ -78,7 +79,7 @@ def whole(name: str, value: object, low: int, high: int | None, *, none: bool = 
     top = "" if high is None else f" to {high}"
     allowed = f"a whole number, {low}{top or ' or more'}" + (", or none" if none else "")
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise RequestError(f"{name} = {value!r} is not valid; allowed: {allowed}", name)
+        raise RequestError("is not valid", name, value=value, allowed=allowed)
     found = int(value)
     ok = found >= low and (high is None or found <= high)
     require(ok, name, found, allowed, low if found < low else high)

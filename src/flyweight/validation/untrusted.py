@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from reprlib import Repr
 from typing import Any
 
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, brief
 
 MOST_BYTES = 64 << 20
 MOST_VALUES = 4 << 20  # commas; a parsed value costs ten times its text, so text alone is no bound
@@ -80,11 +79,7 @@ def token_id(metadata: Mapping[str, object], key: str, where: str = "") -> int |
 
 def shown(value: object, most: int = 80) -> str:
     """A value of a file as an error may show it: quoted, escaped, cut."""
-    if isinstance(value, str):
-        return repr(value[:most]) + ("..." if len(value) > most else "")
-    short = Repr()
-    short.maxstring = short.maxlong = short.maxother = most
-    return one_line(short.repr(value), most)
+    return brief(value, most)
 
 
 def one_line(text: str, most: int = 200) -> str:

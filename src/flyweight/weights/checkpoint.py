@@ -126,8 +126,10 @@ def of_format(path: Path, wanted: str) -> Path:
     if wanted == TORCH.name and found:
         return found[0]
     raise ConfigError(
-        f"load_format = {wanted!r}, and {path.name} holds {kind}; leave it (or quantization) out, "
-        f"or give a model whose files are {wanted}"
+        f", and {path.name} holds {kind}; leave it (or quantization) out, or give a "
+        f"model whose files are {wanted}",
+        "load_format",
+        value=wanted,
     )
 
 

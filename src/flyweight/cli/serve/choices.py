@@ -50,12 +50,12 @@ def choose(asked: ParsedOptions) -> ServeChoice:
     key_of_environment(draft)
     for step in [model, *steps(draft, STANCES, MEANINGS, _setter, refusals)]:
         tried(partial(step, draft), refusals)
-    server = made(lambda given: ServerSettings(**given), draft.server, refusals)
+    server = made(lambda given: ServerSettings(**given), draft.server, refusals, option_names())
     if server is not None:  # the memory plan counts them
         draft.engine["max_logprobs"] = server.logprobs
-    engine = made(lambda given: Settings.of(**given), draft.engine, refusals)
+    engine = made(lambda given: Settings.of(**given), draft.engine, refusals, option_names())
     if engine is None or server is None or refusals:
-        raise Refusals(map(spoken, refusals))
+        raise Refusals(refusals)
     on = asked.options
     detach, as_json = on.get("detach") is True, on.get("json") is True
     given = {name: _given(name, value) for name, value in on.items()}
@@ -108,10 +108,7 @@ def _setter(name: str, value: Value) -> Meaning | None:
     return put
 
 
-def spoken(message: str) -> str:
-    """A refusal that begins with a setting's name, under its option's."""
-    name, equals, rest = message.partition(" = ")
-    for flag in flags().values():
-        if equals and flag.sets.partition(".")[2] == name:
-            return f"--{flag.name} = {rest}"
-    return message
+def option_names() -> dict[str, str]:
+    """Fields of settings to the options that set them."""
+    pairs = ((flag.sets.partition(".")[2], flag.name) for flag in flags().values())
+    return {field: f"--{name}" for field, name in pairs if field}

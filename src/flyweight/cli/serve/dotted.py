@@ -108,7 +108,7 @@ def _read(path: str, text: str) -> Any:
     """JSON, or else text, as vLLM reads it."""
     if text in PYTHON:
         raise ConfigError(
-            f"{path} = {shown(text)} would be text; nearest valid: {PYTHON[text]}, as JSON has it"
+            "would be text", path, value=text, hint=f"nearest valid: {PYTHON[text]}, as JSON has it"
         )
     try:
         return parsed(path, f'{{"value": {text}}}')["value"]

@@ -287,7 +287,7 @@ def _value(where: str, flag: Flag, value: Any) -> Value:
     """A value of a file as the command line would have it."""
     if flag.kind == "switch":
         if not isinstance(value, bool):
-            raise ConfigError(f"{where} = {shown(value)} is not valid; allowed: true or false")
+            raise ConfigError("is not valid", where, value=value, allowed="true or false")
         return value
     if flag.kind == "words":
         many = value if isinstance(value, list) else [value]
@@ -303,4 +303,4 @@ def _text(where: str, value: Any) -> str:
             value = type(value).__name__
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
-    raise ConfigError(f"{where} = {shown(value)} is not valid; allowed: text or a number")
+    raise ConfigError("is not valid", where, value=value, allowed="text or a number")

@@ -40,22 +40,33 @@ class CpuOps:
         known = available_isas()
         if isa is not None and isa not in known:
             raise ConfigError(
-                f"isa = {isa!r} cannot run on this machine; allowed: {', '.join(known)}"
-                f"{nearest(isa, known)}"
+                "cannot run on this machine",
+                "isa",
+                value=isa,
+                allowed=f"{', '.join(known)}{nearest(isa, known)}",
             )
         if activations not in ACTIVATIONS:
             allowed, near = ", ".join(ACTIVATIONS), nearest(activations, ACTIVATIONS)
-            raise ConfigError(f"activations = {activations!r}; allowed: {allowed}{near}")
+            raise ConfigError(
+                "is not valid", "activations", value=activations, allowed=f"{allowed}{near}"
+            )
         if not 1 <= threads <= MAX_THREADS:
             near = str(min(max(threads, 1), MAX_THREADS))
             raise ConfigError(
-                f"threads = {threads}; allowed: 1 to {MAX_THREADS}; nearest valid: {near}"
+                "is not valid",
+                "threads",
+                value=threads,
+                allowed=f"1 to {MAX_THREADS}",
+                hint=f"nearest valid: {near}",
             )
         try:
             self._pool = _native.Pool(threads, isa or "")
         except RuntimeError as refused:
             raise ConfigError(
-                f"threads = {threads}; the system grants fewer ({refused}); nearest valid: 1"
+                f"; the system grants fewer ({refused})",
+                "threads",
+                value=threads,
+                hint="nearest valid: 1",
             ) from refused
         self._activations = activations
         self._gemm = Gemm(self._pool, activations)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
-from flyweight.params.structured import NAME, OUTGROWN, STUCK
+from flyweight.errors import FlyweightError
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import Reservation
@@ -100,7 +100,7 @@ class RequestGroup:
             live = [(i, stream) for i, stream in live if not stream.over]
             if found:
                 for _, piece in found:
-                    _judge(piece.finish, piece.reason)
+                    raise_if(piece.error)
                 yield found
 
     async def done(self) -> list[Collector | VectorCollector]:
@@ -113,7 +113,7 @@ class RequestGroup:
         for collector in self.collectors:
             if isinstance(collector, Collector):
                 for choice in collector.choices:  # their text is made later, and aside
-                    _judge(choice.finish, choice.reason)
+                    raise_if(choice.error)
         return self.collectors
 
     async def _next(self) -> None:
@@ -163,15 +163,10 @@ class RequestGroup:
         self._news.set()
 
 
-def _judge(finish: str | None, reason: int | str | None) -> None:
-    """Raises where the engine could not finish a choice."""
-    if finish != "error":
-        return
-    if reason == STUCK:  # what was asked for cannot be had
-        raise HttpError(400, f"{NAME}: {STUCK}", NAME, "no_token_left")
-    if str(reason).startswith(OUTGROWN):
-        raise HttpError(400, f"{NAME}: {reason}", NAME, "grammar_limit")
-    raise HttpError(500, f"the engine failed on this request: {reason}", code="engine_error")
+def raise_if(error: FlyweightError | None) -> None:
+    """Raises what kept the engine from finishing a choice."""
+    if error is not None:
+        raise error
 
 
 def width(asked: PreparedPrompt) -> int:

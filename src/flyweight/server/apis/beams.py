@@ -8,9 +8,8 @@ at the end, so a stream brings each of them in one piece.
 from dataclasses import fields
 from typing import Any, Protocol
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import BeamSearchParams
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import params_of
 from flyweight.types import SamplingParams
 
@@ -35,9 +34,10 @@ def wanted_of(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | Be
         return search(body, params_of(body.wanted({})))
     if body.length_penalty not in (None, 1.0):
         raise RequestError(
-            f"length_penalty = {body.length_penalty:g} ranks the answers of a beam search; "
-            "allowed: 1 without use_beam_search",
+            "ranks the answers of a beam search",
             "length_penalty",
+            value=body.length_penalty,
+            allowed="1 without use_beam_search",
         )
     return params
 
@@ -48,16 +48,17 @@ def search(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
     for field in fields(SamplingParams):
         if field.name not in OWN and getattr(given, field.name) != getattr(usual, field.name):
             raise RequestError(
-                f"{field.name} has no say in a beam search; leave it out, or use_beam_search",
-                field.name,
+                "has no say in a beam search; leave it out, or use_beam_search", field.name
             )
     if given.temperature not in UNDRAWN:
         raise RequestError(
-            f"temperature = {given.temperature:g}, and a beam search draws nothing; allowed: 0, 1",
+            ", and a beam search draws nothing",
             "temperature",
+            value=given.temperature,
+            allowed="0, 1",
         )
     many = "n" if given.best_of is None else "best_of"
-    with named(("beam_width", many)):
+    with field_names({"beam_width": many}):
         return BeamSearchParams(
             beam_width=given.best_of or given.n,
             max_tokens=given.max_tokens,

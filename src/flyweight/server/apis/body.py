@@ -15,13 +15,12 @@ import msgspec
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
+from flyweight.errors import RequestError
 from flyweight.server.apis.fields import without_effect
 from flyweight.server.apis.unknown_fields import constrains, without_strays
 from flyweight.server.apis.validation import Place, refusal
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.ignored import also, ignore
-from flyweight.validation.untrusted import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
@@ -35,29 +34,29 @@ MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them
 
 
 def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
-    """A body as what its route takes.  Raises `HttpError`."""
+    """A body as what its route takes.  Raises `RequestError`."""
     most = settings.body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
-        raise HttpError(400, f"the body has {most} commas or more; --max-body-values sets that")
+        raise RequestError(f"the body has {most} commas or more; --max-body-values sets that")
     try:
         given = msgspec.json.decode(raw)
     except RecursionError:
-        raise HttpError(400, "the body is nested too deeply") from None
+        raise RequestError("the body is nested too deeply") from None
     except UnicodeDecodeError:
-        raise HttpError(400, "the body is not valid UTF-8") from None
+        raise RequestError("the body is not valid UTF-8") from None
     except msgspec.DecodeError as error:
         raise _malformed(raw, error) from None
     if not isinstance(given, dict):
-        raise HttpError(400, "the body is not a JSON object")
+        raise RequestError("the body is not a JSON object")
     if raw.count(b",") > MOST_ITEMS // 8 and items(given, kind) > MOST_ITEMS:
-        raise HttpError(400, f"the body has more than {MOST_ITEMS} values that are no ids")
+        raise RequestError(f"the body has more than {MOST_ITEMS} values that are no ids")
     given = {name: value for name, value in given.items() if value is not None}
     try:
         body = _lenient(request, given, kind) if settings.lenient else kind.model_validate(given)
     except ValidationError as error:
         raise refused(error, kind, settings) from None
     except RecursionError:
-        raise HttpError(400, "the body is nested too deeply") from None
+        raise RequestError("the body is nested too deeply") from None
     _bounded(settings, body)
     for name in without_effect(body):
         also(request, name)
@@ -102,7 +101,7 @@ def _limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
 
 
 def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
-    """A body, or (`before` its fields' names) a part of one.  Raises `HttpError`."""
+    """A body, or (`before` its fields' names) a part of one.  Raises `RequestError`."""
     for part in type(body).model_fields:
         if isinstance(getattr(body, part), BaseModel):
             _bounded(settings, getattr(body, part), f"{before}{part}.")
@@ -113,13 +112,14 @@ def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> Non
         size = len(value) if listed else value
         if not isinstance(size, int) or (abs(size) if both else size) <= most:
             continue
-        found = f"{name} has {size} entries" if listed else f"{name} = {size} is out of range"
+        found = f"has {size} entries" if listed else "is out of range"
         allowed = f"{-most} to {most}" if both else f"at most {most}"
         if both and not most:
-            allowed = "0: this server takes none (--scheduling-policy fcfs)"
+            allowed = "0: priorities are off (--scheduling-policy fcfs)"
         near = max(size, -most) if size < 0 else most
-        words = f"{found}; allowed: {allowed}; nearest valid: {near}"
-        raise HttpError(400, words, name, "bad_value")
+        value = ... if listed else size
+        hint = f"nearest valid: {near}"
+        raise RequestError(found, name, code="bad_value", value=value, allowed=allowed, hint=hint)
 
 
 def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
@@ -170,7 +170,7 @@ def _narrowed(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]
 
 def refused(
     error: ValidationError, kind: type[BaseModel], settings: ServerSettings | None = None
-) -> HttpError:
+) -> RequestError:
     """The first mistake of a body, in our words; of a client's own, with the server's limits."""
     fields = _schemas(kind) if settings is None else _narrowed(kind, settings)
     return refusal(error.errors(include_url=False), fields, partial(_names, kind))
@@ -190,7 +190,7 @@ def _names(kind: type[BaseModel], place: Place) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
+def _malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
     """Why a body cannot be read: a number that JSON or a float does not have is named by its
     field.
     """
@@ -198,21 +198,18 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> HttpError:
     if place is not None:
         value = place.pop()
         name = ".".join(place)[:200] or "body"
-        words = f"{name} = {value} is not valid; allowed: finite numbers"
-        return HttpError(400, words, name, "bad_value")
+        return RequestError("is not valid", name, value=value, allowed="finite numbers")
     with suppress(msgspec.DecodeError, RecursionError):
         for name, part in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
             try:
                 msgspec.json.decode(part)
             except msgspec.DecodeError:
-                value = shown(bytes(part)[:100].decode("utf-8", "replace"))
-                words = f"{name[:200]} = {value} is not valid; allowed: numbers that a float holds"
-                return HttpError(400, words, name[:200], "bad_value")
+                value = bytes(part)[:100].decode("utf-8", "replace")
+                allowed = "numbers that a float holds"
+                return RequestError("is not valid", name[:200], value=value, allowed=allowed)
     if _halved(raw):
-        return HttpError(
-            400, "a text of the body has half a character (a surrogate without the other)"
-        )
-    return HttpError(400, f"the body is not valid JSON: {error}")
+        return RequestError("invalid UTF-16 surrogate in a JSON string")
+    return RequestError(f"the body is not valid JSON: {error}")
 
 
 def _halved(raw: bytes) -> bool:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.params.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
-from flyweight.server.constraints.validator import worded
+from flyweight.server.constraints.validator import constraint_names
 
 Source = Annotated[str, Field(max_length=LONGEST)]
 KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
@@ -110,11 +110,13 @@ def constraint(
         other = "" if format is None or isinstance(format, TextFormat) else "response_format"
         other = NAME if structured is not None else other
         if other:
-            raise RequestError(f"{other} and grammar: allowed: one of them", "grammar")
+            raise RequestError(f"and {other} exclude each other; leave one of them out", "grammar")
         return grammar_in("grammar", grammar)
     if structured is not None:
         if format is not None and not isinstance(format, TextFormat):
-            raise RequestError(f"response_format and {NAME}: allowed: one of them", NAME)
+            raise RequestError(
+                f"and {NAME} exclude each other; leave one of them out", "response_format"
+            )
         return structured.outputs()
     if isinstance(format, SchemaFormat):
         return schema_in(place_of(format), format.json_schema.asked)
@@ -127,18 +129,14 @@ def constraint(
 
 def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
     """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
-    try:
+    with field_names(constraint_names(place)):
         return StructuredOutputs(json=schema)
-    except RequestError as error:
-        raise worded(error, place) from None
 
 
 def grammar_in(place: str, grammar: str) -> StructuredOutputs:
     """The same of a grammar."""
-    try:
+    with field_names(constraint_names(place)):
         return StructuredOutputs(grammar=grammar)
-    except RequestError as error:
-        raise worded(error, place) from None
 
 
 def place_of(format: Format | None) -> str:

@@ -235,8 +235,7 @@ class SamplingBody(VllmFields):
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         if self.stream_options is not None and not self.stream:
             raise RequestError(
-                "stream_options says what a stream tells; allowed: only where stream is true",
-                "stream_options",
+                "says what a stream tells", "stream_options", allowed="only where stream is true"
             )
         found = self.drawn(defaults)
         if self.logit_bias:
@@ -268,8 +267,10 @@ def alternatives(logprobs: bool | None, most: int | None) -> int | None:
     """
     if most and not logprobs:
         raise RequestError(
-            f"top_logprobs = {most}, and logprobs is not true; allowed: 0, or with logprobs = true",
+            ", and logprobs is not true",
             "top_logprobs",
+            value=most,
+            allowed="0, or with logprobs = true",
         )
     return most or 0 if logprobs else None
 
@@ -278,9 +279,9 @@ def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
     """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
     if ids and not scored:
         raise RequestError(
-            f"logprob_token_ids says whose log-probabilities are told; allowed: with logprobs = "
-            f"{allowed}",
+            "says whose log-probabilities are told",
             "logprob_token_ids",
+            allowed=f"with logprobs = {allowed}",
         )
 
 
@@ -290,13 +291,13 @@ def biases(given: dict[str, float]) -> dict[int, float]:
     for key in given:
         if not key.isascii() or not key.isdecimal() or len(key) > 10:
             raise RequestError(
-                f"logit_bias: {shown(key)} is no token id; allowed: ids as text", "logit_bias"
+                f": {shown(key)} is no token id", "logit_bias", allowed="ids as text"
             )
         other = found.setdefault(int(key), key)
         if other != key:
             raise RequestError(
-                f"logit_bias: {shown(other)} and {shown(key)} are one token id; allowed: each id "
-                "once",
+                f": {shown(other)} and {shown(key)} are one token id",
                 "logit_bias",
+                allowed="each id once",
             )
     return {token: given[key] for token, key in found.items()}

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.requests.prompts import within
 from flyweight.server.apis.body import limited
 from flyweight.server.apis.fields import Fields
@@ -20,7 +20,6 @@ from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
 from flyweight.server.apis.openai.template_fields import heard
 from flyweight.server.apis.prompt_fields import most_bytes, readable
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.tools import Tool
 from flyweight.server.front import ServedModel
@@ -71,13 +70,14 @@ class TokenizeBody(Fields):
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             raise RequestError(
-                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                "is missing" if not given else f"and {' and '.join(given[:-1])} exclude each other",
                 given[-1] if given else SOURCES[0],
+                allowed=f"exactly one of {', '.join(SOURCES)}",
             )
         other = OF_TEXT if self.messages is not None else OF_MESSAGES
         stray = next((name for name in other if getattr(self, name) is not None), None)
         if stray is not None:
-            raise RequestError(f"{stray} has no meaning beside {given[0]}; leave it out", stray)
+            raise RequestError(f"has no meaning beside {given[0]}; leave it out", stray)
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
@@ -153,7 +153,7 @@ async def response_tokens(front: ServedModel, request: Request) -> Response:
     """The same of what /v1/responses would respond to."""
     body = front.read(request, await request.body(), ResponseBody)
     front.lane(body.model, None, None)
-    with named(*NAMES):
+    with field_names(NAMES):
         same = chat_body(body.chat())
         front.asking.reader.check_ids(params_of(same.wanted(front.defaults)))
         prompt = await front.aside(rendered, front, heard(front, request, same, NAMES))

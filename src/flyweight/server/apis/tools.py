@@ -5,19 +5,19 @@ choice that is one of them.  Knows no model but the way it writes.
 """
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from flyweight.errors import RequestError, nearest
-from flyweight.params.structured import LONGEST, NAME, StructuredOutputs
+from flyweight.errors import RequestError, field_names, nearest
+from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.fields import fields
 from flyweight.sampling.grammar import embedded, placed
 from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
+from flyweight.server.constraints.validator import constraint_names
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.text.tools.envelope import KEYS
 from flyweight.text.tools.formats import CallFormat
@@ -26,9 +26,6 @@ from flyweight.text.tools.parser import AnswerFormat
 from flyweight.validation.untrusted import shown
 
 LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
-# Where a schema was found wrong: a line of the grammar, whose rule has a tool's number.
-WRONG = re.compile(r"tools: at (\d+)\(\d+\): failed to compile JSON schema: ")
-RULE = re.compile(r"[A-Za-z]+_(\d+)")
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -97,13 +94,13 @@ class Tools:
         offered = [] if choice == "none" else list(given or ())
         most = settings.tools
         if len(offered) > most:
-            raise RequestError(f"tools: {len(offered)} tools; allowed: at most {most}", "tools")
+            raise RequestError(f": {len(offered)} tools", "tools", allowed=f"at most {most}")
         self.share = settings.thinking_percent
         self.all = {tool.function.name: tool.function for tool in offered}
         if len(self.all) < len(offered):
             names = [tool.function.name for tool in offered]
             twice = next(name for name in names if names.count(name) > 1)
-            raise RequestError(f"tools: the name {shown(twice)} is there twice", "tools")
+            raise RequestError(f": the name {shown(twice)} is there twice", "tools")
         for i, tool in enumerate(offered):
             _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
         self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
@@ -116,7 +113,7 @@ class Tools:
         if choice in (None, "none", "auto"):
             return []
         if not self.all:
-            raise RequestError("tool_choice asks for a call, and there are no tools", "tool_choice")
+            raise RequestError("asks for a call, and there are no tools", "tool_choice")
         if isinstance(choice, NamedChoice):
             return [self._declared(choice.function.name)]
         may_be_none = isinstance(choice, AllowedChoice) and choice.allowed_tools.mode == "auto"
@@ -132,8 +129,8 @@ class Tools:
         if name not in self.all:
             known = ", ".join(list(self.all)[:8])
             raise RequestError(
-                f"tool_choice: there is no tool {shown(name)}{nearest(name, self.all)}; "
-                f"declared: {shown(known, 200)}",
+                f": there is no tool {shown(name)}{nearest(name, self.all)}; declared: "
+                f"{shown(known, 200)}",
                 "tool_choice",
             )
         return self.all[name]
@@ -148,19 +145,13 @@ class Tools:
         kept = [one.parameters for one in self._offered if self.wanted or one.strict]
         return [name for schema in kept for name in ignored_keywords(schema)]
 
-    def blamed(self, error: RequestError, made: StructuredOutputs | None) -> RequestError:
-        """A refusal of the grammar that was `made` of these, by the tool that is to blame."""
-        found = WRONG.match(str(error))
-        lines = [""] if made is None else str(made.grammar).split("\n")
-        rule = (
-            RULE.match(lines[int(found[1]) - 1]) if found and int(found[1]) <= len(lines) else None
-        )
-        if found is None or rule is None:
-            return error
-        place = [*self.all].index(self._offered[int(rule[1])].name)
-        return RequestError(
-            f"tools.{place}.function.parameters: {str(error)[found.end() :]}", "tools"
-        )
+    def schemas(self) -> Iterator[tuple[str, StructuredOutputs]]:
+        """Each tool's schema by itself, with its path: to find which one cannot be compiled."""
+        places = {name: i for i, name in enumerate(self.all)}
+        for one in self._offered:
+            schema = {"type": "object", **(one.parameters or {})}
+            path = f"tools.{places[one.name]}.function.parameters"
+            yield path, StructuredOutputs(json=schema)
 
     def constraint(
         self, speech: ChatFormat, reading: AnswerFormat, room: int | None = None
@@ -175,7 +166,7 @@ class Tools:
             return None
         if reading.calls is None:
             raise RequestError(
-                "tool_choice: this server was told not to read calls (--tool-call-parser none)",
+                ": tool calls are off on this server (--tool-call-parser none)",
                 "tool_choice" if self.wanted else "tools",
             )
         thought = None if room is None else room * LETTERS * self.share // 100
@@ -199,9 +190,10 @@ class Tools:
             if form.kind == "json_object" and not any(one.strict for one in self._offered):
                 return None
             raise RequestError(
-                "tools: this model writes a call as bare JSON, from which the form that is asked "
-                "for cannot be told; allowed beside tools: the schema of an object that requires "
-                f"another field than {', '.join(sorted(KEYS))}; or leave one of them out",
+                ": this model writes a call as bare JSON, from which the form that is asked "
+                "for cannot be told; allowed beside tools: the schema of an object that "
+                f"requires another field than {', '.join(sorted(KEYS))}; or leave one of "
+                "them out",
                 "tools",
             )
         return _kept(speech.either(reading, self._offers(reading.calls), placed(form)))
@@ -220,9 +212,9 @@ def _kept(made: str) -> StructuredOutputs:
     """A grammar of calls.  Raises `RequestError` where it is too long."""
     if len(made) > LONGEST:
         raise RequestError(
-            f"tools: the grammar of their calls has {len(made)} characters; allowed: at most "
-            f"{LONGEST}; declare fewer, or name one in tool_choice",
+            f": the grammar of their calls has {len(made)} characters",
             "tools",
+            allowed=f"at most {LONGEST}; declare fewer, or name one in tool_choice",
         )
     return StructuredOutputs(grammar=made)
 
@@ -245,28 +237,27 @@ def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Offered
     place = f"tools.{i}.function.parameters"
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
     if keeps and schema["type"] != "object":
-        raise RequestError(f"{place}.type = {shown(schema['type'])}; allowed: 'object'", "tools")
+        raise RequestError(
+            "is not valid", f"{place}.type", value=schema["type"], allowed="'object'"
+        )
     try:
-        if form.tagged or form.pythonic:
-            return OfferedTools(
-                function.name, fields=fields(schema, plain=form.tagged, keeps=keeps)
-            )
-        return OfferedTools(function.name, embedded(schema if keeps else {"type": "object"}))
-    except RequestError as error:
-        words = str(error).removeprefix(NAME).removeprefix(".json").removeprefix(": ")
-        raise RequestError(f"{place}: {words}", "tools") from None
+        with field_names(constraint_names(place)):
+            if form.tagged or form.pythonic:
+                found = fields(schema, plain=form.tagged, keeps=keeps)
+                return OfferedTools(function.name, fields=found)
+            return OfferedTools(function.name, embedded(schema if keeps else {"type": "object"}))
     except ValueError:
-        raise RequestError(f"{place} has a number that no float can hold", "tools") from None
+        raise RequestError("has a number that no float can hold", place) from None
 
 
 def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
     """Raises `RequestError` where a schema is too long or too deep."""
     deepest, most = _depth(schema), settings.schema_depth
     if deepest > most:
-        raise RequestError(f"{place} is nested {deepest} deep; allowed: at most {most}", "tools")
+        raise RequestError(f"is nested {deepest} deep", place, allowed=f"at most {most}")
     size, most = len(json.dumps(schema, ensure_ascii=False)), settings.schema_bytes
     if size > most:
-        raise RequestError(f"{place} has {size} characters; allowed: at most {most}", "tools")
+        raise RequestError(f"has {size} characters", place, allowed=f"at most {most}")
 
 
 def _depth(value: object) -> int:

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from flyweight.errors import nearest
-from flyweight.server.transport.errors import HttpError
-from flyweight.validation.untrusted import shown
+from flyweight.errors import RequestError, nearest
+from flyweight.validation.untrusted import printable
 
 Place = tuple[int | str, ...]
 Names = Collection[str]
@@ -59,7 +58,7 @@ WORDS = {
 
 def refusal(
     errors: Sequence[ErrorDetails], fields: Mapping[str, Any], inside: Callable[[Place], Names]
-) -> HttpError:
+) -> RequestError:
     """Of a body that has `fields`, each with its schema, and objects of names `inside` it."""
     told = _nearest(errors, 1)
     first = told[0]
@@ -69,25 +68,23 @@ def refusal(
         hint = nearest(str(loc[-1])[:100], inside(loc[:-1]), ALIKE)
         if name in CONSTRAINTS and "structured_outputs" in fields:
             hint = "; use 'structured_outputs'"
-        words = f"{shown(name)} is not a field that is taken here{hint}"
-        return HttpError(400, words, name, "unknown_field")
+        return RequestError(f": unknown field{hint}", printable(name), code="unknown_field")
     if kind == "union_tag_not_found":
         kind, name = "missing", f"{name}.type"
     if kind == "missing_content":
         kind, name = "missing", f"{name}.content"
     if kind == "missing":
-        return HttpError(400, f"{name} is missing", name, "missing_field")
+        return RequestError("is missing", name, code="missing_field")
     value = first["input"]
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
     span = _span(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
     allowed = span or ", or ".join(dict.fromkeys(_words(one) for one in told))
-    hint = "; images and files are not read here" if _media(value, loc[-1]) else ""
+    hint = "images and files are not supported" if _media(value, loc[-1]) else ""
     instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
     if instead is not None:
-        hint = f"; use {instead!r}"
-    words = f"{name} = {shown(value)} is not valid; allowed: {allowed}{hint}"
-    return HttpError(400, words, name, "bad_value")
+        hint = f"use {instead!r}"
+    return RequestError("is not valid", name, value=value, allowed=allowed, hint=hint)
 
 
 def _nearest(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:

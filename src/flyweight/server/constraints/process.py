@@ -42,7 +42,7 @@ def read(stream: BinaryIO) -> bytes:
 
 
 def main() -> int:
-    """Answers on stdout, "" for yes."""
+    """Answers on stdout: the data of an error, nothing for yes."""
     with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.nice(NICE)
@@ -56,9 +56,9 @@ def main() -> int:
     while question := read(incoming):
         try:
             compiler.compile(StructuredOutputs(**msgspec.msgpack.decode(question)))
-            answer = ""
+            answer: dict[str, Any] = {}
         except RequestError as error:
-            answer = str(error)
+            answer = error.data
         outgoing.write(pack(answer))
         outgoing.flush()
     return 0

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,7 @@ REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
 TRIES = 2  # of a question whose process was killed
+ErrorData = dict[str, Any]  # of a `RequestError`; empty: a constraint that can be kept to
 
 
 class ValidatorKilled(Exception):
@@ -41,7 +43,7 @@ class ValidatorKilled(Exception):
 class ValidationQuestion:
     """What is being found out, and how many wait for it; `heavy` where that may take long."""
 
-    task: asyncio.Task[str]
+    task: asyncio.Task[ErrorData]
     heavy: bool
     waiting: int = 0
 
@@ -81,7 +83,7 @@ class ConstraintValidator:
         self._special, self.seconds, self._memory, self._most = special, seconds, memory, most
         self.idle: list[Process] = []
         self._quick, self._slow = ExclusiveTurns(), ExclusiveTurns()
-        self._known: OrderedDict[StructuredOutputs, str] = OrderedDict()
+        self._known: OrderedDict[StructuredOutputs, ErrorData] = OrderedDict()
         self._asked: dict[StructuredOutputs, ValidationQuestion] = {}
 
     async def check(self, outputs: StructuredOutputs) -> None:
@@ -92,9 +94,9 @@ class ConstraintValidator:
         else:
             self._known.move_to_end(outputs)
         if answer:
-            raise RequestError(answer, NAME)
+            raise RequestError(**answer)
 
-    async def _wait(self, outputs: StructuredOutputs) -> str:
+    async def _wait(self, outputs: StructuredOutputs) -> ErrorData:
         """The answer to a question, with all who ask the same; it is dropped when none is left."""
         question = self._asked.get(outputs)
         heavy = _weight(outputs) > LIGHT if question is None else question.heavy
@@ -129,7 +131,7 @@ class ConstraintValidator:
         while self.idle:
             await _end(self.idle.pop())
 
-    async def _settle(self, outputs: StructuredOutputs) -> str:
+    async def _settle(self, outputs: StructuredOutputs) -> ErrorData:
         try:
             answer = self._known[outputs] = await self._ask(outputs)
             if len(self._known) > REMEMBERED:
@@ -140,14 +142,16 @@ class ConstraintValidator:
             if question is not None and question.task is asyncio.current_task():
                 del self._asked[outputs]
 
-    async def _ask(self, outputs: StructuredOutputs) -> str:
+    async def _ask(self, outputs: StructuredOutputs) -> ErrorData:
         """Raises `HttpError` where the system ends every process that is asked."""
         for _ in range(TRIES):
             with suppress(ValidatorKilled):
                 return await self._try(outputs)
-        raise HttpError(503, "memory does not suffice for this constraint now", code="memory")
+        raise HttpError(
+            503, "there is not enough memory for this constraint now", code="insufficient_memory"
+        )
 
-    async def _try(self, outputs: StructuredOutputs) -> str:
+    async def _try(self, outputs: StructuredOutputs) -> ErrorData:
         """Raises `ValidatorKilled`."""
         weight = _weight(outputs)
         if weight > LIGHT and self._slow.take():
@@ -172,7 +176,7 @@ class ConstraintValidator:
 
     async def _slowly(
         self, outputs: StructuredOutputs, trial: ValidationTrial | None = None
-    ) -> str:
+    ) -> ErrorData:
         """The answer to what has the second place, and leaves it then.  Raises
         `ValidatorKilled`.
         """
@@ -184,20 +188,19 @@ class ConstraintValidator:
 
     async def _told(
         self, trial: ValidationTrial, outputs: StructuredOutputs, seconds: float
-    ) -> str:
+    ) -> ErrorData:
         """The answer, if it comes within `seconds`.  Raises `ValidatorKilled`."""
-        name = f"{NAME}.{outputs.kind}"
         try:
             answer = await asyncio.wait_for(trial.task, seconds)
         except TimeoutError:
-            answer = f"{name} takes longer than {self.seconds:g} seconds to compile"
+            problem = f"takes longer than {self.seconds:g} seconds to compile"
         except ValidatorKilled:
             await trial.end()
             raise
         except (asyncio.IncompleteReadError, OSError):
             if await trial.process.wait() == -signal.SIGKILL:  # says nothing of the question
                 raise ValidatorKilled from None
-            answer = f"{name} takes more than {self._memory >> 20} MiB to compile"
+            problem = f"takes more than {self._memory >> 20} MiB to compile"
         except BaseException:
             await trial.end()
             raise
@@ -205,7 +208,7 @@ class ConstraintValidator:
             self.idle.append(trial.process)
             return answer
         await _end(trial.process)
-        return answer
+        return RequestError(problem, f"{NAME}.{outputs.kind}").data
 
     async def _free(self) -> Process:
         while self.idle:
@@ -243,12 +246,10 @@ async def _end(process: Process) -> None:
     await process.wait()
 
 
-def worded(error: RequestError, place: str) -> RequestError:
-    """A refusal that names the client's own field."""
-    if not place or (error.field != NAME and not error.field.startswith(f"{NAME}.")):
-        return error
-    kind = "grammar" if str(error).startswith(f"{NAME}.grammar") else "json"
-    return RequestError(str(error).replace(f"{NAME}.{kind}", place, 1), place.split(".")[0])
+def constraint_names(place: str) -> dict[str, str]:
+    """Names of fields for errors of a constraint that the client has at `place`, if not here."""
+    ours = (f"{NAME}.json", f"{NAME}.grammar", NAME)
+    return dict.fromkeys(ours, place) if place else {}
 
 
 def _send(process: Process, message: object) -> None:
@@ -259,12 +260,12 @@ def _send(process: Process, message: object) -> None:
     process.stdin.write(pack(message))
 
 
-async def _answer(process: Process, outputs: StructuredOutputs) -> str:
-    """What a process says of it.  Raises `ValidatorKilled`, or where it ended since, `OSError` or
+async def _answer(process: Process, outputs: StructuredOutputs) -> ErrorData:
+    """What a process answers.  Raises `ValidatorKilled`, or where it ended since, `OSError` or
     `IncompleteReadError`.
     """
     assert process.stdout is not None
     _send(process, outputs.given)
     head = await process.stdout.readexactly(LENGTH.size)
     body = await process.stdout.readexactly(LENGTH.unpack(head)[0])
-    return msgspec.msgpack.decode(body, type=str)
+    return msgspec.msgpack.decode(body, type=ErrorData)

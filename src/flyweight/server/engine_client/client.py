@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from flyweight.errors import ConfigError, FlyweightError, RequestError
+from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.server import pipe
 from flyweight.server.engine_client.spawn import EngineProcess, ended
 from flyweight.types import Event, Request
@@ -23,10 +23,6 @@ from flyweight.types import Event, Request
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
 SETTLED = 60.0  # seconds after which a process counts as having lived
 TRIES = 5  # processes in a row that did not
-
-
-class EngineError(FlyweightError):
-    """The engine failed, not the request."""
 
 
 class EngineDown(EngineError):
@@ -208,8 +204,7 @@ class EngineClient:
         elif isinstance(message, pipe.RequestRefused):
             stream = self.streams.pop(message.id, None)
             if stream is not None:
-                text = message.message
-                stream.end(EngineError(text) if message.ours else RequestError(text, message.field))
+                stream.end(pipe.unpacked_error(message.error))
         elif isinstance(message, pipe.EngineAnswer):
             future = self._answers.get(message.number)
             if future is not None and not future.done():

@@ -39,7 +39,7 @@ from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.loading import answering
 from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
-from flyweight.text.chat import FAILS, PLAIN, TemplateFault, try_out
+from flyweight.text.chat import PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.variables import read_by
@@ -180,9 +180,8 @@ class ServerLifecycle:
                 try_out(given, found.tokenizer, self.server.templates)
         except RequestError as error:
             found.checkpoint.close()
-            words = str(error).removeprefix(FAILS).removeprefix(" fails: ")
             line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
-            raise ConfigError(f"--chat-template{line}: {words}") from None
+            raise ConfigError(f"{line}{error.problem}", "--chat-template") from None
         # what they read is remembered, and seen while the engine loads
         templates = with_template(found.tokenizer, given).marks.templates.values()
         judge_switches(self.server.template_defaults, [read_by(one) for one in templates])

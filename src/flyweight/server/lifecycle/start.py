@@ -41,8 +41,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port = {port} on {host} is in use{_by(port)}") from None
-        raise ConfigError(f"host = {host!r}, port = {port}: {error.strerror}") from None
+            raise ConfigError(f"on {host} is in use{_by(port)}", "port", value=port) from None
+        raise ConfigError(f", port = {port}: {error.strerror}", "host", value=host) from None
     return sock
 
 
@@ -61,9 +61,9 @@ def listen_locally(path: str) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"uds = {path!r} exists already; remove it, or name another"
+                "exists already; remove it, or name another", "uds", value=path
             ) from None
-        raise ConfigError(f"uds = {path!r}: {error.strerror or error}") from None
+        raise ConfigError(f": {error.strerror or error}", "uds", value=path) from None
     return sock
 
 

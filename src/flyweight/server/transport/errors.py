@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from flyweight.errors import RequestError
-from flyweight.server.engine_client.client import EngineDown, EngineError
+from flyweight.errors import EngineError, RequestError
+from flyweight.server.engine_client.client import EngineDown
 
 KINDS = {
     400: "invalid_request_error",
@@ -70,7 +70,7 @@ def told(error: BaseException) -> HttpError:
     if isinstance(error, HttpError):
         return error
     if isinstance(error, RequestError):
-        return HttpError(400, str(error), error.field or None)
+        return HttpError(400, str(error), error.path or None, error.code or None)
     if isinstance(error, EngineDown):
         return HttpError(503, str(error), code="engine_down", headers={"retry-after": "2"})
     if isinstance(error, EngineError):

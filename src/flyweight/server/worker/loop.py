@@ -100,11 +100,11 @@ class Worker:
             request = message.request()
             self.driver.add(request)
         except RequestError as refused:
-            self._send(pipe.RequestRefused(message.id, str(refused), refused.field))
+            self._send(pipe.RequestRefused.of(message.id, refused))
             return
         except Exception as error:
             report(error)
-            self._send(pipe.RequestRefused(message.id, BROKE, "", ours=True))
+            self._send(pipe.RequestRefused.of(message.id, BROKE))
             return
         self.arrived[request.id] = number
         self.unstarted.add(request.id)
@@ -170,9 +170,9 @@ class Worker:
         self._tidy([event.id for event in events if event.finish])
         started, self.started = self.started, []
         for event in events:
-            if event.field:
-                self._send(pipe.RequestRefused(event.id, event.error, event.field))
-        news = [pipe.StepEvents.of(event) for event in events if not event.field]
+            if event.error is not None and event.refused:
+                self._send(pipe.RequestRefused.of(event.id, event.error))
+        news = [pipe.StepEvents.of(event) for event in events if not event.refused]
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
         gauges = self._gauges(sum(self.shape), took)

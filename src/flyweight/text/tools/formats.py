@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.validation.untrusted import shown
 
 T = TypeVar("T")
 
@@ -136,9 +135,10 @@ def _find_by_name(field: str, name: str, known: dict[str, T]) -> T:
     listed = ", ".join((AUTO, NONE, *known))
     if name in HARMONY:
         raise ConfigError(
-            f"{field} = {shown(name)} is not offered: the channels gpt-oss answers in (harmony) "
-            f"are not read; nearest valid: {NONE}; allowed: {listed}"
+            "is not offered: the channels gpt-oss answers in (harmony) are not read; "
+            f"nearest valid: {NONE}",
+            field,
+            value=name,
+            allowed=listed,
         )
-    raise ConfigError(
-        f"{field} = {shown(name)} is not known{nearest(name[:80], known)}; allowed: {listed}"
-    )
+    raise ConfigError(f"is not known{nearest(name[:80], known)}", field, value=name, allowed=listed)

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
 from flyweight.server.apis.body import FIRST, limited
@@ -19,7 +19,6 @@ from flyweight.server.apis.openai.chat import asked_of, rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.template_fields import heard, thinking
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     HOTTEST,
     KEYS,
@@ -35,14 +34,14 @@ from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
 SCHEMA = "output_config.format.schema"  # where a body has one
-NAMES = (
-    ("stop", "stop_sequences"),
-    ("prompt", "messages"),
-    (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
-    (r"tools\.(\d+)\.function", r"tools.\1"),
-    ("reasoning_effort", "output_config.effort"),
-    ("thinking_token_budget", "thinking.budget_tokens"),
-)
+NAMES = {
+    "stop": "stop_sequences",
+    "prompt": "messages",
+    "tools.*.function.parameters": "tools.*.input_schema",
+    "tools.*.function": "tools.*",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
 TAKEN = (  # as a chat has them
     "temperature", "top_p", "top_k", "cache_salt", "priority", "return_cache_explanation",
 )  # fmt: skip
@@ -223,7 +222,7 @@ class MessagesBody(CountBody):
 async def messages(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), MessagesBody)
     thinks(front, body)
-    with named(*NAMES):
+    with field_names(NAMES):
         same = as_chat(front, request, body)
         asked, reading = await asked_of(front, request, same, front.defaults, SCHEMA, NAMES)
     return await answer(
@@ -238,7 +237,7 @@ async def messages(front: ServedModel, request: Request) -> Response:
 async def count_tokens(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), CountBody)
     front.lane(body.model, None, None)
-    with named(*NAMES):
+    with field_names(NAMES):
         same = heard(front, request, as_chat(front, request, body), NAMES)
         prompt = await front.aside(rendered, front, same)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
@@ -260,17 +259,19 @@ def thinks(front: ServedModel, body: MessagesBody) -> None:
         return
     if front.speech.reasoning is None:
         raise RequestError(
-            "thinking.type = 'enabled', and nothing of this model's answers is read as reasoning; "
-            "allowed: 'adaptive', 'disabled'",
+            "is not supported: this model's answers have no reasoning",
             "thinking.type",
+            value="enabled",
+            allowed="'adaptive', 'disabled'",
         )
     if wanted.budget_tokens is None:
-        raise RequestError("thinking.budget_tokens is missing", "thinking.budget_tokens")
+        raise RequestError("is missing", "thinking.budget_tokens")
     if wanted.budget_tokens >= body.max_tokens:
         raise RequestError(
-            f"thinking.budget_tokens = {wanted.budget_tokens}; allowed: 1 to "
-            f"{body.max_tokens - 1}, less than max_tokens",
+            "is not valid",
             "thinking.budget_tokens",
+            value=wanted.budget_tokens,
+            allowed=f"1 to {body.max_tokens - 1}, less than max_tokens",
         )
 
 
@@ -297,6 +298,6 @@ def chosen(choice: MessageChoice) -> dict[str, Any]:
     if choice.type != "tool":
         return {**found, "tool_choice": CHOICES[choice.type]}
     if choice.name is None:
-        raise RequestError("tool_choice: the tool's name is missing", "tool_choice.name")
+        raise RequestError("is missing", "tool_choice.name")
     named = {"type": "function", "function": {"name": choice.name}}
     return {**found, "tool_choice": named}

@@ -12,7 +12,7 @@ from pydantic import Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import encoded, too_long
 from flyweight.server.admission.request_group import RequestGroup
@@ -21,7 +21,6 @@ from flyweight.server.apis.body import FIRST, TOKEN, limited
 from flyweight.server.apis.fields import ALWAYS
 from flyweight.server.apis.logprobs import TokenSpelling, token_scores
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     Bias,
     Explain,
@@ -42,12 +41,12 @@ from flyweight.validation.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
             "max_tokens": None}  # fmt: skip
-NAMES = (
-    ("n", "n_cmpl"),
-    ("max_tokens", "n_predict"),
-    ("logprobs", "n_probs"),
-    ("repetition_penalty", "repeat_penalty"),
-)
+NAMES = {
+    "n": "n_cmpl",
+    "max_tokens": "n_predict",
+    "logprobs": "n_probs",
+    "repetition_penalty": "repeat_penalty",
+}
 NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
@@ -130,7 +129,9 @@ class LlamaOptions(SamplingFields):
             found["structured_outputs"] = schema_in("json_schema", self.json_schema)
         if self.grammar:
             if self.json_schema is not None:
-                raise RequestError("json_schema and grammar: allowed: one of them", "grammar")
+                raise RequestError(
+                    "and json_schema exclude each other; leave one of them out", "grammar"
+                )
             found["structured_outputs"] = grammar_in("grammar", self.grammar)
         if self.n_probs:
             found["logprobs"] = self.n_probs
@@ -178,7 +179,7 @@ async def continued(
     """The continuation of prompts, at whose answers `ends` are ends too."""
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
     lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
-    with named(*NAMES):
+    with field_names(NAMES):
         wanted = await front.aside(body.wanted, front.defaults, front.tokenizer)
         params = params_of({**wanted, "stop_token_ids": ends})
         asked = await front.ask(prompts, params, lane, body.form_place)
@@ -313,8 +314,7 @@ def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dic
     size = sum(len(token) for token, _ in pairs if isinstance(token, str))
     if size > MOST_BIASED:
         raise RequestError(
-            f"logit_bias has texts of {size} characters; allowed: at most {MOST_BIASED}",
-            "logit_bias",
+            f"has texts of {size} characters", "logit_bias", allowed=f"at most {MOST_BIASED}"
         )
     found: dict[int, float] = {}
     for token, bias in pairs:
@@ -334,6 +334,7 @@ def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dic
 
 def unpaired(pair: list[Any]) -> RequestError:
     return RequestError(
-        f"logit_bias: {shown(pair)} is no pair; allowed: an id or a text, and -100 to 100 or false",
+        f": {shown(pair)} is no pair",
         "logit_bias",
+        allowed="an id or a text, and -100 to 100 or false",
     )

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.errors import field_names
 from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
@@ -30,7 +31,6 @@ from flyweight.server.apis.openai.content_blocks import (
     told,
 )
 from flyweight.server.apis.openai.template_fields import thinking
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import beside, params_of
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import timed
@@ -41,12 +41,16 @@ from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.parser import AnswerFormat
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_last_n": 64}
-NAMES = (
-    ("max_tokens", "options.num_predict"),
-    ("reasoning_effort", "think"),
-    ("repetition_penalty", "options.repeat_penalty"),
-    ("(stop|seed|temperature|top_[pk]|min_p|mirostat|typical_p|repeat_last_n)", r"options.\1"),
-)
+SAME = (
+    "stop", "seed", "temperature", "top_p", "top_k", "min_p", "mirostat", "typical_p",
+    "repeat_last_n",
+)  # fmt: skip
+NAMES = {
+    "max_tokens": "options.num_predict",
+    "reasoning_effort": "think",
+    "repetition_penalty": "options.repeat_penalty",
+    **{name: f"options.{name}" for name in SAME},
+}
 
 
 async def chat(front: ServedModel, request: Request) -> Response:
@@ -76,7 +80,7 @@ async def generate(front: ServedModel, request: Request) -> Response:
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], AnswerFormat()
-        with named(*NAMES, *counted(body.top_logprobs)):
+        with field_names(NAMES | counted(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
             asked = await front.ask(prompts, params, lane, "format")
     else:
@@ -110,7 +114,7 @@ async def conversed(
         given.update(logprobs=True, top_logprobs=body.most)
     if tools:
         given["tools"] = [declared(tool) for tool in tools]
-    with named(*NAMES, *counted(body.top_logprobs)):
+    with field_names(NAMES | counted(body.top_logprobs)):
         same = chat_body({"messages": talk, **body.lane(front), **given})
         defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
         return await asked_of(front, request, same, defaults, "format", NAMES)

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import beginning
@@ -26,7 +26,6 @@ from flyweight.server.apis.ollama.schema import (
     tagged,
 )
 from flyweight.server.apis.openai.embeddings import gathered, vectors
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.usage import explained, vector_timings
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import reply
@@ -65,7 +64,7 @@ async def embeddings(front: ServedModel, request: Request) -> Response:
     """One vector, in the form that /api/embed took the place of."""
     body = front.read(request, await request.body(), EmbeddingsBody)
     given = [partial(shortened, front, body.prompt)] if body.prompt else []
-    with named(("input", "prompt")):
+    with field_names({"input": "prompt"}):
         found = await vectors_of(front, request, body, given, None)
     flat = [one for vector in vectors(found, None) for one in vector]
     return reply({"embedding": flat, **spent(front, found)})
@@ -97,7 +96,7 @@ async def vectors_of(
     lane = front.lane(name, options.cache_salt, options.priority, explain)
     if not given:
         return []
-    with named(("prompt", "input")):
+    with field_names({"prompt": "input"}):
         return await gathered(front, request, given, PoolingParams(), lane, size)
 
 
@@ -126,7 +125,7 @@ def without(given: dict[str, Any], name: str) -> dict[str, Any]:
 async def show(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ShowBody)
     if not (body.model or body.name):
-        raise RequestError("model is missing", "model")
+        raise RequestError("is missing", "model")
     name = tagged(front, body.model or body.name)
     front.lane(name, None, None)
     portrait, speech = front.ledger.portrait, front.speech

@@ -27,7 +27,6 @@ from flyweight.server.apis.tools import Tool
 from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
-from flyweight.validation.untrusted import shown
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
@@ -78,9 +77,10 @@ class Shared(Fields):
         most = front.asking.facts.max_model_len
         if self.num_ctx is not None and self.num_ctx > most:
             raise RequestError(
-                f"options.num_ctx = {self.num_ctx}, and this server was started with {most} "
-                f"(--max-model-len); allowed: 1 to {most}",
+                f", and this server was started with {most} (--max-model-len)",
                 "options.num_ctx",
+                value=self.num_ctx,
+                allowed=f"1 to {most}",
             )
 
 
@@ -97,9 +97,10 @@ class OllamaOptions(SamplingFields, Shared):
         self.check(front)
         if self.num_predict == 0:
             raise RequestError(
-                "options.num_predict = 0 asks for nothing; allowed: 1 or more, or -1 for as much "
-                "as fits",
+                "asks for no tokens",
                 "options.num_predict",
+                value=0,
+                allowed="1 or more, or -1 for as many as fit",
             )
         found = self.drawn({})
         if self.num_predict is not None and self.num_predict > 0:
@@ -225,13 +226,14 @@ class OllamaGenerateBody(OllamaBody):
         why = "raw = true" if self.raw else "this model has no chat template"
         if self.think:
             raise RequestError(
-                f"think = {shown(self.think)}, and {why}: nothing is put before or into the "
-                "prompt; allowed: false",
+                f", and {why}: nothing is put before or into the prompt",
                 "think",
+                value=self.think,
+                allowed="false",
             )
         if self.system and self.raw:
             raise RequestError(
-                f"system has {len(self.system)} characters, and {why}: nothing is put before the "
+                f"has {len(self.system)} characters, and {why}: nothing is put before the "
                 "prompt; leave it out, or say it in the prompt",
                 "system",
             )

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import OWN_NAMES, FieldNames, RequestError, field_names
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import conversation
@@ -21,7 +21,6 @@ from flyweight.server.apis.openai.chat_stream import ChatWriter
 from flyweight.server.apis.openai.template_fields import effort, heard
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
-from flyweight.server.apis.renaming import Names, named
 from flyweight.server.apis.tools import Tools
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
@@ -40,7 +39,7 @@ BROKEN = (
 
 async def chat(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ChatBody)
-    with named(("prompt", "messages"), *counted(body.top_logprobs)):
+    with field_names({"prompt": "messages"} | counted(body.top_logprobs)):
         asked, reading = await asked_of(front, request, body, front.defaults)
     return await answer(
         front,
@@ -51,9 +50,9 @@ async def chat(front: ServedModel, request: Request) -> Response:
     )
 
 
-def counted(alternatives: int | None) -> Names:
-    """The name of a number of log-probabilities, where a body has it beside `logprobs`."""
-    return (("logprobs", "top_logprobs"),) if alternatives else ()
+def counted(alternatives: int | None) -> dict[str, str]:
+    """The name of a number of log-probabilities, where a body has it in addition to `logprobs`."""
+    return {"logprobs": "top_logprobs"} if alternatives else {}
 
 
 async def asked_of(
@@ -62,7 +61,7 @@ async def asked_of(
     body: ChatBody,
     defaults: dict[str, Any],
     schema: str = "",
-    names: Names = (),
+    names: FieldNames = OWN_NAMES,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and how its answer is to be read; `names` are its
     dialect's.  Raises `RequestError`.
@@ -76,7 +75,7 @@ async def asked_of(
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
         if tools.all:
-            raise RequestError("tools have no place in a beam search (use_beam_search)", "tools")
+            raise RequestError("have no place in a beam search (use_beam_search)", "tools")
         return await front.ask([prompt], params, lane, place), reading
     ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
     params = await demanded(front, tools, params, place)
@@ -88,8 +87,7 @@ async def asked_of(
         asked = await called(front, tools, prompt, params, lane, reading)
     elif tools.wanted:
         raise RequestError(
-            "tool_choice asks for a call, and structured_outputs or grammar for a text; leave one "
-            "of them out",
+            "asks for a call, and structured_outputs or grammar for a text; leave one of them out",
             "tool_choice",
         )
     else:
@@ -129,7 +127,8 @@ async def called(
     try:
         return await front.ask([prompt], replace(params, structured_outputs=form), lane, "tools")
     except RequestError as error:
-        raise tools.blamed(error, form) from None
+        await blame(front, tools, error)
+        raise
 
 
 async def either(
@@ -148,8 +147,16 @@ async def either(
     try:
         await front.constrain(made, "tools")
     except RequestError as error:
-        raise tools.blamed(error, made) from None
+        await blame(front, tools, error)
+        raise
     return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
+
+
+async def blame(front: ServedModel, tools: Tools, error: RequestError) -> None:
+    """Raises the error of the tool whose schema cannot be compiled, if that is what failed."""
+    if error.code == "bad_constraint":
+        for path, schema in tools.schemas():
+            await front.constrain(schema, path)
 
 
 def offered(front: ServedModel, body: ChatBody) -> Tools:

@@ -121,7 +121,10 @@ class ChatBody(SamplingBody):
         if stray is not None:
             place = f"messages.{stray}.prefix"
             raise RequestError(
-                f"{place} = True is not valid; allowed: of the last message, the assistant's", place
+                "is not valid",
+                place,
+                value=True,
+                allowed="in the last message, if it is the assistant's",
             )
         return True if last.prefix else self.continue_final_message
 

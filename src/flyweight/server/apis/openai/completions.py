@@ -71,7 +71,9 @@ async def completions(front: ServedModel, request: Request) -> Response:
     params = wanted_of(body, options)
     drawn = body.best_of not in (None, body.n or 1) and not body.use_beam_search
     if body.stream and drawn:
-        raise HttpError(400, "best_of: the best are known at the end; leave stream out", "best_of")
+        raise RequestError(
+            "needs all answers before the best are known; leave stream out", "best_of"
+        )
     lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     asked = await front.ask(prompts, params, lane, body.form_place, body.told_prompts)
     return await answer(
@@ -84,7 +86,7 @@ async def completions(front: ServedModel, request: Request) -> Response:
 
 
 def prompts_of(front: ServedModel, body: CompletionBody) -> list[Any]:
-    """Each prompt as it is to be run.  Raises `RequestError` or `HttpError`."""
+    """Each prompt as it is to be run.  Raises `RequestError`."""
     prompts = each(body.prompt)
     if not body.suffix:
         return fitted(prompts, body, front)
@@ -92,15 +94,14 @@ def prompts_of(front: ServedModel, body: CompletionBody) -> list[Any]:
              "use_beam_search": bool(body.use_beam_search)}  # fmt: skip
     for name, given in alone.items():
         if given:
-            raise RequestError(f"{name} and suffix: allowed: one of them", name)
+            raise RequestError("and suffix exclude each other; leave one of them out", name)
     return holed(prompts, body.suffix, infill_of(front), front)
 
 
 def infill_of(front: ServedModel, field: str = "suffix") -> Infill:
-    """Raises `HttpError`, which names a field, where the vocabulary has no marks of a hole."""
+    """Raises `RequestError`, which names a field, where the vocabulary has no marks of a hole."""
     if front.infill is None:
-        words = f"{field}: this vocabulary has no tokens to fill in the middle with"
-        raise HttpError(400, words, field)
+        raise RequestError(": this vocabulary has no tokens for filling in the middle", field)
     return front.infill
 
 

@@ -120,7 +120,7 @@ def _none(word: str) -> Any:
 
 
 def chat_body(given: dict[str, Any]) -> ChatBody:
-    """What another dialect's body comes to in OpenAI's.  Raises `HttpError`."""
+    """What another dialect's body comes to in OpenAI's.  Raises `RequestError`."""
     try:
         return ChatBody.model_validate(given)
     except ValidationError as error:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import RequestContext
@@ -23,7 +23,6 @@ from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
 from flyweight.server.apis.prompt_fields import Ids, each, fitted
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     WIDTH,
     Explain,
@@ -80,8 +79,9 @@ class EmbeddingBody(Fields):
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             raise RequestError(
-                f"{' and '.join(given) or 'nothing'} given; needed: one of {', '.join(SOURCES)}",
+                "is missing" if not given else f"and {' and '.join(given[:-1])} exclude each other",
                 given[-1] if given else SOURCES[0],
+                allowed=f"exactly one of {', '.join(SOURCES)}",
             )
         if self.messages is not None:
             own = {name: getattr(self, name) for name in OF_CHAT}
@@ -98,7 +98,7 @@ async def embeddings(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), EmbeddingBody)
     explain = body.return_cache_explanation
     lane = front.lane(body.model, body.cache_salt, body.priority, explain)
-    with named(("prompt", "input" if body.messages is None else "messages")):
+    with field_names({"prompt": "input" if body.messages is None else "messages"}):
         prompts = await front.aside(body.prompts, front)
         given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
     visit = visit_of(request.scope)
@@ -140,9 +140,10 @@ async def gathered(
     width = front.client.facts["width"]
     if dimensions is not None and dimensions > width:
         raise RequestError(
-            f"dimensions = {dimensions}, and vectors of this model have {width}; "
-            f"allowed: 1 to {width}",
+            f", and vectors of this model have {width}",
             "dimensions",
+            value=dimensions,
+            allowed=f"1 to {width}",
         )
     asked = await front.ask(prompts, params, lane)
     with front.begin(asked, request) as bundle:

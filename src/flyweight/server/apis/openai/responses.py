@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.body import FIRST, limited
 from flyweight.server.apis.fields import Fields
@@ -18,7 +18,6 @@ from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
 from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
 from flyweight.server.apis.output_formats import NamedSchema
-from flyweight.server.apis.renaming import named
 from flyweight.server.apis.sampling_fields import (
     KEYS,
     Explain,
@@ -135,16 +134,17 @@ Include = Literal[
     "web_search_call.action.sources", "message.input_image.image_url",
     "computer_call_output.output.image_url", "code_interpreter_call.outputs",
 ]  # fmt: skip
-NAMES = (
-    ("max_(completion_)?tokens", "max_output_tokens"),
-    ("prompt", "input"),
-    (r"tools\.(\d+)\.function", r"tools.\1"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("verbosity", "text.verbosity"),
-    ("logprobs", "top_logprobs"),
-    (r"response_format\.json_schema", "text.format"),
-    ("response_format", "text.format"),
-)
+NAMES = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "prompt": "input",
+    "tools.*.function": "tools.*",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "logprobs": "top_logprobs",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
 
 
 class PlainFormat(StrictFields):
@@ -265,9 +265,10 @@ class ResponseBody(VllmFields):
             return self.top_logprobs or 0
         if self.top_logprobs:
             raise RequestError(
-                f"top_logprobs = {self.top_logprobs}, and include does not ask for them; allowed: "
-                f"0, or with include = ['{SCORES}']",
+                ", and include does not ask for them",
                 "top_logprobs",
+                value=self.top_logprobs,
+                allowed=f"0, or with include = ['{SCORES}']",
             )
         return None
 
@@ -325,7 +326,7 @@ class ResponseBody(VllmFields):
 
 async def responses(front: ServedModel, request: Request) -> Response:
     body = front.read(request, await request.body(), ResponseBody)
-    with named(*NAMES):
+    with field_names(NAMES):
         asked, reading = await asked_of(
             front, request, chat_body(body.chat()), front.defaults, body.form_place, NAMES
         )

@@ -8,9 +8,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from flyweight.errors import RequestError, nearest
+from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translated
 from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.renaming import Names, renamed
 from flyweight.server.apis.tools import demands
 from flyweight.server.front import ServedModel
 from flyweight.server.transport.ignored import also
@@ -25,7 +24,9 @@ GOING_ON = "continue_final_message"  # is no template's to read
 WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def heard(front: ServedModel, request: Request, body: ChatBody, names: Names = ()) -> ChatBody:
+def heard(
+    front: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
+) -> ChatBody:
     """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
     reads = reads_of(front, tools=bool(body.tools) and body.tool_choice != "none")
     if reads is None:
@@ -82,20 +83,24 @@ def thinking(
 
 
 def deaf(
-    front: ServedModel, request: Request, name: str, reads: frozenset[str], names: Names = ()
+    front: ServedModel,
+    request: Request,
+    name: str,
+    reads: frozenset[str],
+    names: FieldNames = OWN_NAMES,
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
     if front.settings.lenient:
-        also(request, renamed(name, names))
+        also(request, translated(name, names))
         return
     field, _, switch = name.partition(".")
     theirs = sorted(reads - {"tools", "documents", "add_generation_prompt"})
     listed = f"; it reads: {', '.join(theirs)}" if theirs else ""
     place = f"{field}.{shown(switch)[1:-1]}" if switch else field
     raise RequestError(
-        f"{place} has no effect: the model's chat template does not read it"
+        "has no effect: the model's chat template does not read it"
         f"{nearest(switch, theirs) if switch else ''}{listed[:300]}; leave it out",
-        field if field == "chat_template_kwargs" else name,
+        place,
     )
 
 
