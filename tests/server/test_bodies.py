@@ -67,7 +67,7 @@ def test_unfinished_bodies_do_not_shut_out_short_ones() -> None:
 
         def refused() -> bool:
             got = server.post("/v1/completions", large)
-            return got.status == 503 and got.json["error"]["code"] == "bodies"
+            return got.status == 503 and got.json["error"]["code"] == "request_bytes_limit"
 
         server.until(refused)
         assert server.post("/v1/completions", GOOD).status == 200

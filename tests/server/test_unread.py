@@ -67,7 +67,7 @@ def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
         assert len(under.left) == 1
         with pytest.raises(HttpError, match="--max-unread-tokens") as caught:
             await anext(under.bundle.pieces())
-        assert caught.value.status == 408 and caught.value.code == "unread"
+        assert caught.value.status == 408 and caught.value.code == "slow_client"
 
     asyncio.run(work())
 

@@ -129,8 +129,8 @@ class ServedModel:
         """Of a name nothing here has."""
         known = [*self.names, *self.asking.facts.adapters]
         near = nearest(model[:200], known)
-        words = f"model = {shown(model)} is not served here{near}; served: {', '.join(known)}"
-        return HttpError(404, words, "model", "model_not_found")
+        words = f"model = {shown(model)} is not served{near}; served: {', '.join(known)}"
+        return HttpError(404, words, "model", code="model_not_found")
 
     async def ask(
         self,

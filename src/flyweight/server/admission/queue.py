@@ -50,7 +50,7 @@ class AdmissionQueue:
             self.refused["requests"] += 1
             raise HttpError(
                 429,
-                f"{self.preparing} requests are being prepared; at most {most} may",
+                f"queue full: {self.preparing} requests are being prepared (max {most})",
                 code="queue_full",
                 headers={"retry-after": str(self.retry_after())},
             )
@@ -71,8 +71,8 @@ class AdmissionQueue:
             self.refused["requests" if many else "tokens"] += 1
             raise HttpError(
                 429,
-                f"{self.requests} requests of {self.tokens} tokens wait already; at most "
-                f"{limits.queue_requests} requests or {limits.queue_tokens} tokens may",
+                f"queue full: {self.requests} requests of {self.tokens} tokens queued (max "
+                f"{limits.queue_requests} requests or {limits.queue_tokens} tokens)",
                 code="queue_full",
                 headers={"retry-after": str(self.retry_after())},
             )
@@ -85,7 +85,7 @@ class AdmissionQueue:
         away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.drain_seconds)))
         return HttpError(
             503,
-            "the server is being shut down",
+            "the server is shutting down",
             code="draining",
             headers={"retry-after": str(away)},
         )
@@ -94,8 +94,7 @@ class AdmissionQueue:
         """Of a request that has waited too long."""
         return HttpError(
             429,
-            f"not begun within {self.limits.queue_seconds:g} seconds, as others came first; "
-            "--queue-timeout sets that",
+            f"not started within {self.limits.queue_seconds:g} seconds (--queue-timeout)",
             code="queue_timeout",
             headers={"retry-after": str(self.retry_after())},
         )

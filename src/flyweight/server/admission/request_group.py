@@ -155,10 +155,9 @@ class RequestGroup:
         self.close()
         self._given_up = HttpError(
             408,
-            f"the answer was not read: it was more than {most} tokens a choice ahead of its "
-            "reader, and was ended; read faster, or ask for fewer tokens (--max-unread-tokens "
-            "sets that)",
-            code="unread",
+            f"the stream was ended: the client was more than {most} tokens per choice behind; "
+            "read faster, or ask for fewer tokens (--max-unread-tokens)",
+            code="slow_client",
         )
         self._news.set()
 

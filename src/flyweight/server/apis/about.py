@@ -18,11 +18,13 @@ from flyweight.server.transport.replies import reply
 async def health(front: ServedModel, request: Request) -> Response:
     """200 while the engine lives and, where it has work, gets on with it."""
     if not front.client.ready:
-        raise HttpError(503, "the engine is being started again", code="engine_down")
+        raise HttpError(503, "the engine is restarting; retry later", code="engine_down")
     front.client.ping()
     silent = front.client.silent()
     if silent > front.settings.stuck_seconds:
-        raise HttpError(503, f"the engine has done nothing for {silent:.0f} s", code="stuck")
+        raise HttpError(
+            503, f"the engine made no progress for {silent:.0f} s", code="engine_unresponsive"
+        )
     return reply({"status": "ok"})
 
 

@@ -121,7 +121,7 @@ class ConstraintValidator:
             which = "long or slow schemas and grammars" if heavy else "schemas and grammars"
             raise HttpError(
                 429,
-                f"{sum(found)} requests wait for {which} to be tried; at most {most} may",
+                f"queue full: {sum(found)} requests wait for {which} to be checked (max {most})",
                 code="queue_full",
                 headers={"retry-after": str(RETRY)},
             )

@@ -121,7 +121,7 @@ class EngineClient:
     def submit(self, collector: ClientCollector, news: asyncio.Event) -> EngineStream:
         """Begins a request.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
-            raise EngineDown("the engine is being started again; try again soon")
+            raise EngineDown("the engine is restarting; retry later")
         stream = EngineStream(collector, news)
         self._expect()
         self.streams[collector.request.id] = stream
@@ -137,7 +137,7 @@ class EngineClient:
     async def ask(self, what: str) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
-            raise EngineDown("the engine is being started again; try again soon")
+            raise EngineDown("the engine is restarting; retry later")
         self._expect()
         self._asked += 1
         number = self._asked
@@ -221,7 +221,7 @@ class EngineClient:
         """The process has gone: whoever waits is told."""
         self.ready, self._line, self._pinged = False, None, False
         self.gauges = None  # another process computes nothing yet
-        error = EngineDown("the engine ended while it computed this request; it is started again")
+        error = EngineDown("the engine ended while it computed this request; it is restarting")
         streams, self.streams = list(self.streams.values()), {}
         for stream in streams:
             stream.end(error)
@@ -296,7 +296,7 @@ class EngineClient:
                 tries = 0 if time.monotonic() - born > SETTLED else tries + 1
                 wait = min(LATEST, 2 * wait)
                 reason = str(error)
-        self.given_up(f"the engine could not be started again: {reason}")
+        self.given_up(f"the engine could not be restarted: {reason}")
 
 
 def _gets_on(message: Any) -> bool:

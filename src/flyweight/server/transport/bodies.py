@@ -48,7 +48,7 @@ class BodyReader:
         except BaseException as error:
             self.free(size)
             if isinstance(error, TimeoutError):
-                raise HttpError(408, "the body took too long to come") from None
+                raise HttpError(408, "the body took too long to arrive") from None
             raise
         return b"".join(parts)
 
@@ -63,9 +63,9 @@ class BodyReader:
         if after > most and after > self.held > own:
             raise HttpError(
                 503,
-                f"the bodies of all requests under way have {self.held} bytes; at most {most} may; "
-                "--max-bodies-bytes sets that",
-                code="bodies",
+                f"the bodies of all requests have {self.held} bytes (max {most}); retry later "
+                "(--max-bodies-bytes)",
+                code="request_bytes_limit",
                 headers={"retry-after": "2"},
             )
         self.held = after
@@ -76,4 +76,4 @@ def counted(size: int) -> int:
 
 
 def too_large(most: int) -> HttpError:
-    return HttpError(413, f"the body is larger than {most} bytes; --max-body-bytes sets that")
+    return HttpError(413, f"the body is larger than {most} bytes (--max-body-bytes)")

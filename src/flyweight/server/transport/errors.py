@@ -21,7 +21,7 @@ KINDS = {
     429: "rate_limit_error",
     503: "unavailable_error",
 }
-OURS = "the server failed on this request; it is noted in its log"
+OURS = "the server failed on this request; its log has the place"
 
 
 class HttpError(Exception):
@@ -61,7 +61,7 @@ Shape = Callable[[HttpError], dict[str, Any]]  # how a dialect writes errors
 
 def late(seconds: float) -> HttpError:
     """Of a request that was not answered in time."""
-    words = f"not answered within {seconds:g} seconds; --request-timeout sets that"
+    words = f"not answered within {seconds:g} seconds (--request-timeout)"
     return HttpError(504, words, code="deadline")
 
 

@@ -140,7 +140,7 @@ class Connection(HttpToolsProtocol):
         """Closed, because there are too many."""
         self.connections.discard(self)
         self.crowd.idle.pop(self, None)
-        self._refuse(HttpError(503, "there are too many connections", code="connections"))
+        self._refuse(HttpError(503, "too many connections; retry later", code="connection_limit"))
 
     # --- what comes ---
 
@@ -153,7 +153,7 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if max(self._unread, self._head) > self.limits.header_bytes:
             most = self.limits.header_bytes
-            self._refuse(HttpError(431, f"the head is larger than {most} bytes"))
+            self._refuse(HttpError(431, f"the request head is larger than {most} bytes"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -176,7 +176,7 @@ class Connection(HttpToolsProtocol):
         self._unblock()
         coded = [value for name, value in self.headers if name == b"transfer-encoding"]
         if any(value.strip().lower() != b"chunked" for value in coded):
-            self._refuse(HttpError(400, "Transfer-Encoding: only chunked is read here"))
+            self._refuse(HttpError(400, "Transfer-Encoding: only chunked is supported"))
             return
         self.crowd.idle.pop(self, None)
         super().on_headers_complete()
@@ -201,7 +201,7 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(HttpError(400, "this is not HTTP that can be read here"))
+        self._refuse(HttpError(400, "the request is not valid HTTP/1"))
 
     # --- what goes ---
 
