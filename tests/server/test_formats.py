@@ -190,7 +190,7 @@ def test_ambiguous_grammars_take_turns() -> None:
             "name": "x", "schema": {"not": {"pattern": "a"}}}}},
          "response_format.json_schema.schema",
          "response_format.json_schema.schema: at '#': the keyword 'not' is not supported"),
-        ({"response_format": {"type": "json_object", "schema": {"format": "regex"}}},
+        ({"response_format": {"type": "json_object", "schema": {"format": "iri"}}},
          "response_format.schema", "format"),
         ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly"),
