@@ -8,6 +8,7 @@ from flyweight.engine.batch import build, moves
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Plan
 from flyweight.kv.blocks import Copy, Table
+from flyweight.sampling.arrays import OptionColumns
 from flyweight.types import Request, SamplingParams
 
 
@@ -91,3 +92,12 @@ def test_moves_are_slots_of_valid_tokens():
 def test_a_step_without_rows():
     b = build(Plan(plan_of_three().chunks[:1]), 2)
     assert b.rows.tolist() == [] and len(b.sampling.temperature) == 0
+
+
+def test_a_mask_reaches_the_sampler_whatever_the_options() -> None:
+    """A hook may mask the rows of plain requests, in any step of a kept layout."""
+    plan, lay, mask = plan_of_three(), OptionColumns(), np.ones(2, np.uint32)
+    assert build(plan, 2, None, lay).sampling.masks is None
+    masks = build(plan, 2, None, lay, {0: mask}).sampling.masks
+    assert masks is not None and masks.rows.tolist() == [0]
+    assert build(plan, 2, None, lay).sampling.masks is None

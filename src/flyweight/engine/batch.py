@@ -52,7 +52,7 @@ def build(
         contexts=_ints(contexts),
         tables=_tables(plan.chunks, contexts, block_size),
         rows=_ints(rows),
-        sampling=lay(_sampling(plan.chunks, masks or {})),
+        sampling=(columns if masks else lay)(_sampling(plan.chunks, masks or {})),
         adapters=_owners(plan.chunks, adapters) if adapters else None,
         hidden=_ints(hidden) if plan.hidden else None,
     )

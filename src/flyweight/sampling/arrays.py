@@ -83,7 +83,9 @@ def _places(rows: Sequence[LogitsRow]) -> dict[str, Any]:
 def _options(rows: Sequence[LogitsRow]) -> dict[str, Any]:
     """All columns but the places."""
     table = np.frombuffer(b"".join([row.options.record for row in rows]), RECORD)
-    special = [(i, row) for i, row in enumerate(rows) if not row.options.plain]
+    special = [
+        (i, row) for i, row in enumerate(rows) if not row.options.plain or row.mask is not None
+    ]
     count = len(rows)
     prompt = table["prompt"].copy()
     history = [(i, *_window(row)) for i, row in special if row.options.penalised]
