@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.server.front import ServedModel
+from flyweight.server.api_server import ApiServer
 from flyweight.server.lifecycle.start import serve
 from flyweight.server.observability.effective_config import SettingRequests
 from flyweight.server.settings import ServerSettings
@@ -15,7 +15,7 @@ from flyweight.server.settings import ServerSettings
 class Quiet:
     """A `Shows` that tells the address alone."""
 
-    def ready(self, front: ServedModel, port: int) -> None:
+    def ready(self, server: ApiServer, port: int) -> None:
         print(f"http://127.0.0.1:{port}", file=sys.stderr, flush=True)
 
     def found(self, path: Path) -> None: ...

@@ -105,7 +105,7 @@ SHOWN = {  # where it is asked, to be shown to somebody
     "cli/serve/detach.py",
     "server/apis/ollama/handlers.py",
     "server/apis/ollama/models.py",
-    "server/front.py",
+    "server/served_model.py",
     "server/observability/log.py",
     "server/observability/metrics.py",
     "server/worker/loop.py",

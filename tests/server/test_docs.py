@@ -41,14 +41,16 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     openapi = docs.openapi_handler(dict)
     request: Any = None
 
-    async def aside(work: Any, *args: Any) -> Any:
-        return await asyncio.to_thread(work, *args)
+    async def write_in_thread(work: Any) -> Any:
+        return await asyncio.to_thread(work)
 
     async def asked() -> list[bytes]:
-        client = SimpleNamespace(facts={"vocab": 5, "width": 3})
-        front: Any = SimpleNamespace(client=client, settings="s", aside=aside, document=None)
-        found = await asyncio.gather(*(openapi(front, request) for _ in range(3)))
-        return [bytes(one.body) for one in (*found, await openapi(front, request))]
+        model = SimpleNamespace(client=SimpleNamespace(facts={"vocab": 5, "width": 3}))
+        server: Any = SimpleNamespace(
+            find=lambda: model, settings="s", write_in_thread=write_in_thread, document=None
+        )
+        found = await asyncio.gather(*(openapi(server, request) for _ in range(3)))
+        return [bytes(one.body) for one in (*found, await openapi(server, request))]
 
     got = asyncio.run(asked())
     assert len(made) == 1 and set(got) == {b'{"openapi":"{} 5 3 s"}'}

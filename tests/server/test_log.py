@@ -163,7 +163,7 @@ def test_what_a_full_disk_did_not_take_is_dropped_at_the_end() -> None:
 def test_a_mistake_of_ours_is_noted_with_the_id_its_client_knows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def broken(front: Any, request: Any) -> Any:
+    async def broken(server: Any, request: Any) -> Any:
         raise KeyError(request.scope["secret"])
 
     entry = ApiRoute("GET", "/broken", broken, "")
@@ -171,8 +171,8 @@ def test_a_mistake_of_ours_is_noted_with_the_id_its_client_knows(
     request = Request(
         {"type": "http", "visit": visit, "headers": [], "path": "/broken", "secret": "xyzzy"}
     )
-    front: Any = None
-    got = asyncio.run(_endpoint(front, entry)(request))  # type: ignore[arg-type]
+    server: Any = None
+    got = asyncio.run(_endpoint(server, entry)(request))  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert got.status_code == 500 and "/broken findme-1 failed: KeyError" in said
     assert "xyzzy" not in said

@@ -10,9 +10,9 @@ import pytest
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.answer import LARGE, answer
-from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import encode
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 
@@ -58,15 +58,16 @@ def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
     async def work() -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        front: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
-        front._writers = ThreadPoolExecutor(1)
-        front.written = lambda work: ServedModel.written(front, work)
+        server: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
+        server._writers = ThreadPoolExecutor(1)
+        server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
+        model: Any = None
         request: Any = SimpleNamespace(state=None, scope={}, receive=asyncio.Event().wait)
         writer: Any = Whole()
-        got = await answer(front, request, [], lambda bundle: writer, stream=False)
+        got = await answer(server, model, request, [], lambda bundle: writer, stream=False)
         assert got.body == b'{"written":true}'
         assert (writer.thread != threading.get_ident()) is aside
-        front._writers.shutdown()
+        server._writers.shutdown()
 
     asyncio.run(work())
 

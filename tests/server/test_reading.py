@@ -42,55 +42,54 @@ class Counting:
 
 
 @pytest.fixture
-def front() -> Any:
+def model() -> Any:
     from flyweight import LLM
 
-    facts = SimpleNamespace(max_model_len=LONGEST)
     tokenizer = Counting(LLM().tokenizer)
-    return SimpleNamespace(tokenizer=tokenizer, asking=SimpleNamespace(facts=facts))
+    return SimpleNamespace(tokenizer=tokenizer, max_model_len=LONGEST)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda front: fitted([LONG], BARE, front)[0](),
-        lambda front: holed(["def f():"], LONG, HOLE, front)[0](),
-        lambda front: holed([LONG], "return", HOLE, front)[0](),
-        lambda front: mixed([1, LONG], front),
-        lambda front: mixed(["cat sat mat"] * 100_000, front),
-        lambda front: biases({LONG: 1}, front.tokenizer),
-        lambda front: biases([["cat" * 1000, 1]] * 1000, front.tokenizer),
-        lambda front: fitting(front.tokenizer, LONG, LONGEST),
+        lambda model: fitted([LONG], BARE, model)[0](),
+        lambda model: holed(["def f():"], LONG, HOLE, model)[0](),
+        lambda model: holed([LONG], "return", HOLE, model)[0](),
+        lambda model: mixed([1, LONG], model),
+        lambda model: mixed(["cat sat mat"] * 100_000, model),
+        lambda model: biases({LONG: 1}, model.tokenizer),
+        lambda model: biases([["cat" * 1000, 1]] * 1000, model.tokenizer),
+        lambda model: fitting(model.tokenizer, LONG, LONGEST),
     ],
 )  # fmt: skip
 def test_what_is_too_long_is_refused_before_it_is_read(
-    front: Any, make: Callable[[Any], object]
+    model: Any, make: Callable[[Any], object]
 ) -> None:
     with pytest.raises(RequestError):
-        make(front)
-    assert front.tokenizer.read < MOST < len(LONG) / 100
+        make(model)
+    assert model.tokenizer.read < MOST < len(LONG) / 100
 
 
-def test_a_text_that_is_cut_is_read_little_further(front: Any) -> None:
-    wanted = front.tokenizer.encode(LONG)[:LONGEST]
-    front.tokenizer.read = 0
-    assert shortened(front, LONG)["prompt_token_ids"] == wanted
-    assert front.tokenizer.read < MOST
+def test_a_text_that_is_cut_is_read_little_further(model: Any) -> None:
+    wanted = model.tokenizer.encode(LONG)[:LONGEST]
+    model.tokenizer.read = 0
+    assert shortened(model, LONG)["prompt_token_ids"] == wanted
+    assert model.tokenizer.read < MOST
     for text in ("", "a cat", LONG[:3000], " " * 9000 + LONG[:9000]):
-        assert beginning(front.tokenizer, text, LONGEST) == front.tokenizer.encode(text)[:LONGEST]
+        assert beginning(model.tokenizer, text, LONGEST) == model.tokenizer.encode(text)[:LONGEST]
 
 
-def test_prompts_are_counted_before_any_is_read(front: Any) -> None:
-    fitted([LONG] * 4, BARE, front)
-    holed([LONG] * 4, LONG, HOLE, front)
-    assert front.tokenizer.read == 0
+def test_prompts_are_counted_before_any_is_read(model: Any) -> None:
+    fitted([LONG] * 4, BARE, model)
+    holed([LONG] * 4, LONG, HOLE, model)
+    assert model.tokenizer.read == 0
 
 
-def test_what_follows_a_hole_is_read_once_for_all_prompts(front: Any) -> None:
+def test_what_follows_a_hole_is_read_once_for_all_prompts(model: Any) -> None:
     after = "a cat " * 20
-    made = [make() for make in holed(["x"] * 50, after, HOLE, front)]
+    made = [make() for make in holed(["x"] * 50, after, HOLE, model)]
     assert len({tuple(one["prompt_token_ids"]) for one in made}) == 1
-    assert front.tokenizer.read < 5 * len(after) + 50 * 50
+    assert model.tokenizer.read < 5 * len(after) + 50 * 50
 
 
 def test_texts_with_a_bias_have_a_bound(server: Running) -> None:

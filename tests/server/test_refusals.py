@@ -240,7 +240,7 @@ def test_a_model_that_is_not_here_is_one_error(server: Running) -> None:
     assert got.json["error"]["code"] == "model_not_found"
     empty = server.post("/v1/completions", {"model": "", "prompt": "x"})
     assert empty.status == 404 and empty.json["error"]["code"] == "model_not_found"
-    says = f"model = '' is not served here; served: {name_of(server)}"
+    says = f"model = '' is not served; served: {name_of(server)}"
     assert empty.json["error"]["message"] == says
 
 

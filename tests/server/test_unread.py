@@ -26,20 +26,18 @@ class Under:
         self.streams: dict[str, EngineStream] = {}
         self.left: list[EngineStream] = []
         self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
-        front: Any = SimpleNamespace(
+        model: Any = SimpleNamespace(
             settings=ServerSettings(request_seconds=60.0, unread_tokens=MOST),
-            asking=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
+            preparer=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
-            watch=SimpleNamespace(ended=lambda stream: None),
-            door=SimpleNamespace(leave=lambda *given: None),
-            groups=set(),
+            observer=SimpleNamespace(ended=lambda stream: None),
         )
+        queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
         params = SamplingParams(n=n)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
-        self.bundle = RequestGroup(
-            front, [asked] * prompts, place, asyncio.get_running_loop().time()
-        )
+        now = asyncio.get_running_loop().time()
+        self.bundle = RequestGroup(model, queue, set(), [asked] * prompts, place, now)
         self.bundle.follow()
 
     def _collector(self, asked: Any, id: str) -> Collector:

@@ -12,11 +12,11 @@ import pytest
 from flyweight import LLM
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import answer as answers
 from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.usage import RunningUsage, usage
 from flyweight.server.engine_client.client import EngineStream
-from flyweight.server.front import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served
@@ -45,20 +45,19 @@ class Under:
             self.stream = EngineStream(collector, news)
             return self.stream
 
-        front: Any = SimpleNamespace(
+        model: Any = SimpleNamespace(
             settings=ServerSettings(request_seconds=60.0),
-            asking=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
+            preparer=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
-            watch=SimpleNamespace(ended=lambda stream: None),
-            door=SimpleNamespace(leave=lambda *given: None),
-            groups=set(),
-        )  # fmt: skip
+            observer=SimpleNamespace(ended=lambda stream: None),
+        )
+        queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.asked, tokens=(1,))
-        front._writers = ThreadPoolExecutor(1)
-        front.written = lambda work: ServedModel.written(front, work)
-        self.front = front
-        self.bundle = RequestGroup(front, [asked], place, asyncio.get_running_loop().time())
+        server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
+        server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
+        self.server, now = server, asyncio.get_running_loop().time()
+        self.bundle = RequestGroup(model, queue, set(), [asked], place, now)
 
 
 class Told:
@@ -86,7 +85,7 @@ class Told:
 
 
 async def parts(under: Under, writer: Any) -> list[bytes]:
-    return [one async for one in answers._parts(under.front, under.bundle, writer, "")]
+    return [one async for one in answers._parts(under.server, under.bundle, writer, "")]
 
 
 def test_what_comes_while_something_is_written_is_told_as_well() -> None:
@@ -124,7 +123,7 @@ def test_many_choices_are_written_in_turns() -> None:
         assert max(map(len, got)) <= answers.TURN and len(writer.pieces) == 32
         gaps = [b - a for a, b in itertools.pairwise(others)]
         assert max(gaps) <= 4, "others waited longer than a turn"
-        under.front._writers.shutdown()
+        under.server._writers.shutdown()
 
     asyncio.run(work())
 
@@ -140,7 +139,7 @@ def test_a_piece_with_much_to_tell_is_written_aside(tokens: int, prompt: int, as
         feed(under.stream, Event("r", 0, (5,) * tokens, (SCORED,) * tokens, finish=Finish.LENGTH))
         await parts(under, writer)
         assert (threads != [threading.get_ident()]) is aside
-        under.front._writers.shutdown()
+        under.server._writers.shutdown()
 
     asyncio.run(work())
 

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
 from flyweight.server.admission.preparing import prepared
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.route import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, shape_of
-from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
 from flyweight.server.transport.guard import RequestGuard
 from flyweight.server.transport.ignored import tell
@@ -33,29 +33,29 @@ NOT_JSON = HttpError(
 )
 
 
-def make_app(front: ServedModel) -> ASGIApp:
+def make_app(server: ApiServer) -> ASGIApp:
     routes = [
-        Route(entry.path, _endpoint(front, entry), methods=[entry.method]) for entry in ROUTES
+        Route(entry.path, _endpoint(server, entry), methods=[entry.method]) for entry in ROUTES
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     app.router.redirect_slashes = False
-    log = front.log if front.settings.log_requests else None
+    log = server.log if server.settings.log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = RequestGuard(app, front.settings, open_paths, shape_of)
-    return RequestLog(guard, front.counts.http, log, {entry.path for entry in ROUTES})
+    guard = RequestGuard(app, server.settings, open_paths, shape_of)
+    return RequestLog(guard, server.http, log, {entry.path for entry in ROUTES})
 
 
-def _endpoint(front: ServedModel, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visit_of(request.scope).route = entry.path
         if entry.body is not None and entry not in OLLAMA and not _is_json(request):
             return reply(entry.errors(NOT_JSON), NOT_JSON.status)
-        work = entry.handler(front, request)
+        work = entry.handler(server, request)
         try:
             if entry.body is None:
                 return tell(request, await work)
-            seconds = front.settings.request_seconds
-            return tell(request, await prepared(front.door, seconds, request, work))
+            seconds = server.settings.request_seconds
+            return tell(request, await prepared(server.queue, seconds, request, work))
         except ClientGone:
             return Response(status_code=499)
         except Exception as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what is heavy is imported beside the engine
     from flyweight.describe import ModelDescription
     from flyweight.plan.memory import MemoryPlan
     from flyweight.server import pipe
-    from flyweight.server.front import ServedModel
+    from flyweight.server.api_server import ApiServer
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
@@ -101,12 +101,13 @@ class Banner:
 
     # --- once it is ready ---
 
-    def ready(self, front: ServedModel, port: int) -> None:
-        ledger = front.ledger
+    def ready(self, server: ApiServer, port: int) -> None:
+        model = server.find()
+        ledger = model.effective
         portrait, facts = ledger.portrait, ledger.facts
         self.say(
             printable(
-                f"{', '.join(front.names)}: {portrait.family}, {portrait.size} parameters, "
+                f"{', '.join(model.names)}: {portrait.family}, {portrait.size} parameters, "
                 f"{portrait.quantisation}"
             )
         )
@@ -119,7 +120,7 @@ class Banner:
         seconds = age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:
-            effective = ledger.document(front.counts)
+            effective = ledger.document(model.counts)
             print(json.dumps(self._document(url, port, seconds, effective, facts)))
             sys.stdout.flush()
 

@@ -23,30 +23,30 @@ from flyweight.server.transport.request_log import visit_of
 class Preparation:
     """One request's; `end` where it begins to run."""
 
-    def __init__(self, door: AdmissionQueue) -> None:
+    def __init__(self, queue: AdmissionQueue) -> None:
         """Raises `HttpError` where too many prepare."""
-        door.prepare()
-        self._door = door
+        queue.prepare()
+        self._queue = queue
         self._over = asyncio.Event()
 
     def end(self) -> None:
         if not self._over.is_set():
             self._over.set()
-            self._door.prepared()
+            self._queue.prepared()
 
     async def wait(self) -> None:
         await self._over.wait()
 
 
 async def prepared(
-    door: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
+    queue: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
 ) -> Response:
     """What `work` answers.  Until it runs (`Preparation.end`) it has `seconds` since the request
     came, and is given up where its client goes; from then on others see to that.
     """
     try:
         await request.body()  # before somebody else listens
-        own = Preparation(door)
+        own = Preparation(queue)
     except BaseException:
         work.close()
         raise

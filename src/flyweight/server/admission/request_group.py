@@ -7,28 +7,32 @@ back once.  Knows no dialect.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
 
 from flyweight.errors import FlyweightError
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
-from flyweight.server.admission.queue import Reservation
+from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.request_limits import width
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError, late
-
-if TYPE_CHECKING:
-    from flyweight.server.front import ServedModel
 
 
 class RequestGroup:
     """The requests of one HTTP request that `came` then, and what they bring.  They are under way
-    once it exists; `close` ends what is left of them.
+    once it exists, and in `groups`; `close` ends what is left of them.
     """
 
     def __init__(
-        self, front: "ServedModel", asked: Sequence[PreparedPrompt], place: Reservation, came: float
+        self,
+        model: ServedModel,
+        queue: AdmissionQueue,
+        groups: set["RequestGroup"],
+        asked: Sequence[PreparedPrompt],
+        place: Reservation,
+        came: float,
     ) -> None:
-        self.front, self.place = front, place
+        self.model, self.queue, self.groups, self.place = model, queue, groups, place
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
         self._streams: list[EngineStream] = []
@@ -36,13 +40,13 @@ class RequestGroup:
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
         self._choices = sum(width(one) for one in asked)
-        seconds = front.settings.request_seconds
+        seconds = model.settings.request_seconds
         gone = time.monotonic() - came
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
-        waiting = max(0.0, front.settings.queue_seconds - gone)
+        waiting = max(0.0, model.settings.queue_seconds - gone)
         self._waiting = loop.call_later(waiting, self._not_begun)
-        front.groups.add(self)
+        groups.add(self)
         try:
             for one in asked:
                 self._submit(one)
@@ -60,13 +64,13 @@ class RequestGroup:
         if self._closed:
             return
         self._closed = True
-        self.front.groups.discard(self)
+        self.groups.discard(self)
         self._late.cancel()
         self._waiting.cancel()
         for stream in self._streams:
-            self.front.client.leave(stream)
-            self.front.watch.ended(stream)
-        self.front.door.leave(self.place, self.place.requests, self.place.tokens)
+            self.model.client.leave(stream)
+            self.model.observer.ended(stream)
+        self.queue.leave(self.place, self.place.requests, self.place.tokens)
 
     def give_up(self, error: HttpError) -> None:
         """Ends the response with an error: an error event where it is streamed."""
@@ -123,31 +127,31 @@ class RequestGroup:
             raise self._given_up
 
     def _submit(self, asked: PreparedPrompt) -> None:
-        asking = self.front.asking
-        make = asking.collector if asked.pooling is None else asking.vector
-        collector = make(asked, asking.id())
+        preparer = self.model.preparer
+        make = preparer.collector if asked.pooling is None else preparer.vector
+        collector = make(asked, preparer.id())
         if isinstance(collector, Collector):
-            collector.interval = self.front.settings.stream_interval
-        stream = self.front.client.submit(collector, self._news)
+            collector.interval = self.model.settings.stream_interval
+        stream = self.model.client.submit(collector, self._news)
         choices, tokens = width(asked), len(asked.tokens)
-        stream.begun = lambda: self.front.door.leave(self.place, choices, tokens)
+        stream.begun = lambda: self.queue.leave(self.place, choices, tokens)
         self.collectors.append(collector)
         self._streams.append(stream)
 
     def _too_late(self) -> None:
-        self._given_up = late(self.front.settings.request_seconds)
+        self._given_up = late(self.model.settings.request_seconds)
         self._news.set()
 
     def _not_begun(self) -> None:
         """Whose turn has not come by now is told to come back, while it has some time left."""
         if not any(stream.running or stream.over for stream in self._streams):
-            self._given_up = self.front.door.overdue()
+            self._given_up = self.queue.overdue()
             self._news.set()
 
     def _fed(self, tokens: int) -> None:
         """So many came for one of its prompts."""
         self._ahead += tokens
-        most = self.front.settings.unread_tokens
+        most = self.model.settings.unread_tokens
         if self._ahead <= most * self._choices or self._closed:
             return
         if all(stream.over for stream in self._streams):
@@ -166,12 +170,3 @@ def raise_if(error: FlyweightError | None) -> None:
     """Raises what kept the engine from finishing a choice."""
     if error is not None:
         raise error
-
-
-def width(asked: PreparedPrompt) -> int:
-    """How many sequences it takes to answer a prompt."""
-    if asked.pooling is not None:
-        return 1
-    if asked.beam is not None:
-        return asked.beam.beam_width
-    return max(asked.params.n, asked.params.best_of or 1)

@@ -15,8 +15,11 @@ from starlette.responses import Response
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.front import ServedModel
+from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.output_formats import form_keywords
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError, note, told
+from flyweight.server.transport.ignored import ignore_keywords
 from flyweight.server.transport.replies import EventStream, reply, while_connected
 from flyweight.server.transport.request_log import visit_of
 
@@ -45,7 +48,8 @@ class Writer(Protocol):
 
 
 async def answer(
-    front: ServedModel,
+    server: ApiServer,
+    model: ServedModel,
     request: Request,
     asked: Sequence[PreparedPrompt],
     make: Callable[[RequestGroup], Writer],
@@ -53,19 +57,21 @@ async def answer(
     stream: bool,
 ) -> Response:
     """Runs checked prompts, and writes what they bring."""
-    bundle = front.begin(asked, request)
+    for form in {one.params.structured_outputs for one in asked} - {None}:
+        ignore_keywords(request, form_keywords(form))
+    bundle = server.begin(model, asked, request)
     writer = make(bundle)
     visit = visit_of(request.scope)
     visit.reply = writer.id
     if stream:
         bundle.follow()
-        parts = _parts(front, bundle, writer, visit.id)
-        seconds = front.settings.ping_seconds
+        parts = _parts(server, bundle, writer, visit.id)
+        seconds = server.settings.ping_seconds
         return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
     with bundle:
         await while_connected(request, bundle.done())
         if size(bundle) > LARGE:
-            return await front.written(lambda: reply(writer.whole()))
+            return await server.write_in_thread(lambda: reply(writer.whole()))
         return reply(writer.whole())
 
 
@@ -97,13 +103,13 @@ def texts(bundle: RequestGroup) -> list[Collector]:
 
 
 async def _parts(
-    front: ServedModel, bundle: RequestGroup, writer: Writer, id: str
+    server: ApiServer, bundle: RequestGroup, writer: Writer, id: str
 ) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
         async for found in bundle.pieces():
-            async for part in _turns(front, bundle, writer, found):
+            async for part in _turns(server, bundle, writer, found):
                 yield part
         if part := writer.end():
             yield part
@@ -117,7 +123,7 @@ async def _parts(
 
 
 async def _turns(
-    front: ServedModel, bundle: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
+    server: ApiServer, bundle: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
 ) -> AsyncGenerator[bytes]:
     """What is new, written in turns so short that whoever else is served notices nothing."""
     parts: list[bytes] = []
@@ -125,7 +131,7 @@ async def _turns(
     for i, piece in found:
         collector = bundle.collectors[i]
         if isinstance(collector, Collector) and weight(collector, piece) > LARGE:
-            part = await front.written(partial(writer.piece, i, piece))
+            part = await server.write_in_thread(partial(writer.piece, i, piece))
         else:
             part = writer.piece(i, piece)
         parts.append(part)

@@ -7,15 +7,15 @@ nothing, so they need no key, and the document, which does, is asked for with th
 import asyncio
 import gzip
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.openapi import document
 from flyweight.server.apis.route import JSON, ApiTables, Handler
-from flyweight.server.front import ServedModel
 from flyweight.server.transport.replies import encode
 
 FOLDER = files("flyweight.server") / "swagger"
@@ -32,24 +32,25 @@ def openapi_handler(tables: Callable[[], ApiTables]) -> Handler:
     meanwhile wait for it.  `tables` is called then, as this route is in them.
     """
 
-    async def openapi(front: ServedModel, request: Request) -> Response:
-        if front.document is None:
-            front.document = asyncio.ensure_future(front.aside(_document, tables(), front))
-        return Response(await asyncio.shield(front.document), 200, media_type=JSON)
+    async def openapi(server: ApiServer, request: Request) -> Response:
+        if server.document is None:
+            making = server.write_in_thread(partial(_document, tables(), server))
+            server.document = asyncio.ensure_future(making)
+        return Response(await asyncio.shield(server.document), 200, media_type=JSON)
 
     return openapi
 
 
-def _document(tables: ApiTables, front: ServedModel) -> bytes:
-    facts = front.client.facts
-    return encode(document(tables, facts["vocab"], facts["width"], front.settings))
+def _document(tables: ApiTables, server: ApiServer) -> bytes:
+    facts = server.find().client.facts
+    return encode(document(tables, facts["vocab"], facts["width"], server.settings))
 
 
-async def page(front: ServedModel, request: Request) -> Response:
+async def page(server: ApiServer, request: Request) -> Response:
     return Response(plain("page.html"), 200, HEADERS, "text/html")
 
 
-async def static(front: ServedModel, request: Request) -> Response:
+async def static(server: ApiServer, request: Request) -> Response:
     """A file of the page; Swagger UI's are kept packed."""
     name = request.url.path.rsplit("/", 1)[1]
     head = {**HEADERS, "cache-control": "max-age=3600"}

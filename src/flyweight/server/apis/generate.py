@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.body import FIRST
+from flyweight.server.apis.body import FIRST, read
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.sampling_fields import (
     HOTTEST,
@@ -23,7 +24,6 @@ from flyweight.server.apis.sampling_fields import (
     params_of,
 )
 from flyweight.server.apis.usage import spent
-from flyweight.server.front import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
 
@@ -47,14 +47,15 @@ class GenerateBody(Fields):
     return_cache_explanation: Explain = None
 
 
-async def generate(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), GenerateBody)
+async def generate(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), GenerateBody)
+    model = server.find()
     every = body.model_dump(exclude=BESIDE, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
-    params = params_of({**every, **front.defaults, **given})
-    lane = front.lane(None, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await front.ask([body.prompt], params, lane)
-    return await answer(front, request, asked, GenerateWriter, stream=body.stream)
+    params = params_of({**every, **model.defaults, **given})
+    lane = model.context(None, body.cache_salt, body.priority, body.return_cache_explanation)
+    asked = await model.prepare([body.prompt], params, lane)
+    return await answer(server, model, request, asked, GenerateWriter, stream=body.stream)
 
 
 class GenerateWriter:
@@ -65,7 +66,7 @@ class GenerateWriter:
     id = ""
 
     def __init__(self, bundle: RequestGroup) -> None:
-        self.front = bundle.front
+        self.model = bundle.model
         (self.collector,) = texts(bundle)
 
     def whole(self) -> dict[str, Any]:
@@ -84,4 +85,4 @@ class GenerateWriter:
         return event(error.body())
 
     def _spent(self) -> dict[str, Any]:
-        return {"tokens": self.collector.produced, **spent(self.front, [self.collector])}
+        return {"tokens": self.collector.produced, **spent(self.model, [self.collector])}

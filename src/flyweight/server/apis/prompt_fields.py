@@ -12,7 +12,7 @@ from pydantic import Field
 from flyweight.errors import RequestError
 from flyweight.requests.prompts import PIECE, encoded
 from flyweight.server.apis.sampling_fields import Id
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 
 # The first mistake of a list is told, so no others are looked for.
 Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
@@ -34,33 +34,33 @@ class PromptFit(Protocol):
     truncation_side: Literal["left", "right"] | None
 
 
-def fitted(prompts: list[Any], body: PromptFit, front: ServedModel, answer: int = 1) -> list[Any]:
+def fitted(prompts: list[Any], body: PromptFit, model: ServedModel, answer: int = 1) -> list[Any]:
     """Prompts with BOS and the like or without, as many of their ids as are wanted, and `answer`
     more of the context left; those that take work are functions.
     """
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     if special and not cuts:
         return prompts
-    return [partial(_fitted, one, body, front, answer) for one in prompts]
+    return [partial(_fitted, one, body, model, answer) for one in prompts]
 
 
-def _fitted(one: Any, body: PromptFit, front: ServedModel, answer: int) -> dict[str, Any]:
+def _fitted(one: Any, body: PromptFit, model: ServedModel, answer: int) -> dict[str, Any]:
     """Raises `RequestError`."""
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
-    longest = front.asking.facts.max_model_len
+    longest = model.max_model_len
     text, ids = (one, []) if isinstance(one, str) else (None, one)
     if text is not None:
         if cuts:
-            readable("prompt", text, most_bytes(front))
+            readable("prompt", text, most_bytes(model))
         whole = None if cuts else longest
-        ids = encoded(front.tokenizer, text, whole, add_special=special)
+        ids = encoded(model.tokenizer, text, whole, add_special=special)
     kept = cut(ids, body, longest - answer)
     return {"prompt": text if len(kept) == len(ids) else None, "prompt_token_ids": kept}
 
 
-def most_bytes(front: ServedModel) -> int:
+def most_bytes(model: ServedModel) -> int:
     """Of a text that is read to its end though it may not fit."""
-    return max(front.settings.tokenize_bytes, PIECE * front.asking.facts.max_model_len)
+    return max(model.settings.tokenize_bytes, PIECE * model.max_model_len)
 
 
 def readable(name: str, text: str, most: int) -> None:

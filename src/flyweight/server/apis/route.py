@@ -8,10 +8,10 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.front import ServedModel
+from flyweight.server.api_server import ApiServer
 from flyweight.server.transport.errors import HttpError, Shape
 
-Handler = Callable[[ServedModel, Request], Coroutine[Any, Any, Response]]
+Handler = Callable[[ApiServer, Request], Coroutine[Any, Any, Response]]
 JSON = "application/json"
 
 

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
 from flyweight.requests.prompts import within
-from flyweight.server.apis.body import limited
+from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.body import limited, read
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
@@ -22,7 +23,7 @@ from flyweight.server.apis.openai.template_fields import heard
 from flyweight.server.apis.prompt_fields import most_bytes, readable
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.tools import Tool
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
@@ -65,7 +66,7 @@ class TokenizeBody(Fields):
         None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
     )
 
-    def ids(self, front: ServedModel, request: Request) -> list[int]:
+    def ids(self, model: ServedModel, request: Request) -> list[int]:
         """Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -81,14 +82,14 @@ class TokenizeBody(Fields):
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
-            found: list[int] = rendered(front, heard(front, request, ChatBody(**own)))[
+            found: list[int] = rendered(model, heard(model, request, ChatBody(**own)))[
                 "prompt_token_ids"
             ]
             return found
         text = self.prompt if self.content is None else self.content
-        readable(given[0], text or "", front.settings.tokenize_bytes)
+        readable(given[0], text or "", model.settings.tokenize_bytes)
         special = (self.add_special_tokens, self.add_special, self.content is None)
-        return front.tokenizer.encode(
+        return model.tokenizer.encode(
             text or "",
             add_special=next(flag for flag in special if flag is not None),
             parse_special=self.parse_special is not False,
@@ -102,61 +103,61 @@ class DetokenizeBody(Fields):
     tokens: list[Id] = Field(fail_fast=True)
 
 
-async def tokenize(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), TokenizeBody)
-    front.lane(body.model, None, None)
-    return await front.aside(lambda: reply(tokenized(front, request, body)))
+async def tokenize(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), TokenizeBody)
+    model = server.find(body.model)
+    return await model.run_in_thread(lambda: reply(tokenized(model, request, body)))
 
 
-def tokenized(front: ServedModel, request: Request, body: TokenizeBody) -> dict[str, Any]:
+def tokenized(model: ServedModel, request: Request, body: TokenizeBody) -> dict[str, Any]:
     """Raises `RequestError`."""
-    ids = body.ids(front, request)
+    ids = body.ids(model, request)
     found: dict[str, Any] = {
         "count": len(ids),
-        "max_model_len": front.asking.facts.max_model_len,
+        "max_model_len": model.max_model_len,
         "tokens": ids,
     }
     if body.with_pieces:
-        found["tokens"] = [{"id": i, "piece": _piece(front, i)} for i in ids]
+        found["tokens"] = [{"id": i, "piece": _piece(model, i)} for i in ids]
     if body.return_token_strs:
-        found["token_strs"] = [front.tokenizer.piece(i) for i in ids]
+        found["token_strs"] = [model.tokenizer.piece(i) for i in ids]
     return found
 
 
-async def detokenize(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), DetokenizeBody)
-    front.lane(body.model, None, None)
-    within("tokens", body.tokens, front.asking.facts.vocab)
-    return await front.aside(lambda: reply(detokenized(front, body.tokens)))
+async def detokenize(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), DetokenizeBody)
+    model = server.find(body.model)
+    within("tokens", body.tokens, model.preparer.facts.vocab)
+    return await model.run_in_thread(lambda: reply(detokenized(model, body.tokens)))
 
 
-def detokenized(front: ServedModel, ids: list[int]) -> dict[str, Any]:
+def detokenized(model: ServedModel, ids: list[int]) -> dict[str, Any]:
     """Raises `RequestError` where they are more text than may be asked about: ids are short, and
     what one stands for can be long.
     """
-    text = front.tokenizer.decode(ids, False)
-    readable("tokens", text, most_bytes(front))
+    text = model.tokenizer.decode(ids, False)
+    readable("tokens", text, most_bytes(model))
     return {"prompt": text, "content": text}
 
 
-async def apply_template(front: ServedModel, request: Request) -> Response:
+async def apply_template(server: ApiServer, request: Request) -> Response:
     """llama-server's: what the model would be given for a conversation."""
-    return reply({"prompt": (await _conversation(front, request))["prompt"]})
+    return reply({"prompt": (await _conversation(server, request))["prompt"]})
 
 
-async def input_tokens(front: ServedModel, request: Request) -> Response:
+async def input_tokens(server: ApiServer, request: Request) -> Response:
     """How many tokens a conversation has, as the model's template writes it."""
-    return _counted(await _conversation(front, request))
+    return _counted(await _conversation(server, request))
 
 
-async def response_tokens(front: ServedModel, request: Request) -> Response:
+async def response_tokens(server: ApiServer, request: Request) -> Response:
     """The same of what /v1/responses would respond to."""
-    body = front.read(request, await request.body(), ResponseBody)
-    front.lane(body.model, None, None)
+    body = read(server.settings, request, await request.body(), ResponseBody)
+    model = server.find(body.model)
     with field_names(NAMES):
         same = chat_body(body.chat())
-        front.asking.reader.check_ids(params_of(same.wanted(front.defaults)))
-        prompt = await front.aside(rendered, front, heard(front, request, same, NAMES))
+        model.preparer.reader.check_ids(params_of(same.wanted(model.defaults)))
+        prompt = await model.run_in_thread(rendered, model, heard(model, request, same, NAMES))
     return _counted(prompt)
 
 
@@ -166,16 +167,16 @@ def _counted(prompt: dict[str, Any]) -> Response:
     )
 
 
-async def _conversation(front: ServedModel, request: Request) -> dict[str, Any]:
-    body = front.read(request, await request.body(), ChatBody)
-    front.lane(body.model, None, None)
-    front.asking.reader.check_ids(params_of(body.wanted(front.defaults)))
-    return await front.aside(rendered, front, heard(front, request, body))
+async def _conversation(server: ApiServer, request: Request) -> dict[str, Any]:
+    body = read(server.settings, request, await request.body(), ChatBody)
+    model = server.find(body.model)
+    model.preparer.reader.check_ids(params_of(body.wanted(model.defaults)))
+    return await model.run_in_thread(rendered, model, heard(model, request, body))
 
 
-def _piece(front: ServedModel, token: int) -> str | list[int]:
+def _piece(model: ServedModel, token: int) -> str | list[int]:
     """A token's text, or its bytes where they are no text by themselves."""
-    raw = front.tokenizer.token_bytes(token, special=True)
+    raw = model.tokenizer.token_bytes(token, special=True)
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 
 REASONS = {
     "": "all was found that can be; the last token is always computed",
@@ -95,14 +95,14 @@ def llama_timings(*collectors: Collector) -> dict[str, float]:
     return told
 
 
-def spent(front: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
+def spent(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
     """Everything of this room that a reply of OpenAI's carries."""
-    return {"usage": usage(collectors), **timed(front, *collectors)}
+    return {"usage": usage(collectors), **timed(model, *collectors)}
 
 
-def timed(front: ServedModel, *collectors: Collector) -> dict[str, Any]:
+def timed(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
     """Timings, the same in every dialect, and the cache explanation where it was asked for."""
-    return {"metrics": timings(*collectors), **explained(front, *collectors)}
+    return {"metrics": timings(*collectors), **explained(model, *collectors)}
 
 
 def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
@@ -118,28 +118,28 @@ def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     return {"queue_time_ms": ms(begun - arrival), "prefill_time_ms": ms(done - begun)}
 
 
-def explained(front: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+def explained(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
     """The cache explanation, where it was asked for."""
     if not any(c.request.explain for c in collectors):
         return {}
-    return {"cache_explanation": reuse(front, collectors)}
+    return {"cache_explanation": reuse(model, collectors)}
 
 
 def reuse(
-    front: ServedModel, collectors: Sequence[Collector | VectorCollector]
+    model: ServedModel, collectors: Sequence[Collector | VectorCollector]
 ) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
     (several keys, and no salt) the place where prompts part is told to the block, as the number of
     cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.
     """
-    size = front.client.facts["block_size"]
+    size = model.client.facts["block_size"]
     told = []
     for collector in collectors:
         found = collector.reuse
         if found is None:
             continue
         place = found.diverged
-        exact = bool(collector.request.salt) or len(front.settings.keys) < 2
+        exact = bool(collector.request.salt) or len(model.settings.keys) < 2
         if place is not None and not exact:
             place -= place % size
         told.append(

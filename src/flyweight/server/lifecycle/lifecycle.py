@@ -23,18 +23,20 @@ from flyweight.describe import ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, generation_options
 from flyweight.server import pipe
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import shape_of
 from flyweight.server.app import make_app
 from flyweight.server.chat_format import judge_switches
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.front import ServedModel
 from flyweight.server.lifecycle.order import ServerState
 from flyweight.server.lifecycle.processes import begun
 from flyweight.server.lifecycle.records import ServerRecord, own_log, remove, write
 from flyweight.server.lifecycle.served_name import names_of
 from flyweight.server.observability.effective_config import EffectiveConfiguration
+from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.model_summary import portrait
+from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.loading import answering
@@ -127,11 +129,11 @@ class ServerLifecycle:
         self.settings, self.server = order.settings, order.server
         self.show, self.wishes, self.path = order.show, order.wishes, path
         self.log = order.log
-        self.front: ServedModel | None = None
+        self.api: ApiServer | None = None
         self.http: HttpServer | None = None
         self.crowd: ConnectionLimits | None = None
         self.code = 0
-        self._loading: asyncio.Task[ServedModel] | None = None
+        self._loading: asyncio.Task[ApiServer] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self, sock: socket.socket, line: socket.socket) -> int:
@@ -142,21 +144,22 @@ class ServerLifecycle:
         try:
             early = await answering(sock, shape_of, self.context)
             try:
-                self.front = await self._loading
+                self.api = await self._loading
             finally:
                 early.close()
-            await self._serve(self.front, sock)
+            await self._serve(self.api, sock)
         except asyncio.CancelledError:  # a signal while it loads
             self.code = STOPPED
         finally:
             remove(os.getpid())
             await self.client.close()
-            if self.front is not None:
-                await self.front.judges.close()
-                self.front.log.close()
+            if self.api is not None:
+                for model in self.api.models:
+                    await model.validator.close()
+                self.api.log.close()
         return self.code
 
-    async def _load(self, line: socket.socket) -> ServedModel:
+    async def _load(self, line: socket.socket) -> ApiServer:
         """The vocabulary here, the model in the engine's process, at the same time."""
         connecting = asyncio.ensure_future(self.client.connect(line))
         try:
@@ -167,7 +170,7 @@ class ServerLifecycle:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
             raise
-        return self._front(found)
+        return self._api(found)
 
     def _described(self) -> ModelDescription:
         """The model but for its tensors, and a template of the operator's that is fit for it.
@@ -187,7 +190,7 @@ class ServerLifecycle:
         judge_switches(self.server.template_defaults, [read_by(one) for one in templates])
         return found
 
-    def _front(self, found: ModelDescription) -> ServedModel:
+    def _api(self, found: ModelDescription) -> ApiServer:
         told = self.client.facts
         facts = RequestChecks(
             told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
@@ -195,27 +198,30 @@ class ServerLifecycle:
         )  # fmt: skip
         tokenizer = with_template(found.tokenizer, self.server.chat_template)
         parser = self.server.reasoning_parser
-        asking = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
+        preparer = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
         names, also = names_of(self.settings.model, self.server.names, self.settings.adapters)
-        ledger = EffectiveConfiguration(
+        effective = EffectiveConfiguration(
             self.settings, self.server, self.wishes, told, portrait(found)
         )
-        front = ServedModel(self.server, self.client, asking, defaults, names, ledger, also)
-        front.log.to = self.log
+        log = ServerLog(self.server.log_format)
+        log.to = self.log
         if tokenizer.chat_template == PLAIN:
-            front.log.event("chat_template", model="none", used="messages as plain text")
-        ledger.speaks(front.speech)
-        self.client.noted = front.log.event
-        return front
+            log.event("chat_template", model="none", used="messages as plain text")
+        model = ServedModel(
+            self.server, self.client, preparer, defaults, names, also, effective, log
+        )
+        effective.speaks(model.chat_format)
+        self.client.noted = log.event
+        return ApiServer(self.server, [model], log)
 
-    async def _serve(self, front: ServedModel, sock: socket.socket) -> None:
+    async def _serve(self, api: ApiServer, sock: socket.socket) -> None:
         server = self.server
         self.crowd = crowd = ConnectionLimits(server, room(server.connections))
         config = uvicorn.Config(
-            make_app(front),
+            make_app(api),
             http=crowd.protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
@@ -233,10 +239,10 @@ class ServerLifecycle:
             ssl_keyfile=server.ssl_keyfile or None,
         )
         port = 0 if server.uds else sock.getsockname()[1]
-        self.http = HttpServer(config, lambda _: self._ready(front, port))
+        self.http = HttpServer(config, lambda _: self._ready(api, port))
         await self.http.serve([sock])
 
-    def _ready(self, front: ServedModel, port: int) -> None:
+    def _ready(self, api: ApiServer, port: int) -> None:
         """Requests are taken from now on."""
         own = os.getpid()
         host, drain = self.server.host, self.server.drain_seconds
@@ -244,19 +250,20 @@ class ServerLifecycle:
         began = begun(own) or 0
         try:
             url = self.server.url(port)
-            write(ServerRecord(own, began, host, port, front.names[0], log, drain, url))
+            write(ServerRecord(own, began, host, port, api.find().names[0], log, drain, url))
         except OSError as error:
             self.show.warn(f"flyweight stop will not find this server: {error}")
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.enable()
-        self.show.ready(front, port)
+        self.show.ready(api, port)
 
     def heard(self, message: pipe.StepReport) -> None:
         """Each step, from the first that is served."""
-        if self.front is not None:
-            self.front.watch.stepped(message)
-            for warning in self.front.ledger.note(self.front.counts):
-                self.front.log.event("no_effect", warning=warning)
+        if self.api is not None:
+            model = self.api.find()
+            model.observer.stepped(message)
+            for warning in model.effective.note(model.counts):
+                self.api.log.event("no_effect", warning=warning)
 
     def give_up(self, reason: str) -> None:
         """The engine cannot be kept alive."""
@@ -266,26 +273,26 @@ class ServerLifecycle:
             self.http.stop()
 
     def _signalled(self) -> None:
-        if self.http is None or self.front is None:
+        if self.http is None or self.api is None:
             if self._loading is not None:
                 self._loading.cancel()
             return
         if self._draining is not None:
             self.http.stop()
             return
-        self._draining = asyncio.get_running_loop().create_task(self._drain(self.front))
+        self._draining = asyncio.get_running_loop().create_task(self._drain(self.api))
 
-    async def _drain(self, front: ServedModel) -> None:
+    async def _drain(self, api: ApiServer) -> None:
         """Takes nothing new, and waits until all answers are sent; what is left when the time is
         up ends with an error.
         """
-        front.door.draining = True
+        api.queue.draining = True
         assert self.http is not None and self.crowd is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + self.server.drain_seconds
         while self.crowd.answering and loop.time() < until:
             await asyncio.sleep(POLL)
-        for group in tuple(front.groups):
+        for group in tuple(api.groups):
             group.give_up(CUT_OFF)
         until = loop.time() + LAST_WORDS
         while self.crowd.answering and loop.time() < until:

@@ -11,7 +11,7 @@ from flyweight.arguments.wishes import SettingRequests
 from flyweight.config import Settings
 from flyweight.describe import LoadListener
 from flyweight.server import pipe
-from flyweight.server.front import ServedModel
+from flyweight.server.api_server import ApiServer
 from flyweight.server.observability.logfile import LogFile
 from flyweight.server.settings import ServerSettings
 
@@ -21,7 +21,7 @@ class ShowsLoading(LoadListener, Protocol):
 
     def found(self, path: Path) -> None: ...
     def told(self, message: pipe.LoadingProgress) -> None: ...
-    def ready(self, front: ServedModel, port: int) -> None: ...
+    def ready(self, server: ApiServer, port: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

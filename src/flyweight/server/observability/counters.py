@@ -150,7 +150,6 @@ class ServerCounters:
         self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
         self.totals = EngineTotals()
-        self.http = HttpCounts()
 
     def engine(self, totals: tuple[int, ...], busy: float) -> None:
         self.totals.take(totals)

@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.observability.counters import Histogram, ServerCounters
+from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.pipe import Gauges
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,9 +78,14 @@ class MetricsPage(Collector):
     """
 
     def __init__(
-        self, counts: ServerCounters, client: EngineClient, name: str, refused: Mapping[str, int]
+        self,
+        counts: ServerCounters,
+        client: EngineClient,
+        name: str,
+        refused: Mapping[str, int],
+        http: HttpCounts,
     ) -> None:
-        self.counts, self.client, self.refused = counts, client, refused
+        self.counts, self.client, self.refused, self.http = counts, client, refused, http
         self.labels = (name, "0")
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -188,7 +193,7 @@ class MetricsPage(Collector):
     # --- HTTP ---
 
     def _http(self) -> Iterator[Metric]:
-        http = self.counts.http
+        http = self.http
         labels = ["handler", "method", "status"]
         total = CounterMetricFamily("http_requests", "Requests by route and status.", labels=labels)
         for where, n in http.requests.items():

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
-from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.body import FIRST, limited, read
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of, rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody
@@ -29,7 +30,7 @@ from flyweight.server.apis.sampling_fields import (
     Salt,
     StopText,
 )
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
@@ -219,14 +220,16 @@ class MessagesBody(CountBody):
         return found
 
 
-async def messages(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), MessagesBody)
-    thinks(front, body)
+async def messages(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), MessagesBody)
+    model = server.find(body.model)
+    thinks(model, body)
     with field_names(NAMES):
-        same = as_chat(front, request, body)
-        asked, reading = await asked_of(front, request, same, front.defaults, SCHEMA, NAMES)
+        same = as_chat(model, request, body)
+        asked, reading = await asked_of(model, request, same, model.defaults, SCHEMA, NAMES)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
         lambda bundle: MessageWriter(body.model, bundle, reading),
@@ -234,30 +237,30 @@ async def messages(front: ServedModel, request: Request) -> Response:
     )
 
 
-async def count_tokens(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), CountBody)
-    front.lane(body.model, None, None)
+async def count_tokens(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), CountBody)
+    model = server.find(body.model)
     with field_names(NAMES):
-        same = heard(front, request, as_chat(front, request, body), NAMES)
-        prompt = await front.aside(rendered, front, same)
+        same = heard(model, request, as_chat(model, request, body), NAMES)
+        prompt = await model.run_in_thread(rendered, model, same)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
-def as_chat(front: ServedModel, request: Request, body: CountBody) -> ChatBody:
+def as_chat(model: ServedModel, request: Request, body: CountBody) -> ChatBody:
     """The body in OpenAI's dialect.  Raises `RequestError`."""
     given = body.chat()
     if body.thinking is not None:
         wanted = None if body.thinking.type == "adaptive" else body.thinking.type == "enabled"
-        given["chat_template_kwargs"] = thinking(front, request, "thinking.type", wanted)
+        given["chat_template_kwargs"] = thinking(model, request, "thinking.type", wanted)
     return chat_body(given)
 
 
-def thinks(front: ServedModel, body: MessagesBody) -> None:
+def thinks(model: ServedModel, body: MessagesBody) -> None:
     """Raises `RequestError` where reasoning is switched on that there cannot be."""
     wanted = body.thinking
     if wanted is None or wanted.type != "enabled":
         return
-    if front.speech.reasoning is None:
+    if model.chat_format.reasoning is None:
         raise RequestError(
             "is not supported: this model's answers have no reasoning",
             "thinking.type",

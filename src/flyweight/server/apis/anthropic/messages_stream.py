@@ -43,7 +43,7 @@ class MessageWriter:
     ping = PINGED
 
     def __init__(self, model: str, bundle: RequestGroup, reading: AnswerFormat) -> None:
-        self.front = bundle.front
+        self.model = bundle.model
         (self.collector,) = texts(bundle)
         self.reading, self.telling = reading, ContentBlocks(reading)
         self.begun = False
@@ -71,7 +71,7 @@ class MessageWriter:
             "content": blocks_of(said),
             **self._stopped(0 if half else len(said.calls)),
             "usage": spent(self.collector),
-            **timed(self.front, self.collector),
+            **timed(self.model, self.collector),
         }
 
     def begin(self) -> bytes:
@@ -89,7 +89,7 @@ class MessageWriter:
 
     def end(self) -> bytes:
         last = {"type": "message_delta", "delta": self._stopped(self.telling.calls)}
-        cost = {"usage": spent(self.collector), **timed(self.front, self.collector)}
+        cost = {"usage": spent(self.collector), **timed(self.model, self.collector)}
         return named({**last, **cost}) + named({"type": "message_stop"})
 
     def failed(self, error: HttpError) -> bytes:

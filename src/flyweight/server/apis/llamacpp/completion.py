@@ -16,8 +16,9 @@ from flyweight.errors import RequestError, field_names
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import encoded, too_long
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.body import FIRST, TOKEN, limited
+from flyweight.server.apis.body import FIRST, TOKEN, limited, read
 from flyweight.server.apis.fields import ALWAYS
 from flyweight.server.apis.logprobs import TokenSpelling, token_scores
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
@@ -32,7 +33,7 @@ from flyweight.server.apis.sampling_fields import (
     params_of,
 )
 from flyweight.server.apis.usage import llama_timings, timed
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
 from flyweight.text.tokenizer import Tokenizer
@@ -154,23 +155,25 @@ class LlamaBody(LlamaOptions):
     response_fields: list[Any] | None = Field(None, max_length=0, description="Empty: all.")
     t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
 
-    def prompts(self, front: ServedModel) -> list[Any]:
+    def prompts(self, model: ServedModel) -> list[Any]:
         """Each prompt by itself: a list with an id at its top is one."""
         given: Any = self.prompt
         if isinstance(given, str):
             return [given]
         if any(isinstance(one, int) for one in given):
             given = [given]
-        return [one if isinstance(one, str) else partial(mixed, one, front) for one in given]
+        return [one if isinstance(one, str) else partial(mixed, one, model) for one in given]
 
 
-async def completion(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), LlamaBody)
-    return await continued(front, request, body, body.prompts(front))
+async def completion(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), LlamaBody)
+    model = server.find()
+    return await continued(server, model, request, body, body.prompts(model))
 
 
 async def continued(
-    front: ServedModel,
+    server: ApiServer,
+    model: ServedModel,
     request: Request,
     body: LlamaOptions,
     prompts: list[Any],
@@ -178,16 +181,17 @@ async def continued(
 ) -> Response:
     """The continuation of prompts, at whose answers `ends` are ends too."""
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
-    lane = front.lane(None, salt, body.priority, body.return_cache_explanation)
+    lane = model.context(None, salt, body.priority, body.return_cache_explanation)
     with field_names(NAMES):
-        wanted = await front.aside(body.wanted, front.defaults, front.tokenizer)
+        wanted = await model.run_in_thread(body.wanted, model.defaults, model.tokenizer)
         params = params_of({**wanted, "stop_token_ids": ends})
-        asked = await front.ask(prompts, params, lane, body.form_place)
+        asked = await model.prepare(prompts, params, lane, body.form_place)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
-        lambda bundle: LlamaWriter(front, body, bundle),
+        lambda bundle: LlamaWriter(model, body, bundle),
         stream=body.stream,
     )
 
@@ -199,9 +203,9 @@ class LlamaWriter:
     ping = PING
     id = ""
 
-    def __init__(self, front: ServedModel, body: LlamaOptions, bundle: RequestGroup) -> None:
-        self.front, self.body, self.collectors = front, body, texts(bundle)
-        self.spelling = TokenSpelling(front.tokenizer)
+    def __init__(self, model: ServedModel, body: LlamaOptions, bundle: RequestGroup) -> None:
+        self.model, self.body, self.collectors = model, body, texts(bundle)
+        self.spelling = TokenSpelling(model.tokenizer)
         self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
 
     def whole(self) -> Any:
@@ -269,7 +273,7 @@ class LlamaWriter:
             "index": index,
             "id_slot": -1,
             "stop": True,
-            "model": self.front.names[0],
+            "model": self.model.names[0],
             "tokens_predicted": written,
             "tokens_evaluated": len(request.tokens),
             "tokens_cached": collector.cached,
@@ -279,7 +283,7 @@ class LlamaWriter:
             "stop_type": ended,
             "stopping_word": word,
             "timings": llama_timings(collector),
-            **timed(self.front, collector),
+            **timed(self.model, collector),
         }
 
 
@@ -296,13 +300,13 @@ def signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def mixed(given: list[Any], front: ServedModel) -> list[int]:
+def mixed(given: list[Any], model: ServedModel) -> list[int]:
     """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
-    longest = front.asking.facts.max_model_len
+    longest = model.max_model_len
     found: list[int] = []
     for i, one in enumerate(given):
         text = isinstance(one, str)
-        found += encoded(front.tokenizer, one, longest, add_special=i == 0) if text else [one]
+        found += encoded(model.tokenizer, one, longest, add_special=i == 0) if text else [one]
         if len(found) > longest:  # the rest is not read
             raise too_long(len(found), longest)
     return found

@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.requests.prompts import PIECE, fitting
+from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.body import read
 from flyweight.server.apis.fields import ALWAYS, Fields
 from flyweight.server.apis.llamacpp.completion import LlamaOptions, continued
 from flyweight.server.apis.openai.completions import infill_of
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 
@@ -49,17 +51,18 @@ class InfillBody(LlamaOptions):
     )
 
 
-async def infill(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), InfillBody)
-    marks = await front.aside(infill_of, front, "input_suffix")
+async def infill(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), InfillBody)
+    model = server.find()
+    marks = await model.run_in_thread(infill_of, model, "input_suffix")
     ends = () if body.ignore_eos else marks.ends
-    prompt = partial(filled, body, marks, front)
-    return await continued(front, request, body, [prompt], ends)
+    prompt = partial(filled, body, marks, model)
+    return await continued(server, model, request, body, [prompt], ends)
 
 
-def filled(body: InfillBody, marks: Infill, front: ServedModel) -> dict[str, Any]:
+def filled(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any]:
     """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
-    tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
+    tokenizer, longest = model.tokenizer, model.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):
         fitting(tokenizer, getattr(body, name), longest, name)
     before = [

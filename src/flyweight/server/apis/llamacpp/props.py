@@ -9,49 +9,52 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight import __version__
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.llamacpp.completion import DEFAULTS, settings_of
 from flyweight.server.apis.sampling_fields import params_of
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
 
 
-async def props(front: ServedModel, request: Request) -> Response:
+async def props(server: ApiServer, request: Request) -> Response:
     """The defaults of /completion, the context, and what the model's template is."""
-    settings = settings_of(params_of({**DEFAULTS, **front.defaults}))
-    context = front.asking.facts.max_model_len
+    model = server.find()
+    settings = settings_of(params_of({**DEFAULTS, **model.defaults}))
+    context = model.max_model_len
     return reply(
         {
             "default_generation_settings": {"n_ctx": context, "params": settings},
-            "total_slots": front.client.facts["max_num_seqs"],
-            "model_path": front.names[0],
-            "model_alias": front.names[0],
+            "total_slots": model.client.facts["max_num_seqs"],
+            "model_path": model.names[0],
+            "model_alias": model.names[0],
             "modalities": {"vision": False, "audio": False},
-            "chat_template": front.tokenizer.chat_template or "",
-            **_marks(front),
+            "chat_template": model.tokenizer.chat_template or "",
+            **_marks(model),
             "build_info": f"flyweight {__version__}",
             "is_sleeping": False,
         }
     )
 
 
-async def tokenizer_info(front: ServedModel, request: Request) -> Response:
+async def tokenizer_info(server: ApiServer, request: Request) -> Response:
     """The vocabulary as a tokenizer_config.json would describe it."""
+    model = server.find()
     return reply(
         {
-            "tokenizer_class": type(front.tokenizer.codec).__name__,
-            "model_max_length": front.asking.facts.max_model_len,
-            "vocab_size": front.tokenizer.vocab_size,
-            "add_bos_token": front.tokenizer.add_bos,
-            **_marks(front),
+            "tokenizer_class": type(model.tokenizer.codec).__name__,
+            "model_max_length": model.max_model_len,
+            "vocab_size": model.tokenizer.vocab_size,
+            "add_bos_token": model.tokenizer.add_bos,
+            **_marks(model),
             "pad_token": None,
-            "chat_template": front.tokenizer.chat_template,
+            "chat_template": model.tokenizer.chat_template,
         }
     )
 
 
-def _marks(front: ServedModel) -> dict[str, Any]:
+def _marks(model: ServedModel) -> dict[str, Any]:
     """The spelling of the tokens that begin and end a sequence."""
-    ids = {"bos_token": front.tokenizer.bos_id, "eos_token": front.tokenizer.eos_id}
+    ids = {"bos_token": model.tokenizer.bos_id, "eos_token": model.tokenizer.eos_id}
     return {
-        name: None if token is None else front.tokenizer.piece(token) for name, token in ids.items()
+        name: None if token is None else model.tokenizer.piece(token) for name, token in ids.items()
     }

@@ -15,12 +15,15 @@ from flyweight.errors import field_names
 from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
+from flyweight.server.apis.body import read
 from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
 from flyweight.server.apis.ollama.schema import (
     OllamaBody,
     OllamaChatBody,
     OllamaGenerateBody,
+    tagged,
 )
 from flyweight.server.apis.openai.chat import asked_of, counted
 from flyweight.server.apis.openai.content_blocks import (
@@ -34,7 +37,7 @@ from flyweight.server.apis.openai.template_fields import thinking
 from flyweight.server.apis.sampling_fields import beside, params_of
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import timed
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import encode, reply
 from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
@@ -53,15 +56,16 @@ NAMES = {
 }
 
 
-async def chat(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), OllamaChatBody)
-    front.lane(*body.lane(front).values())
+async def chat(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), OllamaChatBody)
+    model = server.find(tagged(server.serves, body.model))
     if not body.messages:
         return loaded(body, {"message": {"role": "assistant", "content": ""}})
     talk = [one.chat() for one in body.messages]
-    asked, reading = await conversed(front, request, body, talk, body.tools)
+    asked, reading = await conversed(model, request, body, talk, body.tools)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
         lambda bundle: OllamaWriter(body, bundle, message, reading),
@@ -69,26 +73,34 @@ async def chat(front: ServedModel, request: Request) -> Response:
     )
 
 
-async def generate(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), OllamaGenerateBody)
-    lane = front.lane(*body.lane(front).values())
+async def generate(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), OllamaGenerateBody)
+    model = server.find(tagged(server.serves, body.model))
     if not body.prompt:
         return loaded(body, {"response": ""})
-    if body.raw or front.tokenizer.chat_template is None:
+    if body.raw or model.tokenizer.chat_template is None:
         body.check_raw()
-        given = body.wanted(front)
-        defaults = beside(given.get("mirostat"), {**DEFAULTS, **front.defaults})
+        given = body.wanted(model)
+        defaults = beside(given.get("mirostat"), {**DEFAULTS, **model.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], AnswerFormat()
         with field_names(NAMES | counted(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
-            asked = await front.ask(prompts, params, lane, "format")
+            fields = body.context_fields(model)
+            context = model.context(
+                fields["model"],
+                fields["cache_salt"],
+                fields["priority"],
+                fields["return_cache_explanation"],
+            )
+            asked = await model.prepare(prompts, params, context, "format")
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
-        asked, reading = await conversed(front, request, body, talk)
+        asked, reading = await conversed(model, request, body, talk)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
         lambda bundle: OllamaWriter(body, bundle, response, reading),
@@ -97,17 +109,17 @@ async def generate(front: ServedModel, request: Request) -> Response:
 
 
 async def conversed(
-    front: ServedModel,
+    model: ServedModel,
     request: Request,
     body: OllamaBody,
     talk: list[dict[str, Any]],
     tools: list[Tool] | None = None,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and how its answer is to be read."""
-    given = body.wanted(front)
+    given = body.wanted(model)
     if body.think is not None:
         wanted = None if isinstance(body.think, str) else body.think
-        given["chat_template_kwargs"] = thinking(front, request, "think", wanted)
+        given["chat_template_kwargs"] = thinking(model, request, "think", wanted)
     if isinstance(body.think, str):
         given["reasoning_effort"] = body.think
     if body.most is not None:
@@ -115,9 +127,9 @@ async def conversed(
     if tools:
         given["tools"] = [declared(tool) for tool in tools]
     with field_names(NAMES | counted(body.top_logprobs)):
-        same = chat_body({"messages": talk, **body.lane(front), **given})
-        defaults = {**DEFAULTS, **front.defaults, "structured_outputs": body.form}
-        return await asked_of(front, request, same, defaults, "format", NAMES)
+        same = chat_body({"messages": talk, **body.context_fields(model), **given})
+        defaults = {**DEFAULTS, **model.defaults, "structured_outputs": body.form}
+        return await asked_of(model, request, same, defaults, "format", NAMES)
 
 
 def declared(tool: Tool) -> dict[str, Any]:
@@ -170,10 +182,10 @@ class OllamaWriter:
     def __init__(
         self, body: OllamaBody, bundle: RequestGroup, shape: Shape, reading: AnswerFormat
     ) -> None:
-        self.front = bundle.front
+        self.model = bundle.model
         (self.collector,) = texts(bundle)
-        self.model, self.shape = body.model, shape
-        self.most, self.spelling = body.most or 0, TokenSpelling(bundle.front.tokenizer)
+        self.model_name, self.shape = body.model, shape
+        self.most, self.spelling = body.most or 0, TokenSpelling(bundle.model.tokenizer)
         self.reading = reading
         self.telling = ContentBlocks(self.reading)
         self.finish = "stop"
@@ -222,7 +234,7 @@ class OllamaWriter:
         )
 
     def _line(self, said: ParsedAnswer, **more: Any) -> dict[str, Any]:
-        return {"model": self.model, "created_at": now(), **self.shape(said), **more}
+        return {"model": self.model_name, "created_at": now(), **self.shape(said), **more}
 
     def _spent(self) -> dict[str, Any]:
         m = self.collector.metrics()
@@ -236,7 +248,7 @@ class OllamaWriter:
             "eval_count": self.collector.produced,
             "eval_duration": ns(m.total - m.ttft),
             "cached_tokens": self.collector.cached,
-            **timed(self.front, self.collector),
+            **timed(self.model, self.collector),
         }
 
 

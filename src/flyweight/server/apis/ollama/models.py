@@ -16,7 +16,9 @@ from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import beginning
-from flyweight.server.apis.about import all_names, parent_of
+from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.about import parent_of
+from flyweight.server.apis.body import read
 from flyweight.server.apis.ollama.handlers import ns
 from flyweight.server.apis.ollama.schema import (
     EmbedBody,
@@ -27,22 +29,23 @@ from flyweight.server.apis.ollama.schema import (
 )
 from flyweight.server.apis.openai.embeddings import gathered, vectors
 from flyweight.server.apis.usage import explained, vector_timings
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
 
 NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
 
 
-async def embed(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), EmbedBody)
+async def embed(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), EmbedBody)
+    model = server.find(tagged(server.serves, body.model))
     began = time.monotonic()
     given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
     if not body.input:
         given = []
     if body.truncate:
-        given = [partial(shortened, front, text) for text in given]
+        given = [partial(shortened, model, text) for text in given]
     size = body.dimensions or None
-    found = await vectors_of(front, request, body, given, size)
+    found = await vectors_of(server, model, request, body, given, size)
     took = time.monotonic() - began
 
     def written() -> Response:
@@ -53,24 +56,25 @@ async def embed(front: ServedModel, request: Request) -> Response:
                 "total_duration": ns(took),
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(one.tokens) for one in found),
-                **spent(front, found),
+                **spent(model, found),
             }
         )
 
-    return await front.written(written)
+    return await server.write_in_thread(written)
 
 
-async def embeddings(front: ServedModel, request: Request) -> Response:
+async def embeddings(server: ApiServer, request: Request) -> Response:
     """One vector, in the form that /api/embed took the place of."""
-    body = front.read(request, await request.body(), EmbeddingsBody)
-    given = [partial(shortened, front, body.prompt)] if body.prompt else []
+    body = read(server.settings, request, await request.body(), EmbeddingsBody)
+    model = server.find(tagged(server.serves, body.model))
+    given = [partial(shortened, model, body.prompt)] if body.prompt else []
     with field_names({"input": "prompt"}):
-        found = await vectors_of(front, request, body, given, None)
+        found = await vectors_of(server, model, request, body, given, None)
     flat = [one for vector in vectors(found, None) for one in vector]
-    return reply({"embedding": flat, **spent(front, found)})
+    return reply({"embedding": flat, **spent(model, found)})
 
 
-def spent(front: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
+def spent(model: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
     """What vectors cost beside what Ollama tells of it."""
     if not found:
         return {}
@@ -78,12 +82,13 @@ def spent(front: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
     return {
         "cached_tokens": cached,
         "metrics": vector_timings(*found),
-        **explained(front, *found),
+        **explained(model, *found),
     }
 
 
 async def vectors_of(
-    front: ServedModel,
+    server: ApiServer,
+    model: ServedModel,
     request: Request,
     body: EmbedBody | EmbeddingsBody,
     given: list[Any],
@@ -91,78 +96,81 @@ async def vectors_of(
 ) -> list[VectorCollector]:
     """What the engine made of texts, of which there may be none: that only loads a model."""
     options = body.options or Shared.model_validate({})
-    options.check(front)
-    name, explain = tagged(front, body.model), body.return_cache_explanation
-    lane = front.lane(name, options.cache_salt, options.priority, explain)
+    options.check(model)
+    name, explain = tagged(model.serves, body.model), body.return_cache_explanation
+    lane = model.context(name, options.cache_salt, options.priority, explain)
     if not given:
         return []
     with field_names({"prompt": "input"}):
-        return await gathered(front, request, given, PoolingParams(), lane, size)
+        return await gathered(server, model, request, given, PoolingParams(), lane, size)
 
 
-def shortened(front: ServedModel, text: str) -> dict[str, Any]:
+def shortened(model: ServedModel, text: str) -> dict[str, Any]:
     """A text as what of it fits into the context."""
-    ids = beginning(front.tokenizer, text, front.asking.facts.max_model_len)
+    ids = beginning(model.tokenizer, text, model.max_model_len)
     return {"prompt": text, "prompt_token_ids": ids}
 
 
-async def tags(front: ServedModel, request: Request) -> Response:
-    return reply({"models": [card(front, name) for name in all_names(front)]})
+async def tags(server: ApiServer, request: Request) -> Response:
+    cards = [card(model, name) for model in server.models for name in model.all_names]
+    return reply({"models": cards})
 
 
-async def running(front: ServedModel, request: Request) -> Response:
+async def running(server: ApiServer, request: Request) -> Response:
     """The models that are loaded, which are those that are served; nothing unloads them."""
-    context = front.asking.facts.max_model_len
-    loaded = {"expires_at": NEVER, "size_vram": 0, "context_length": context}
-    known = [card(front, name) for name in all_names(front)]
-    return reply({"models": [{**without(one, "modified_at"), **loaded} for one in known]})
+    loaded = {"expires_at": NEVER, "size_vram": 0}
+    found = []
+    for model in server.models:
+        known = [without(card(model, name), "modified_at") for name in model.all_names]
+        found += [{**one, **loaded, "context_length": model.max_model_len} for one in known]
+    return reply({"models": found})
 
 
 def without(given: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != name}
 
 
-async def show(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), ShowBody)
+async def show(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), ShowBody)
     if not (body.model or body.name):
         raise RequestError("is missing", "model")
-    name = tagged(front, body.model or body.name)
-    front.lane(name, None, None)
-    portrait, speech = front.ledger.portrait, front.speech
+    name = tagged(server.serves, body.model or body.name)
+    model = server.find(name)
+    portrait, speech = model.effective.portrait, model.chat_format
     calls = speech.calls if speech.shows_tools else None
-    read = {"tools": calls, "thinking": speech.reasoning}
-    more = [what for what, how in read.items() if how is not None]
+    known = {"tools": calls, "thinking": speech.reasoning}
+    more = [what for what, how in known.items() if how is not None]
     return reply(
         {
             "license": "",
-            "modified_at": card(front, name)["modified_at"],
+            "modified_at": card(model, name)["modified_at"],
             "modelfile": "",
-            "parameters": "\n".join(f"{k} {v}" for k, v in front.defaults.items()),
-            "template": front.tokenizer.chat_template or "",
-            "details": card(front, name)["details"],
+            "parameters": "\n".join(f"{k} {v}" for k, v in model.defaults.items()),
+            "template": model.tokenizer.chat_template or "",
+            "details": card(model, name)["details"],
             "model_info": {
                 "general.architecture": portrait.family,
                 "general.parameter_count": portrait.parameters,
-                f"{portrait.family}.context_length": front.asking.facts.max_model_len,
-                f"{portrait.family}.embedding_length": front.client.facts["width"],
+                f"{portrait.family}.context_length": model.max_model_len,
+                f"{portrait.family}.embedding_length": model.client.facts["width"],
             },
             "capabilities": ["completion", "embedding", *more],
         }
     )
 
 
-def card(front: ServedModel, name: str) -> dict[str, Any]:
+def card(model: ServedModel, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` tells names apart and no more."""
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(front.created))
-    portrait = front.ledger.portrait
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created))
+    portrait = model.effective.portrait
     return {
         "name": name,
         "model": name,
         "modified_at": started,
-        "size": front.client.facts["memory"]["weights"],
+        "size": model.client.facts["memory"]["weights"],
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
-            "parent_model": parent_of(front, name),
+            "parent_model": parent_of(model, name),
             "format": portrait.format,
             "family": portrait.family,
             "families": [portrait.family],

@@ -4,6 +4,7 @@ Invariant: a field is honoured, or refused by name, or taken with the one value 
 nothing: Go's zero value is such a value, and no body is refused for it.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -24,7 +25,7 @@ from flyweight.server.apis.sampling_fields import (
     alternatives,
 )
 from flyweight.server.apis.tools import Tool
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
 
@@ -39,10 +40,10 @@ MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_ex
 Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
 
 
-def tagged(front: ServedModel, name: str) -> str:
+def tagged(serves: Callable[[str], bool], name: str) -> str:
     """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
     known = (name, name.removesuffix(LATEST), name + LATEST)
-    return next((one for one in known if front.serves(one)), known[1])
+    return next((one for one in known if serves(one)), known[1])
 
 
 def called(field: str) -> dict[str, Any]:
@@ -72,9 +73,9 @@ class Shared(Fields):
     cache_salt: Salt = None
     priority: Priority = None
 
-    def check(self, front: ServedModel) -> None:
+    def check(self, model: ServedModel) -> None:
         """Raises `RequestError`."""
-        most = front.asking.facts.max_model_len
+        most = model.max_model_len
         if self.num_ctx is not None and self.num_ctx > most:
             raise RequestError(
                 f", and this server was started with {most} (--max-model-len)",
@@ -92,9 +93,9 @@ class OllamaOptions(SamplingFields, Shared):
     tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
     penalize_newline: Yes | None = None
 
-    def wanted(self, front: ServedModel) -> dict[str, Any]:
+    def wanted(self, model: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        self.check(front)
+        self.check(model)
         if self.num_predict == 0:
             raise RequestError(
                 "asks for no tokens",
@@ -130,20 +131,20 @@ class OllamaBody(Fields):
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
 
-    def wanted(self, front: ServedModel) -> dict[str, Any]:
+    def wanted(self, model: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        return {} if self.options is None else self.options.wanted(front)
+        return {} if self.options is None else self.options.wanted(model)
 
     @property
     def most(self) -> int | None:
         """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
         return alternatives(self.logprobs, self.top_logprobs)
 
-    def lane(self, front: ServedModel) -> dict[str, Any]:
+    def context_fields(self, model: ServedModel) -> dict[str, Any]:
         """Where it runs, as fields of a `ChatBody`."""
         options = self.options or OllamaOptions.model_validate({})
         return {
-            "model": tagged(front, self.model),
+            "model": tagged(model.serves, self.model),
             "cache_salt": options.cache_salt,
             "priority": options.priority,
             "return_cache_explanation": self.return_cache_explanation,

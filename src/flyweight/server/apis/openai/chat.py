@@ -14,15 +14,17 @@ from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.beams import wanted_of
+from flyweight.server.apis.body import read
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chat_stream import ChatWriter
 from flyweight.server.apis.openai.template_fields import effort, heard
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
 from flyweight.server.apis.tools import Tools
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.ignored import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
@@ -37,15 +39,17 @@ BROKEN = (
 )
 
 
-async def chat(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), ChatBody)
+async def chat(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), ChatBody)
+    model = server.find(body.model)
     with field_names({"prompt": "messages"} | counted(body.top_logprobs)):
-        asked, reading = await asked_of(front, request, body, front.defaults)
+        asked, reading = await asked_of(model, request, body, model.defaults)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
-        lambda bundle: ChatWriter(front, body, bundle, reading),
+        lambda bundle: ChatWriter(model, body, bundle, reading),
         stream=bool(body.stream),
     )
 
@@ -56,7 +60,7 @@ def counted(alternatives: int | None) -> dict[str, str]:
 
 
 async def asked_of(
-    front: ServedModel,
+    model: ServedModel,
     request: Request,
     body: ChatBody,
     defaults: dict[str, Any],
@@ -66,42 +70,42 @@ async def asked_of(
     """A conversation as a checked prompt, and how its answer is to be read; `names` are its
     dialect's.  Raises `RequestError`.
     """
-    body = heard(front, request, body, names)
-    tools = offered(front, body)
+    body = heard(model, request, body, names)
+    tools = offered(model, body)
     params = wanted_of(body, body.wanted(defaults))
-    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    prompt = await front.aside(rendered, front, body)
-    reading = reading_of(front, body, tools, prompt["prompt"])
+    lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    prompt = await model.run_in_thread(rendered, model, body)
+    reading = reading_of(model, body, tools, prompt["prompt"])
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
         if tools.all:
             raise RequestError("have no place in a beam search (use_beam_search)", "tools")
-        return await front.ask([prompt], params, lane, place), reading
+        return await model.prepare([prompt], params, lane, place), reading
     ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
-    params = await demanded(front, tools, params, place)
+    params = await demanded(model, tools, params, place)
     if params.structured_outputs is not None:
-        reading = front.speech.held(reading, params.structured_outputs)
-    params = spoken(front, body, params, reading)
+        reading = model.chat_format.held(reading, params.structured_outputs)
+    params = spoken(model, body, params, reading)
     form = params.structured_outputs
     if form is None:
-        asked = await called(front, tools, prompt, params, lane, reading)
+        asked = await called(model, tools, prompt, params, lane, reading)
     elif tools.wanted:
         raise RequestError(
             "asks for a call, and structured_outputs or grammar for a text; leave one of them out",
             "tool_choice",
         )
     else:
-        asked = await front.ask([prompt], params, lane, place)
+        asked = await model.prepare([prompt], params, lane, place)
         if tools.beside(form, reading):
             reading = replace(reading, either=True)
-            asked = await either(front, tools, asked, reading, form)
-    front.counts.offered += bool(tools.all)
-    front.counts.reasoned += reading.reasoning is not None
+            asked = await either(model, tools, asked, reading, form)
+    model.counts.offered += bool(tools.all)
+    model.counts.reasoned += reading.reasoning is not None
     return asked, reading
 
 
 async def demanded(
-    front: ServedModel, tools: Tools, params: SamplingParams, place: str
+    model: ServedModel, tools: Tools, params: SamplingParams, place: str
 ) -> SamplingParams:
     """The options without a form of JSON, where a call is demanded: the form is that of a text, and
     the answer will be a call.  Raises `RequestError` where the form is wrong.
@@ -109,12 +113,12 @@ async def demanded(
     form = params.structured_outputs
     if form is None or not tools.wanted or form.kind not in ("json", "json_object"):
         return params
-    await front.constrain(form, place)
+    await model.constrain(form, place)
     return replace(params, structured_outputs=None)
 
 
 async def called(
-    front: ServedModel,
+    model: ServedModel,
     tools: Tools,
     prompt: dict[str, Any],
     params: SamplingParams,
@@ -122,17 +126,19 @@ async def called(
     reading: AnswerFormat,
 ) -> list[PreparedPrompt]:
     """A prompt whose answer is held to what its calls must be, and to nothing else."""
-    room = params.max_tokens or front.asking.facts.max_model_len
-    form = await front.aside(tools.constraint, front.speech, reading, room)
+    room = params.max_tokens or model.max_model_len
+    form = await model.run_in_thread(tools.constraint, model.chat_format, reading, room)
     try:
-        return await front.ask([prompt], replace(params, structured_outputs=form), lane, "tools")
+        return await model.prepare(
+            [prompt], replace(params, structured_outputs=form), lane, "tools"
+        )
     except RequestError as error:
-        await blame(front, tools, error)
+        await blame(model, tools, error)
         raise
 
 
 async def either(
-    front: ServedModel,
+    model: ServedModel,
     tools: Tools,
     asked: list[PreparedPrompt],
     reading: AnswerFormat,
@@ -141,30 +147,30 @@ async def either(
     """Prompts whose answers were held to a form (with which nothing is wrong), and now may be calls
     instead.  Raises `RequestError`.
     """
-    made = await front.aside(tools.either, front.speech, reading, form)
+    made = await model.run_in_thread(tools.either, model.chat_format, reading, form)
     if made is None:
         return asked
     try:
-        await front.constrain(made, "tools")
+        await model.constrain(made, "tools")
     except RequestError as error:
-        await blame(front, tools, error)
+        await blame(model, tools, error)
         raise
     return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
 
 
-async def blame(front: ServedModel, tools: Tools, error: RequestError) -> None:
+async def blame(model: ServedModel, tools: Tools, error: RequestError) -> None:
     """Raises the error of the tool whose schema cannot be compiled, if that is what failed."""
     if error.code == "bad_constraint":
         for path, schema in tools.schemas():
-            await front.constrain(schema, path)
+            await model.constrain(schema, path)
 
 
-def offered(front: ServedModel, body: ChatBody) -> Tools:
+def offered(model: ServedModel, body: ChatBody) -> Tools:
     """Raises `RequestError`."""
-    return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, front.settings)
+    return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, model.settings)
 
 
-def rendered(front: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
+def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     """The prompt the model's template makes of the messages, with room for so many tokens behind
     it.  Raises `RequestError`.
     """
@@ -176,39 +182,39 @@ def rendered(front: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
     options = {name: value for name, value in given.items() if value is not None}
     talk = [message.chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
-    tools = offered(front, body).declared or None
+    tools = offered(model, body).declared or None
     if whole:
         read = {"messages": talk, "tools": tools, "documents": body.documents}
         for name, value in read.items():
             check_depth(name, value)
-            readable(name, str(value), most_bytes(front))
-    theirs = {**effort(front, body), **(body.chat_template_kwargs or {})}
-    own = merge_options(options, {**front.settings.template_defaults, **theirs})
-    longest = front.asking.facts.max_model_len
+            readable(name, str(value), most_bytes(model))
+    theirs = {**effort(model, body), **(body.chat_template_kwargs or {})}
+    own = merge_options(options, {**model.settings.template_defaults, **theirs})
+    longest = model.max_model_len
     added = body.add_special_tokens
     try:
         made = conversation(
-            front.tokenizer,
+            model.tokenizer,
             talk,
             longest=None if whole else longest,
             tools=tools,
             # templates write their special tokens themselves
-            add_special=front.speech.plain if added is None else added,
-            bounds=front.settings.templates,
+            add_special=model.chat_format.plain if added is None else added,
+            bounds=model.settings.templates,
             **own,
         )
     except TemplateFault as fault:  # whose words are Python's: a client is told the kind
-        front.log.event("chat_template", failed=fault.kind, line=fault.line)
-        if front.settings.chat_template:
+        model.log.event("chat_template", failed=fault.kind, line=fault.line)
+        if model.settings.chat_template:
             raise HttpError(500, BROKEN, code="chat_template") from None
         line = "" if fault.line is None else f" in its line {fault.line}"
         raise RequestError(f"{FAILS} fails on them ({fault.kind}{line})", "messages") from None
     return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 
-def reading_of(front: ServedModel, body: ChatBody, tools: Tools, prompt: str) -> AnswerFormat:
+def reading_of(model: ServedModel, body: ChatBody, tools: Tools, prompt: str) -> AnswerFormat:
     """How the answer is told apart."""
-    found = front.speech.reading(prompt, body.continued, tools.allowed, tools.most)
+    found = model.chat_format.reading(prompt, body.continued, tools.allowed, tools.most)
     if found.calls is None or not found.calls.tagged:
         return found
     return replace(
@@ -217,9 +223,9 @@ def reading_of(front: ServedModel, body: ChatBody, tools: Tools, prompt: str) ->
 
 
 def spoken(
-    front: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
+    model: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
     """The options, where an answer has to be read with the marks that special tokens are."""
-    if body.skip_special_tokens is None and front.speech.shows(reading):
+    if body.skip_special_tokens is None and model.chat_format.shows(reading):
         return replace(params, skip_special_tokens=False)
     return params

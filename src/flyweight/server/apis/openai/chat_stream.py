@@ -16,7 +16,7 @@ from flyweight.server.apis.logprobs import TokenSpelling, chat_scores, prompt_sc
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import cut_off
 from flyweight.server.apis.usage import RunningUsage, spent
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, Spliced, event
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer
@@ -30,9 +30,9 @@ class ChatWriter:
     ping = PING
 
     def __init__(
-        self, front: ServedModel, body: ChatBody, bundle: RequestGroup, reading: AnswerFormat
+        self, model: ServedModel, body: ChatBody, bundle: RequestGroup, reading: AnswerFormat
     ) -> None:
-        self.front, self.body, self.reading = front, body, reading
+        self.model, self.body, self.reading = model, body, reading
         self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
         (self.collector,) = texts(bundle)
@@ -41,19 +41,19 @@ class ChatWriter:
         self.running = RunningUsage([self.collector]) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or front.settings.force_include_usage
+        self.last = self.last or model.settings.force_include_usage
         self.begun: set[int] = set()
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)
         self.bare = bare and reading.plain and not running
-        self.spelling = TokenSpelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
         self.collector.interval = body.stream_interval or self.collector.interval
         self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
         self.head = {
             "id": self.id,
             "object": "chat.completion.chunk",
-            "created": front.now(),
-            "model": body.model or front.names[0],
+            "created": model.now(),
+            "model": body.model or model.names[0],
             "system_fingerprint": None,
         }
 
@@ -127,7 +127,7 @@ class ChatWriter:
         return found
 
     def _spent(self) -> dict[str, Any]:
-        return spent(self.front, [self.collector])
+        return spent(self.model, [self.collector])
 
     def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
         parser = AnswerParser(self.reading)

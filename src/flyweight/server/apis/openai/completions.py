@@ -15,14 +15,15 @@ from flyweight.errors import RequestError
 from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import fitting, too_long
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.beams import wanted_of
-from flyweight.server.apis.body import limited
+from flyweight.server.apis.body import limited, read
 from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
 from flyweight.server.apis.prompt_fields import Prompts, each, fitted
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
 from flyweight.server.apis.usage import RunningUsage, spent
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, Spliced, event
 from flyweight.text.infill import Infill
@@ -61,53 +62,55 @@ class CompletionBody(SamplingBody):
         return found
 
 
-async def completions(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), CompletionBody)
-    options = body.wanted(front.defaults)
-    prompts = await front.aside(prompts_of, front, body)
+async def completions(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), CompletionBody)
+    model = server.find(body.model)
+    options = body.wanted(model.defaults)
+    prompts = await model.run_in_thread(prompts_of, model, body)
     if body.suffix and not body.ignore_eos:
         ends = options.get("stop_token_ids", ())
-        options["stop_token_ids"] = [*ends, *infill_of(front).ends]
+        options["stop_token_ids"] = [*ends, *infill_of(model).ends]
     params = wanted_of(body, options)
     drawn = body.best_of not in (None, body.n or 1) and not body.use_beam_search
     if body.stream and drawn:
         raise RequestError(
             "needs all answers before the best are known; leave stream out", "best_of"
         )
-    lane = front.lane(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await front.ask(prompts, params, lane, body.form_place, body.told_prompts)
+    lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    asked = await model.prepare(prompts, params, lane, body.form_place, body.told_prompts)
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
-        lambda bundle: CompletionWriter(front, body, bundle),
+        lambda bundle: CompletionWriter(model, body, bundle),
         stream=bool(body.stream),
     )
 
 
-def prompts_of(front: ServedModel, body: CompletionBody) -> list[Any]:
+def prompts_of(model: ServedModel, body: CompletionBody) -> list[Any]:
     """Each prompt as it is to be run.  Raises `RequestError`."""
     prompts = each(body.prompt)
     if not body.suffix:
-        return fitted(prompts, body, front)
+        return fitted(prompts, body, model)
     alone = {"truncate_prompt_tokens": body.truncate_prompt_tokens is not None,
              "use_beam_search": bool(body.use_beam_search)}  # fmt: skip
     for name, given in alone.items():
         if given:
             raise RequestError("and suffix exclude each other; leave one of them out", name)
-    return holed(prompts, body.suffix, infill_of(front), front)
+    return holed(prompts, body.suffix, infill_of(model), model)
 
 
-def infill_of(front: ServedModel, field: str = "suffix") -> Infill:
+def infill_of(model: ServedModel, field: str = "suffix") -> Infill:
     """Raises `RequestError`, which names a field, where the vocabulary has no marks of a hole."""
-    if front.infill is None:
+    if model.infill is None:
         raise RequestError(": this vocabulary has no tokens for filling in the middle", field)
-    return front.infill
+    return model.infill
 
 
-def holed(prompts: list[Any], suffix: str, infill: Infill, front: ServedModel) -> list[Any]:
+def holed(prompts: list[Any], suffix: str, infill: Infill, model: ServedModel) -> list[Any]:
     """Prompts with a hole before `suffix`, which is read once for all of them."""
-    tokenizer, longest = front.tokenizer, front.asking.facts.max_model_len
+    tokenizer, longest = model.tokenizer, model.max_model_len
 
     @cache
     def after() -> list[int]:
@@ -134,18 +137,18 @@ class CompletionWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(self, front: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
-        self.front, self.body, self.collectors = front, body, texts(bundle)
+    def __init__(self, model: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
+        self.model, self.body, self.collectors = model, body, texts(bundle)
         options = body.stream_options
         running = options is not None and options.running
         self.running = RunningUsage(self.collectors) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or front.settings.force_include_usage
+        self.last = self.last or model.settings.force_include_usage
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
         self.bare = not (scored or body.return_token_ids or running)
-        self.spelling = TokenSpelling(front.tokenizer, body.return_tokens_as_token_ids)
+        self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
         self.scores: dict[int, TextScores] = {}  # by choice
         self.prompts: dict[int, PromptScores] = {}  # until all choices have told of theirs
         self.untold = [body.n or 1] * len(self.collectors)  # choices of each prompt
@@ -156,8 +159,8 @@ class CompletionWriter:
         self.head = {
             "id": self.id,
             "object": "text_completion",
-            "created": front.now(),
-            "model": body.model or front.names[0],
+            "created": model.now(),
+            "model": body.model or model.names[0],
             "system_fingerprint": None,
         }
 
@@ -173,7 +176,7 @@ class CompletionWriter:
                     one["token_ids"] = choice.token_ids
                 choices.append({**one, **self._prompt(prompt)})
         head = {**self.head, "service_tier": None}
-        return {**head, "choices": choices, **spent(self.front, self.collectors)}
+        return {**head, "choices": choices, **spent(self.model, self.collectors)}
 
     def begin(self) -> bytes:
         return b""
@@ -211,7 +214,7 @@ class CompletionWriter:
     def end(self) -> bytes:
         if not self.last:
             return DONE
-        return event({**self.head, "choices": [], **spent(self.front, self.collectors)}) + DONE
+        return event({**self.head, "choices": [], **spent(self.model, self.collectors)}) + DONE
 
     def failed(self, error: HttpError) -> bytes:
         return event(error.body()) + DONE

@@ -19,6 +19,8 @@ from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import RequestContext
+from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.body import read
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
@@ -33,7 +35,7 @@ from flyweight.server.apis.sampling_fields import (
     Truncation,
 )
 from flyweight.server.apis.usage import explained, vector_timings
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import reply, while_connected
 from flyweight.server.transport.request_log import visit_of
@@ -74,7 +76,7 @@ class EmbeddingBody(Fields):
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
 
-    def prompts(self, front: ServedModel) -> list[Any]:
+    def prompts(self, model: ServedModel) -> list[Any]:
         """Each by itself.  Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -85,8 +87,8 @@ class EmbeddingBody(Fields):
             )
         if self.messages is not None:
             own = {name: getattr(self, name) for name in OF_CHAT}
-            return [rendered(front, ChatBody(add_generation_prompt=False, **own), answer=0)]
-        return fitted(each(self.input), self, front, answer=0)
+            return [rendered(model, ChatBody(add_generation_prompt=False, **own), answer=0)]
+        return fitted(each(self.input), self, model, answer=0)
 
     def wanted(self) -> PoolingParams:
         given = (self.normalize, self.use_activation, True)
@@ -94,20 +96,23 @@ class EmbeddingBody(Fields):
         return PoolingParams(self.pooling or "last", normalize)
 
 
-async def embeddings(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), EmbeddingBody)
+async def embeddings(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), EmbeddingBody)
+    model = server.find(body.model)
     explain = body.return_cache_explanation
-    lane = front.lane(body.model, body.cache_salt, body.priority, explain)
+    lane = model.context(body.model, body.cache_salt, body.priority, explain)
     with field_names({"prompt": "input" if body.messages is None else "messages"}):
-        prompts = await front.aside(body.prompts, front)
-        given = await gathered(front, request, prompts, body.wanted(), lane, body.dimensions)
+        prompts = await model.run_in_thread(body.prompts, model)
+        given = await gathered(
+            server, model, request, prompts, body.wanted(), lane, body.dimensions
+        )
     visit = visit_of(request.scope)
     visit.reply = f"embd-{body.request_id or uuid4().hex}"
-    return await front.written(lambda: reply(written(visit.reply, front, body, given)))
+    return await server.write_in_thread(lambda: reply(written(visit.reply, model, body, given)))
 
 
 def written(
-    id: str, front: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
+    id: str, model: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
 ) -> dict[str, Any]:
     """OpenAI's reply, which many prompts make long."""
     found = vectors(given, body.dimensions)
@@ -119,17 +124,18 @@ def written(
     return {
         "id": id,
         "object": "list",
-        "created": front.now(),
-        "model": body.model or front.names[0],
+        "created": model.now(),
+        "model": body.model or model.names[0],
         "data": data,
         "usage": cost(given),
         "metrics": vector_timings(*given),
-        **explained(front, *given),
+        **explained(model, *given),
     }
 
 
 async def gathered(
-    front: ServedModel,
+    server: ApiServer,
+    model: ServedModel,
     request: Request,
     prompts: Sequence[Any],
     params: PoolingParams,
@@ -137,7 +143,7 @@ async def gathered(
     dimensions: int | None,
 ) -> list[VectorCollector]:
     """A collector with a vector for each prompt.  Raises `HttpError`."""
-    width = front.client.facts["width"]
+    width = model.client.facts["width"]
     if dimensions is not None and dimensions > width:
         raise RequestError(
             f", and vectors of this model have {width}",
@@ -145,8 +151,8 @@ async def gathered(
             value=dimensions,
             allowed=f"1 to {width}",
         )
-    asked = await front.ask(prompts, params, lane)
-    with front.begin(asked, request) as bundle:
+    asked = await model.prepare(prompts, params, lane)
+    with server.begin(model, asked, request) as bundle:
         collectors = await while_connected(request, bundle.done())
     found: list[VectorCollector] = []
     for collector in collectors:

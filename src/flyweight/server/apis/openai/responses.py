@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.body import FIRST, limited, read
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of
 from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
@@ -30,7 +31,6 @@ from flyweight.server.apis.sampling_fields import (
     VllmFields,
 )
 from flyweight.server.apis.tools import NamedTool, ToolName
-from flyweight.server.front import ServedModel
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
@@ -324,18 +324,20 @@ class ResponseBody(VllmFields):
         }
 
 
-async def responses(front: ServedModel, request: Request) -> Response:
-    body = front.read(request, await request.body(), ResponseBody)
+async def responses(server: ApiServer, request: Request) -> Response:
+    body = read(server.settings, request, await request.body(), ResponseBody)
+    model = server.find(body.model)
     with field_names(NAMES):
         asked, reading = await asked_of(
-            front, request, chat_body(body.chat()), front.defaults, body.form_place, NAMES
+            model, request, chat_body(body.chat()), model.defaults, body.form_place, NAMES
         )
-    model = body.model or front.names[0]
-    head = {"created_at": front.now(), "model": model, **body.echo()}
+    name = body.model or model.names[0]
+    head = {"created_at": model.now(), "model": name, **body.echo()}
     if body.request_id is not None:
         head["id"] = f"resp_{body.request_id}"
     return await answer(
-        front,
+        server,
+        model,
         request,
         asked,
         lambda bundle: ResponseWriter(head, bundle, reading, body.scored),

@@ -41,9 +41,9 @@ class ResponseWriter:
         self, head: dict[str, Any], bundle: RequestGroup, reading: AnswerFormat, most: int | None
     ) -> None:
         """With log-probabilities, `most` alternatives each, or without (none)."""
-        self.front = bundle.front
+        self.model = bundle.model
         (self.collector,) = texts(bundle)
-        spelling = TokenSpelling(self.front.tokenizer)
+        spelling = TokenSpelling(self.model.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
         self.reading, self.telling = reading, ContentBlocks(reading)
         self.id = head.get("id") or f"resp_{uuid4().hex}"
@@ -179,7 +179,7 @@ class ResponseWriter:
                 "output_tokens_details": {"reasoning_tokens": self._thought()},
                 "total_tokens": prompt + made,
             },
-            **timed(self.front, self.collector),
+            **timed(self.model, self.collector),
         }
 
     def _thought(self) -> int:

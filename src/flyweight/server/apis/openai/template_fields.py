@@ -11,7 +11,7 @@ from starlette.requests import Request
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translated
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.tools import demands
-from flyweight.server.front import ServedModel
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.ignored import also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN
@@ -25,31 +25,31 @@ WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 def heard(
-    front: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
+    model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> ChatBody:
     """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
-    reads = reads_of(front, tools=bool(body.tools) and body.tool_choice != "none")
+    reads = reads_of(model, tools=bool(body.tools) and body.tool_choice != "none")
     if reads is None:
         return body
     less: dict[str, Any] = {}
-    for name in _unread(front, body, reads):
-        deaf(front, request, name, reads, names)
+    for name in _unread(model, body, reads):
+        deaf(model, request, name, reads, names)
         less |= dict.fromkeys(WITH_TOOLS if name == "tools" else (name,))
     own = body.chat_template_kwargs or {}
     strays = [name for name in own if name not in (*reads, *OWN, GOING_ON)]
     for name in strays:
-        deaf(front, request, f"chat_template_kwargs.{name}", reads, names)
+        deaf(model, request, f"chat_template_kwargs.{name}", reads, names)
     if strays:
         less["chat_template_kwargs"] = {n: v for n, v in own.items() if n not in strays}
     return body.model_copy(update=less) if less else body
 
 
-def reads_of(front: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
+def reads_of(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
     """What the template reads; None where that is not known."""
-    return read_by(choose(front.tokenizer.marks.templates, None, tools=tools))
+    return read_by(choose(model.tokenizer.marks.templates, None, tools=tools))
 
 
-def effort(front: ServedModel, body: ChatBody) -> dict[str, Any]:
+def effort(model: ServedModel, body: ChatBody) -> dict[str, Any]:
     """How hard to think, and how much to say, in variables of templates: where one knows no efforts
     but whether to think, any effort is to think.
     """
@@ -57,7 +57,7 @@ def effort(front: ServedModel, body: ChatBody) -> dict[str, Any]:
     if body.reasoning_effort is not None:
         found[EFFORT] = body.reasoning_effort
         thinks = body.reasoning_effort != "none"
-        reads = reads_of(front, tools=bool(body.tools)) or frozenset({EFFORT})
+        reads = reads_of(model, tools=bool(body.tools)) or frozenset({EFFORT})
         if not thinks or EFFORT not in reads:
             found |= dict.fromkeys(THINKING, thinks)
     if body.verbosity is not None:
@@ -66,31 +66,31 @@ def effort(front: ServedModel, body: ChatBody) -> dict[str, Any]:
 
 
 def thinking(
-    front: ServedModel, request: Request, place: str, wanted: bool | None
+    model: ServedModel, request: Request, place: str, wanted: bool | None
 ) -> dict[str, bool]:
     """The template's switch for reasoning, none where it has none and what is wanted is so anyway
     (or nothing is wanted).  Raises `RequestError` that names `place`.
     """
-    reads = reads_of(front)
+    reads = reads_of(model)
     found = [name for name in THINKING if reads is None or name in reads]
-    if found and wanted is None and not front.settings.template_defaults.keys().isdisjoint(found):
+    if found and wanted is None and not model.settings.template_defaults.keys().isdisjoint(found):
         return {}  # as the operator says
     if found:
         return dict.fromkeys(found, wanted is not False)
-    if wanted is not None and wanted is not (front.speech.reasoning is not None):
-        deaf(front, request, place, reads or frozenset())
+    if wanted is not None and wanted is not (model.chat_format.reasoning is not None):
+        deaf(model, request, place, reads or frozenset())
     return {}
 
 
 def deaf(
-    front: ServedModel,
+    model: ServedModel,
     request: Request,
     name: str,
     reads: frozenset[str],
     names: FieldNames = OWN_NAMES,
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
-    if front.settings.lenient:
+    if model.settings.lenient:
         also(request, translated(name, names))
         return
     field, _, switch = name.partition(".")
@@ -104,7 +104,7 @@ def deaf(
     )
 
 
-def _unread(front: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
+def _unread(model: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
     """Fields that are asked for and have no effect."""
     found = []
     shown = bool(body.tools) and body.tool_choice != "none"
@@ -114,7 +114,7 @@ def _unread(front: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[s
         found.append("documents")
     if body.verbosity is not None and "verbosity" not in reads:
         found.append("verbosity")
-    silent = body.reasoning_effort == "none" and front.speech.reasoning is None
+    silent = body.reasoning_effort == "none" and model.chat_format.reasoning is None
     if body.reasoning_effort is not None and not silent and not {EFFORT, *THINKING} & reads:
         found.append(EFFORT)
     return found

@@ -1,0 +1,84 @@
+"""What all APIs and all models share: the admission queue, the log, the metrics.
+
+Invariant: whatever becomes of a client, what it began is ended.  Knows no API.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from flyweight.errors import nearest
+from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.preparing import Preparation
+from flyweight.server.admission.queue import AdmissionQueue
+from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.observability.counters import HttpCounts
+from flyweight.server.observability.log import ServerLog
+from flyweight.server.observability.metrics import MetricsPage
+from flyweight.server.request_limits import width
+from flyweight.server.served_model import ServedModel
+from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.request_log import visit_of
+from flyweight.validation.untrusted import shown
+
+T = TypeVar("T")
+WRITERS = 2  # threads that write long replies
+
+
+class ApiServer:
+    """What there is one of per process; `models` are at least one, the default first."""
+
+    def __init__(
+        self, settings: ServerSettings, models: Sequence[ServedModel], log: ServerLog
+    ) -> None:
+        self.settings, self.models, self.log = settings, tuple(models), log
+        self.queue = AdmissionQueue(settings)
+        self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
+        self.http = HttpCounts()
+        first = self.models[0]
+        self.metrics = MetricsPage(
+            first.counts, first.client, first.names[0], self.queue.refused, self.http
+        )
+        self.document: asyncio.Future[bytes] | None = None  # OpenAPI, once it was requested
+        self._writers = ThreadPoolExecutor(WRITERS, "writer")
+
+    def find(self, name: str | None = None) -> ServedModel:
+        """The model that a request names, or the default.  Raises `HttpError`."""
+        for model in self.models:
+            if name is None or model.serves(name):
+                return model
+        known = [name for model in self.models for name in model.all_names]
+        near = nearest((name or "")[:200], known)
+        words = f"model = {shown(name)} is not served{near}; served: {', '.join(known)}"
+        raise HttpError(404, words, "model", code="model_not_found")
+
+    def serves(self, name: str) -> bool:
+        return any(model.serves(name) for model in self.models)
+
+    async def write_in_thread(self, work: Callable[[], T]) -> T:
+        """Makes a long reply off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+
+    def begin(
+        self, model: ServedModel, prompts: Sequence[PreparedPrompt], request: Request
+    ) -> RequestGroup:
+        """Runs the prompts of an HTTP request.  Raises `HttpError` where the queue is full."""
+        tenant = request.scope.get("tenant", "")
+        if tenant:  # of fixed length, so that no key and salt read like another pair
+            prompts = [
+                replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
+            ]
+        choices = sum(width(one) for one in prompts)
+        place = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
+        preparation = request.scope.get("preparation")
+        if isinstance(preparation, Preparation):
+            preparation.end()
+        visit = visit_of(request.scope)
+        group = RequestGroup(model, self.queue, self.groups, prompts, place, visit.began)
+        visit.collectors = group.collectors
+        return group
