@@ -20,7 +20,7 @@ TOOLED = "{% for t in tools or [] %}<tool> {{ t | tojson }}\n{% endfor %}" + cha
 WORDS = (
     "--api-key", KEY, "--served-model-name", MODEL, "--enable-auto-tool-choice",
     "--tool-call-parser", "hermes", "--max-num-seqs", "4", "--max-queued-requests", "4",
-    "--ping-seconds", "0.01",  # no client may be put off by a ping, wherever it comes
+    "--ping-interval", "0.01",  # no client may be put off by a ping, wherever it comes
 )  # fmt: skip
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=2"}  # a full queue lasts
 

@@ -126,6 +126,6 @@ def test_a_file_takes_what_the_command_line_takes(tmp_path: Path) -> None:
     assert server.template_defaults == {"enable_thinking": False, "tone": "dry"}
     assert choice.settings.draft_tokens == 2
     assert (server.log_file, server.log_file_bytes) == ("some/where.log", 1 << 20)
-    assert (server.stream_interval, server.force_include_usage) == (3, True)
+    assert (server.stream_interval, server.enable_force_include_usage) == (3, True)
     said = refusal("--config", written(tmp_path / "no.yaml", "log-file-bytes: 1\n"))
     assert "--log-file-bytes = 1 is out of range" in said and "nearest valid: 65536" in said

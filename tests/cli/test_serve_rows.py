@@ -33,7 +33,7 @@ VALUES = {  # of options that a number is no value of
     "default-chat-template-kwargs": ['{"enable_thinking": false}'],
     "log-file": ["some/file.log"], "log-file-bytes": ["1MiB"],
     "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
-    "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stops": ["8"],
+    "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stop-strings": ["8"],
     "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
 }  # fmt: skip
 ALSO = {
@@ -83,11 +83,18 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
 
 
 def test_a_row_has_what_is_active_and_why() -> None:
-    found = rows(choose(read(["--max-body-bytes=2KiB", "--no-lenient", "--port=0", "--seed=7"])))
+    found = rows(
+        choose(
+            read(["--max-body-bytes=2KiB", "--no-ignore-unknown-fields", "--port=0", "--seed=7"])
+        )
+    )
     row = found["--max-body-bytes"]
     assert (row["asked"], row["active"]) == ("--max-body-bytes 2KiB", "2048")
     assert row["why"] == "as asked: size of a request's body"
-    assert (found["--lenient"]["asked"], found["--lenient"]["active"]) == ("--no-lenient", "off")
+    assert (
+        found["--ignore-unknown-fields"]["asked"],
+        found["--ignore-unknown-fields"]["active"],
+    ) == ("--no-ignore-unknown-fields", "off")
     assert found["--port"]["active"] == "any that is free" and found["--seed"]["active"] == "7"
 
 

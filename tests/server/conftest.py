@@ -27,7 +27,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     """The model inside, with nothing set but time for grammars on a busy machine."""
-    with started("--compile-seconds", "60") as running:
+    with started("--schema-compile-timeout", "60") as running:
         yield running
 
 
@@ -41,7 +41,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def lenient() -> Iterator[Running]:
-    with started("--lenient") as running:
+    with started("--ignore-unknown-fields") as running:
         yield running
 
 

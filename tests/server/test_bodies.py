@@ -32,7 +32,7 @@ def incoming(*parts: bytes, ends: bool = True) -> Any:
 
 def test_what_is_held_is_bounded_and_given_back() -> None:
     async def work() -> None:
-        bodies = BodyReader(ServerSettings(bodies_bytes=1_000_000, body_seconds=60))
+        bodies = BodyReader(ServerSettings(max_total_body_bytes=1_000_000, body_timeout=60))
         waits = asyncio.create_task(bodies.read(Headers(), incoming(HALF, ends=False)))
         while not bodies.held:
             await asyncio.sleep(0)
@@ -61,7 +61,7 @@ def begun(server: Running) -> socket.socket:
 
 
 def test_unfinished_bodies_do_not_shut_out_short_ones() -> None:
-    with served(server={"bodies_bytes": 1_000_000}) as server:
+    with served(server={"max_total_body_bytes": 1_000_000}) as server:
         lines = [begun(server)]
         large = json.dumps({"prompt": HALF.decode()}).encode()
 

@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "wrong_clock.c"
 STREAM = {"prompt": "Once", "max_tokens": 15, "ignore_eos": True, "stream": True}
 LATE = {**STREAM, "max_tokens": 490, "stream": False}
 HOUR = 3600
-PATIENCE = {"header_seconds": 2.0, "request_seconds": 2.0, "drain_seconds": 60.0}
+PATIENCE = {"header_timeout": 2.0, "request_timeout": 2.0, "shutdown_timeout": 60.0}
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
 
 

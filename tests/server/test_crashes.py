@@ -165,7 +165,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Running]:
-    with served(server={"stuck_seconds": 0.5}) as running:
+    with served(server={"engine_timeout": 0.5}) as running:
         yield running
 
 

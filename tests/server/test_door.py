@@ -8,7 +8,7 @@ from flyweight.server.admission.queue import PACE_OVER, AdmissionQueue
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 
-WIDE = ServerSettings(queue_requests=1 << 20, queue_tokens=1 << 30)
+WIDE = ServerSettings(max_queued_requests=1 << 20, max_queued_tokens=1 << 30)
 
 
 def spent(prompts: int) -> float:

@@ -49,7 +49,7 @@ BOMBS = {
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[Running]:
-    with started("--compile-seconds", "1") as running:
+    with started("--schema-compile-timeout", "1") as running:
         yield running
 
 
@@ -170,7 +170,7 @@ def test_ambiguous_grammars_take_turns() -> None:
         "structured_outputs": {"grammar": TRIPLES}, "ignore_eos": True, "max_tokens": 35,
         "temperature": 1.5, "seed": 1,
     }  # fmt: skip
-    with served(server={"step_seconds": 0.01}) as server:
+    with served(server={"target_step_time": 0.01}) as server:
         found = []
         for choices in (1, 24):
             got = completed(server, **asked, n=choices)

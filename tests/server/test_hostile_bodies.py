@@ -173,7 +173,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "{% if grow %}{% set x = ('a' * grow) %}{{ x }}{% endif %}"
         "{% for m in messages %}{{ m.content }}{% endfor %}{{ name }}",
     )
-    with served({"model": str(path)}, {"request_tokens": 5000}) as running:
+    with served({"model": str(path)}, {"max_request_tokens": 5000}) as running:
         yield running
 
 
@@ -210,8 +210,9 @@ def test_no_switch_is_an_argument_of_ours(chatty: Running, name: str) -> None:
 
 
 LIMITED = (
-    "--max-choices 3 --max-stops 16 --max-stop-bytes 2KiB --max-logprobs 64 --max-logit-bias 2 "
-    "--max-tools 130 --template-seconds 0.2 --template-growth 1 --max-schema-bytes 200"
+    "--max-choices 3 --max-stop-strings 16 --max-stop-bytes 2KiB --max-logprobs 64 "
+    "--max-logit-bias 2 --max-tools 130 --template-timeout 0.2 --max-template-growth 1 "
+    "--max-schema-bytes 200"
 )
 
 

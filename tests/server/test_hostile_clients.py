@@ -19,7 +19,7 @@ HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 TOKENIZE = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 GOOD = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
-SHORT = {"header_seconds": 1.0, "body_seconds": 1.0, "stalled_seconds": 1.0, "connections": 64}
+SHORT = {"header_timeout": 1.0, "body_timeout": 1.0, "send_timeout": 1.0, "max_connections": 64}
 QUICK = 0.1  # seconds in which health is answered at once
 ASKED = 9  # times, at least
 
@@ -27,7 +27,7 @@ ASKED = 9  # times, at least
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
     """A server of little patience, for small bodies."""
-    with served(server={**SHORT, "body_bytes": 10_000}) as running:
+    with served(server={**SHORT, "max_body_bytes": 10_000}) as running:
         yield running
 
 
@@ -91,7 +91,7 @@ def test_dripping_does_not_help(hasty: Running) -> None:
 
 def test_too_many_connections_let_new_ones_in(hasty: Running, server: Running) -> None:
     with ExitStack() as stack:
-        crowd = [stack.enter_context(line(hasty)) for _ in range(SHORT["connections"] + 40)]
+        crowd = [stack.enter_context(line(hasty)) for _ in range(SHORT["max_connections"] + 40)]
         healthy(hasty, server)
         assert all(closed(one) for one in crowd)
 
@@ -125,7 +125,7 @@ def asks_for_much(server: Running) -> socket.socket:
 
 def test_answers_nobody_reads_are_bounded_together() -> None:
     """Who has read nothing for longest gives way; one alone may hold any size."""
-    limits = {"unread_bytes": 1 << 20, "stalled_seconds": 1e6}
+    limits = {"max_send_buffer_bytes": 1 << 20, "send_timeout": 1e6}
     with served(server=limits) as own, ExitStack() as held:
         for _ in range(6):
             held.enter_context(asks_for_much(own))
@@ -151,7 +151,7 @@ def whole(one: socket.socket, rest: float = 0.0) -> bytes:
 
 def test_who_reads_slowly_is_answered_to_the_end() -> None:
     """However long that takes, as long as he reads."""
-    with served(server={"stalled_seconds": 1.5}) as own, asks_for_much(own) as one:
+    with served(server={"send_timeout": 1.5}) as own, asks_for_much(own) as one:
         start = time.monotonic()
         found = whole(one, rest=0.005)
         assert time.monotonic() - start > 4, "he was not slow"

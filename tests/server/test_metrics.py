@@ -114,7 +114,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "prompt_lookup_min": 1, "kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0,
         "blocks": 12, "max_model_len": 64, "block_size": 8, "max_num_seqs": 1,
     }  # fmt: skip
-    with served(engine, {"queue_requests": 1}) as running:
+    with served(engine, {"max_queued_requests": 1}) as running:
         yield running
 
 

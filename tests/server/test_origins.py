@@ -169,4 +169,4 @@ def test_a_list_is_read_as_vllm_has_it() -> None:
         server = choose(read(["--allowed-origins", *words])).server
         assert server.allowed_origins == (PAGE, OTHER)
     assert ServerSettings(allowed_hosts=("[::1]",)).allowed_origins == ()
-    assert choose(read(["--allowed-host", "[::1]"])).server.allowed_hosts == ("[::1]",)
+    assert choose(read(["--allowed-hosts", "[::1]"])).server.allowed_hosts == ("[::1]",)

@@ -20,7 +20,7 @@ STEPS = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Running]:
-    with served(NARROW, {"queue_requests": QUEUE, "queue_tokens": TOKENS}) as running:
+    with served(NARROW, {"max_queued_requests": QUEUE, "max_queued_tokens": TOKENS}) as running:
         yield running
 
 
@@ -76,7 +76,7 @@ def test_a_queue_is_bounded_by_tokens(narrow: Running) -> None:
 
 def test_one_whose_turn_does_not_come_is_told_to_come_back() -> None:
     """Whole or streamed; what runs is not touched, and nothing of those who waited is left."""
-    with served(NARROW, {"queue_seconds": 0.3}, **STEPS) as server, ThreadPoolExecutor(1) as pool:
+    with served(NARROW, {"queue_timeout": 0.3}, **STEPS) as server, ThreadPoolExecutor(1) as pool:
         first: Future[Reply] = pool.submit(
             server.post, "/v1/completions", {**LONG, "max_tokens": 100}
         )
@@ -93,7 +93,7 @@ def test_one_whose_turn_does_not_come_is_told_to_come_back() -> None:
 
 
 def test_a_request_that_takes_too_long_is_ended() -> None:
-    with served(NARROW, {"request_seconds": 0.3}, **STEPS) as server:
+    with served(NARROW, {"request_timeout": 0.3}, **STEPS) as server:
         got = server.post("/v1/completions", {**LONG, "n": 16})
         assert got.status == 504 and got.json["error"]["code"] == "deadline"
         last = server.post("/v1/completions", {**LONG, "n": 16, "stream": True}).events[-1]

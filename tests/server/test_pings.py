@@ -61,9 +61,9 @@ def test_there_may_be_none(ping: bytes, seconds: float) -> None:
 
 
 def test_how_long_is_an_option() -> None:
-    assert ServerSettings(ping_seconds=0).ping_seconds == 0
+    assert ServerSettings(ping_interval=0).ping_interval == 0
     with pytest.raises(ConfigError, match="allowed: 0 seconds or more"):
-        ServerSettings(ping_seconds=-1)
+        ServerSettings(ping_interval=-1)
 
 
 def test_dialects_have_their_own() -> None:
@@ -74,7 +74,7 @@ def test_dialects_have_their_own() -> None:
 
 def test_a_slow_answer_is_whole_between_pings() -> None:
     """Steps take longer than a ping is away, so each part is behind one."""
-    with served(server={"ping_seconds": 0.1}, **SLOW) as server:
+    with served(server={"ping_interval": 0.1}, **SLOW) as server:
         got = server.post("/v1/chat/completions", TALK)
         assert got.body.count(PING) >= 2 and got.body.endswith(b"data: [DONE]\n\n")
         assert got.events[-1]["choices"][0]["finish_reason"]

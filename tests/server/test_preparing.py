@@ -104,7 +104,7 @@ def test_who_runs_prepares_no_more() -> None:
 
 def test_so_many_prepare_and_no_more() -> None:
     async def work() -> None:
-        door = AdmissionQueue(ServerSettings(queue_requests=2))
+        door = AdmissionQueue(ServerSettings(max_queued_requests=2))
         places = [Preparation(door) for _ in range(PREPARING)]
         route, request = Work(), Client().request()
         with pytest.raises(HttpError) as refusal:
@@ -120,7 +120,7 @@ def test_so_many_prepare_and_no_more() -> None:
 
 
 def test_a_schema_takes_no_longer_than_the_request_may() -> None:
-    limits = {"request_seconds": 0.3, "compile_seconds": 60.0}
+    limits = {"request_timeout": 0.3, "schema_compile_timeout": 60.0}
     with served(server=limits) as server:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SLOW}}
         body = {"prompt": "Once", "max_tokens": 2, "response_format": form}

@@ -81,10 +81,10 @@ def test_a_mistake_is_told_of_what_was_meant(
     ("limits", "field", "range"),
     [
         ({}, {"n": 0}, "1 to 128"),
-        ({"choices": 4}, {"n": 500}, "1 to 4"),
+        ({"max_choices": 4}, {"n": 500}, "1 to 4"),
         ({}, {"prompt_logprobs": 65}, "0 to 20"),
-        ({"logprobs": 40}, {"logprobs": 65}, "0 to 40"),
-        ({"priorities": 3}, {"priority": 2**31}, "-3 to 3"),
+        ({"max_logprobs": 40}, {"logprobs": 65}, "0 to 40"),
+        ({"max_priority": 3}, {"priority": 2**31}, "-3 to 3"),
     ],
 )
 def test_ranges_end_where_this_servers_limits_do(

@@ -24,7 +24,7 @@ from http_server import WAIT, Running, served, started
 # Steps that take 20 ms, and an answer of ten seconds.
 SLOW = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=20"}
 LASTING = {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}
-WAITS = ("--drain-seconds", "100")
+WAITS = ("--shutdown-timeout", "100")
 JSON = {"content-type": "application/json"}
 Command = Callable[..., SimpleNamespace]
 
@@ -83,7 +83,7 @@ def test_what_is_being_answered_or_waits_is_finished() -> None:
 )
 def test_a_signal_to_the_whole_group_drains_too(number: signal.Signals) -> None:
     """As Ctrl-C, `timeout` and systemd send it: to the engine and who tries grammars as well."""
-    limits = {"drain_seconds": 100}
+    limits = {"shutdown_timeout": 100}
     with served(server=limits, before=os.setpgrp, **SLOW) as server:
         form = {"structured_outputs": {"regex": "[a-z]{3}"}}
         assert server.post("/v1/completions", {"prompt": "Once", **form}).status == 200

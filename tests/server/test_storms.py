@@ -147,7 +147,7 @@ def flooded(server: Running, rate: float, span: float) -> list[tuple[int, float,
 def test_a_flood_leaves_no_seat_empty() -> None:
     """While those who are refused come back, and until enough are answered, every step is full."""
     seats = 4
-    with served({"max_num_seqs": seats}, {"queue_requests": 2 * seats}, **slow(20)) as server:
+    with served({"max_num_seqs": seats}, {"max_queued_requests": 2 * seats}, **slow(20)) as server:
         worker = server.worker
         before = gauge(server, "flyweight:steps_total")
         statuses: list[int] = []
@@ -172,7 +172,7 @@ def test_ten_times_what_can_be_served() -> None:
     seats, rounds, span = 4, 15, 20.0
     goodput: list[float] = []  # over that of the best load, measured just before
     patience: list[float] = []  # of the refused, over that of the answered
-    with served({"max_num_seqs": seats}, {"queue_requests": 2 * seats}, **slow(40)) as server:
+    with served({"max_num_seqs": seats}, {"max_queued_requests": 2 * seats}, **slow(40)) as server:
         worker = server.worker
         for _ in range(rounds):
             peak = closed(server, 2 * seats, span / 2)

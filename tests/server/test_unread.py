@@ -27,7 +27,7 @@ class Under:
         self.left: list[EngineStream] = []
         self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
         model: Any = SimpleNamespace(
-            settings=ServerSettings(request_seconds=60.0, unread_tokens=MOST),
+            settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
             observer=SimpleNamespace(ended=lambda stream: None),
@@ -63,7 +63,7 @@ def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
         assert not under.left
         under.feed(1)
         assert len(under.left) == 1
-        with pytest.raises(HttpError, match="--max-unread-tokens") as caught:
+        with pytest.raises(HttpError, match="--max-stream-buffer-tokens") as caught:
             await anext(under.bundle.pieces())
         assert caught.value.status == 408 and caught.value.code == "slow_client"
 
@@ -111,7 +111,7 @@ def test_the_end_of_an_answer_is_kept() -> None:
 
 
 def test_what_answers_tell_is_bounded() -> None:
-    with served({}, {"answer_scores": 240}) as server:
+    with served({}, {"max_response_logprobs": 240}) as server:
         body = {"prompt": "Once", "max_tokens": 10, "n": 4}
         path = "/v1/completions"
         assert server.post(path, {**body, "logprobs": 5}).status == 200
@@ -124,7 +124,7 @@ def test_what_answers_tell_is_bounded() -> None:
             got = server.post(path, {**body, **more})
             error = got.json["error"]
             assert got.status == 400 and error["param"] == name, got.body
-            for word in (str(found), "0 to 240", "(n)", "max_tokens", "--max-answer-scores"):
+            for word in (str(found), "0 to 240", "(n)", "max_tokens", "--max-response-logprobs"):
                 assert word in error["message"]
         talk = {
             "messages": [{"role": "user", "content": "Hi"}],
@@ -140,5 +140,5 @@ def test_what_answers_tell_is_bounded() -> None:
             got = server.post(where, given)
             assert got.status == 400 and got.json["error"]["param"] == name, got.body
             assert got.json["error"]["message"].startswith(f"{name} = 6 may tell 280 ")
-            assert "--max-answer-scores" in got.json["error"]["message"]
+            assert "--max-response-logprobs" in got.json["error"]["message"]
         assert server.post(path, {**body, "max_tokens": 400}).status == 200

@@ -46,7 +46,7 @@ class Under:
             return self.stream
 
         model: Any = SimpleNamespace(
-            settings=ServerSettings(request_seconds=60.0),
+            settings=ServerSettings(request_timeout=60.0),
             preparer=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             observer=SimpleNamespace(ended=lambda stream: None),
@@ -206,7 +206,7 @@ def test_streams_tell_what_whole_replies_do(server: Running, more: dict[str, Any
 
 
 def test_what_is_told_of_prompts_is_bounded() -> None:
-    with served({}, {"prompt_scores": 2000}) as server:
+    with served({}, {"max_response_prompt_logprobs": 2000}) as server:
         tokens = server.post("/tokenize", {"prompt": LONG}).json["count"]
         body = {"prompt": LONG, "max_tokens": 1}
         fits = 2000 // (tokens * 3)
@@ -220,7 +220,7 @@ def test_what_is_told_of_prompts_is_bounded() -> None:
             bad = server.post("/v1/completions", {**body, **more, "n": fits + 1})
             assert bad.status == 400 and bad.json["error"]["param"] == name
             found = (fits + 1) * tokens * 3
-            for word in (str(found), "0 to 2000", "(n)", "--max-prompt-scores"):
+            for word in (str(found), "0 to 2000", "(n)", "--max-response-prompt-logprobs"):
                 assert word in bad.json["error"]["message"]
             twice = {**more, "prompt_logprobs": 2, "echo": True, "logprobs": 2}
             assert server.post("/v1/completions", {**body, **twice, "n": fits}).status == 400

@@ -70,7 +70,7 @@ def chosen(arguments: Mapping[str, Any]) -> EngineChoices:
         wishes=tuple(_wish(wish, written) for wish in draft.wishes),
         sampling=draft.server.get("sampling_defaults", {}),
         model_defaults=draft.server.get("model_defaults", True),
-        priorities=draft.server.get("priorities", 1) != 0,
+        priorities=draft.server.get("max_priority", 1) != 0,
     )
 
 

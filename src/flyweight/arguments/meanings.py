@@ -203,7 +203,7 @@ def _policy(draft: DraftArguments) -> None:
     if asked == "fcfs":
         if "max-priority" in draft.options:
             raise ConfigError("--scheduling-policy fcfs and --max-priority contradict each other")
-        draft.server["priorities"] = 0
+        draft.server["max_priority"] = 0
 
 
 MEANINGS: dict[str, Meaning] = {

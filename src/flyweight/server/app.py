@@ -39,7 +39,7 @@ def make_app(server: ApiServer) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     app.router.redirect_slashes = False
-    log = server.log if server.settings.log_requests else None
+    log = server.log if server.settings.enable_log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
     guard = RequestGuard(app, server.settings, open_paths, shape_of)
     return RequestLog(guard, server.http, log, {entry.path for entry in ROUTES})
@@ -54,7 +54,7 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
         try:
             if entry.body is None:
                 return tell(request, await work)
-            seconds = server.settings.request_seconds
+            seconds = server.settings.request_timeout
             return tell(request, await prepared(server.queue, seconds, request, work))
         except ClientGone:
             return Response(status_code=499)

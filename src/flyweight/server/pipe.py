@@ -40,8 +40,8 @@ class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     """To the engine, once: the `Settings` it is to be built with, and how it is to be run."""
 
     settings: dict[str, Any]
-    step_seconds: float
-    patience_seconds: float = inf
+    target_step_time: float
+    max_prefill_delay: float = inf
     fault: str = ""
 
 

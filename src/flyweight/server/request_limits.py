@@ -14,23 +14,23 @@ from flyweight.types import SamplingParams
 
 def check_options(limits: ServerSettings, prompts: int, params: Params) -> None:
     """Raises `RequestError` for options that no request of so many prompts may have."""
-    within("prompt", prompts, limits.prompts, "prompts")
+    within("prompt", prompts, limits.max_prompts, "prompts")
     if isinstance(params, BeamSearchParams):
-        within("n", params.beam_width, limits.choices, "beams of a prompt")
-        within("n", params.beam_width * prompts, limits.request_choices, "beams of all prompts")
+        within("n", params.beam_width, limits.max_choices, "beams of a prompt")
+        within("n", params.beam_width * prompts, limits.max_request_choices, "beams of all prompts")
     if not isinstance(params, SamplingParams):
         return
     choices = max(params.n, params.best_of or 1)
-    within("n", choices, limits.choices, "choices of a prompt")
-    within("n", choices * prompts, limits.request_choices, "choices of all prompts")
-    within("stop", len(params.stop), limits.stops, "strings", least=0)
+    within("n", choices, limits.max_choices, "choices of a prompt")
+    within("n", choices * prompts, limits.max_request_choices, "choices of all prompts")
+    within("stop", len(params.stop), limits.max_stop_strings, "strings", least=0)
     longest = max((len(one.encode()) for one in params.stop), default=0)
-    within("stop", longest, limits.stop_bytes, "bytes of a string", least=0)
+    within("stop", longest, limits.max_stop_bytes, "bytes of a string", least=0)
     for name in ("logprobs", "prompt_logprobs"):
-        within(name, getattr(params, name) or 0, limits.logprobs, "of a token", least=0)
+        within(name, getattr(params, name) or 0, limits.max_logprobs, "of a token", least=0)
     listed = len(params.logprob_token_ids)
-    within("logprob_token_ids", listed, limits.logprobs, "ids", least=0)
-    within("logit_bias", len(params.logit_bias), limits.biases, "entries", least=0)
+    within("logprob_token_ids", listed, limits.max_logprobs, "ids", least=0)
+    within("logit_bias", len(params.logit_bias), limits.max_logit_bias, "entries", least=0)
 
 
 class RequestTotals:
@@ -40,20 +40,20 @@ class RequestTotals:
 
     def __init__(self, limits: ServerSettings, max_model_len: int, copies: int = 1) -> None:
         self.limits, self.max_model_len, self.copies = limits, max_model_len, copies
-        self.tokens = self.prompt_scores = self.answer_scores = 0
+        self.tokens = self.prompt_scores = self.max_response_logprobs = 0
 
     def add(self, prompt: PreparedPrompt) -> None:
         """Raises `RequestError` where the sum exceeds a limit."""
         params = prompt.params
         length, answer = len(prompt.tokens), self._longest_answer(prompt)
         self.tokens += width(prompt) * (length + answer)
-        most = self.limits.request_tokens
+        most = self.limits.max_request_tokens
         within("max_tokens", self.tokens, most, "tokens of all prompts and choices", least=0)
         if params.prompt_logprobs is not None:
             self.prompt_scores += self.copies * length * (1 + params.prompt_logprobs)
             self._check_prompt_scores(params)
         if params.scored is not None:
-            self.answer_scores += width(prompt) * answer * (1 + params.scored)
+            self.max_response_logprobs += width(prompt) * answer * (1 + params.scored)
             self._check_answer_scores(params)
 
     def _longest_answer(self, prompt: PreparedPrompt) -> int:
@@ -63,7 +63,7 @@ class RequestTotals:
         return room if most is None else min(room, most)
 
     def _check_prompt_scores(self, params: SamplingParams) -> None:
-        found, most = self.prompt_scores, self.limits.prompt_scores
+        found, most = self.prompt_scores, self.limits.max_response_prompt_logprobs
         if found <= most:
             return
         repeated = params.echo and params.logprobs == params.prompt_logprobs
@@ -75,13 +75,13 @@ class RequestTotals:
             value=params.prompt_logprobs,
             allowed=(
                 f"0 to {most}, with fewer choices (n), shorter prompts or fewer "
-                "alternatives; --max-prompt-scores sets that"
+                "alternatives; --max-response-prompt-logprobs sets that"
             ),
         )
 
     def _check_answer_scores(self, params: SamplingParams) -> None:
         """Log-probabilities are kept until an answer has ended, streamed or not."""
-        found, most = self.answer_scores, self.limits.answer_scores
+        found, most = self.max_response_logprobs, self.limits.max_response_logprobs
         if found <= most:
             return
         listed = bool(params.logprob_token_ids)
@@ -93,7 +93,7 @@ class RequestTotals:
             name,
             allowed=(
                 f"0 to {most}, with fewer choices (n), a smaller max_tokens or fewer "
-                "alternatives; --max-answer-scores sets that"
+                "alternatives; --max-response-logprobs sets that"
             ),
         )
 

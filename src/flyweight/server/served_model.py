@@ -59,8 +59,8 @@ class ServedModel:
         self.created = self.now()
         self.validator = ConstraintValidator(
             lambda: spelled(preparer.tokenizer),
-            settings.compile_seconds,
-            most=max(LEAST_VALIDATED, settings.queue_requests // 4),
+            settings.schema_compile_timeout,
+            most=max(LEAST_VALIDATED, settings.max_queued_requests // 4),
         )
         self._readers = ThreadPoolExecutor(READERS, "reader")
 
@@ -153,5 +153,5 @@ class ServedModel:
         wait for that.
         """
         with field_names(constraint_names(schema)):
-            check(outputs, self.settings.schema_bytes, self.settings.schema_depth)
+            check(outputs, self.settings.max_schema_bytes, self.settings.max_schema_depth)
             await self.validator.check(outputs)

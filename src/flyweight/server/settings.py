@@ -25,19 +25,19 @@ MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
 RANGES: dict[str, tuple[int, int | None]] = {  # all others begin at 1 and have no end
-    "ping_seconds": (0, None),  # a time that may be 0; all others are above it
+    "ping_interval": (0, None),  # a time that may be 0; all others are above it
     "port": (0, 65535),
     "log_file_bytes": (64 << 10, None),
-    "choices": (1, MAX_CHOICES),
-    "stops": (1, MAX_STOPS),
-    "stop_bytes": (1, 4 * LONGEST_STOP),
-    "logprobs": (1, MAX_LOGPROBS),
-    "tools": (1, MOST_TOOLS),
+    "max_choices": (1, MAX_CHOICES),
+    "max_stop_strings": (1, MAX_STOPS),
+    "max_stop_bytes": (1, 4 * LONGEST_STOP),
+    "max_logprobs": (1, MAX_LOGPROBS),
+    "max_tools": (1, MOST_TOOLS),
     "thinking_percent": (1, 100),
-    "priorities": (0, MOST_PRIORITY),
-    "schema_bytes": (1, LONGEST),
-    "schema_depth": (1, DEEPEST),
-    "template_growth": (1, MOST_CHARACTERS),
+    "max_priority": (0, MOST_PRIORITY),
+    "max_schema_bytes": (1, LONGEST),
+    "max_schema_depth": (1, DEEPEST),
+    "max_template_growth": (1, MOST_CHARACTERS),
 }
 
 
@@ -49,8 +49,9 @@ class ServerSettings:
     listen on, in place of `host` and `port`; with `ssl_certfile` (and `ssl_keyfile`) it is HTTPS.
     `keys` are the API keys, any of which will do; without one, only this machine is served unless
     `insecure`.  Of several keys each has a prefix cache of its own, unless `share_prefix_cache`.
-    `queue_requests` and `queue_tokens` may wait to be computed, for `queue_seconds`; more is
-    refused.  A request's priority is at most `priorities` from 0, either way; 0: all come in order.
+    `max_queued_requests` and `max_queued_tokens` may wait to be computed, for `queue_timeout`; more
+    is refused.  A request's priority is at most `max_priority` from 0, either way; 0: all
+    come in order.
     `chat_template` stands for the model's own; without `model_defaults` sampling options that a
     request leaves out are neutral, not the model's.  `sampling_defaults` come before
     either, None taking one away; `template_defaults` are variables of the chat template that a
@@ -64,7 +65,7 @@ class ServerSettings:
     uds: str = ""
     ssl_certfile: str = ""
     ssl_keyfile: str = ""
-    names: tuple[str, ...] = ()
+    served_model_name: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
@@ -75,12 +76,12 @@ class ServerSettings:
     share_prefix_cache: bool = False
     open_metrics: bool = False
     stream_interval: int = 1
-    force_include_usage: bool = False
-    log_requests: bool = True
+    enable_force_include_usage: bool = False
+    enable_log_requests: bool = True
     log_format: str = "text"
     log_file: str = ""
     log_file_bytes: int = 64 * MIB
-    lenient: bool = False
+    ignore_unknown_fields: bool = False
     chat_template: str = ""
     model_defaults: bool = True
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -89,43 +90,43 @@ class ServerSettings:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     thinking_percent: int = 50
-    step_seconds: float = 0.2
-    patience_seconds: float = 3.0
-    queue_requests: int = 512
-    queue_tokens: int = 1_000_000
-    queue_seconds: float = 300.0
-    request_seconds: float = 600.0
-    drain_seconds: float = 30.0
-    stuck_seconds: float = 60.0
-    body_bytes: int = 8 * MIB
-    bodies_bytes: int = 256 * MIB
-    body_values: int = 1 << 18
-    body_seconds: float = 30.0
-    tokenize_bytes: int = 256 << 10
-    header_bytes: int = 64 << 10
-    header_seconds: float = 15.0
-    stalled_seconds: float = 60.0
-    unread_tokens: int = 8192
-    unread_bytes: int = 256 * MIB
-    ping_seconds: float = 15.0
-    prompts: int = 1024
-    choices: int = 128
-    request_choices: int = 2048
-    stops: int = 4
-    stop_bytes: int = 1024
-    biases: int = 1024
-    logprobs: int = 20
-    tools: int = 128
-    request_tokens: int = 4_000_000
-    prompt_scores: int = 1 << 19
-    answer_scores: int = 2_000_000
-    schema_bytes: int = 64 << 10
-    schema_depth: int = 64
-    compile_seconds: float = 5.0
-    template_seconds: float = SECONDS
-    template_growth: int = GROWTH
-    priorities: int = MOST_PRIORITY
-    connections: int = 1024
+    target_step_time: float = 0.2
+    max_prefill_delay: float = 3.0
+    max_queued_requests: int = 512
+    max_queued_tokens: int = 1_000_000
+    queue_timeout: float = 300.0
+    request_timeout: float = 600.0
+    shutdown_timeout: float = 30.0
+    engine_timeout: float = 60.0
+    max_body_bytes: int = 8 * MIB
+    max_total_body_bytes: int = 256 * MIB
+    max_body_values: int = 1 << 18
+    body_timeout: float = 30.0
+    max_tokenize_bytes: int = 256 << 10
+    max_header_bytes: int = 64 << 10
+    header_timeout: float = 15.0
+    send_timeout: float = 60.0
+    max_stream_buffer_tokens: int = 8192
+    max_send_buffer_bytes: int = 256 * MIB
+    ping_interval: float = 15.0
+    max_prompts: int = 1024
+    max_choices: int = 128
+    max_request_choices: int = 2048
+    max_stop_strings: int = 4
+    max_stop_bytes: int = 1024
+    max_logit_bias: int = 1024
+    max_logprobs: int = 20
+    max_tools: int = 128
+    max_request_tokens: int = 4_000_000
+    max_response_prompt_logprobs: int = 1 << 19
+    max_response_logprobs: int = 2_000_000
+    max_schema_bytes: int = 64 << 10
+    max_schema_depth: int = 64
+    schema_compile_timeout: float = 5.0
+    template_timeout: float = SECONDS
+    max_template_growth: int = GROWTH
+    max_priority: int = MOST_PRIORITY
+    max_connections: int = 1024
 
     def __post_init__(self) -> None:
         for known in fields(self):
@@ -145,9 +146,12 @@ class ServerSettings:
         self._check_address()
         find_format(self.tool_call_parser, "")
         find_marks(self.reasoning_parser, "")
-        twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
+        names = self.served_model_name
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
-            raise ConfigError("is given twice", "names", value=twice[0], allowed="each once")
+            raise ConfigError(
+                "is given twice", "served_model_name", value=twice[0], allowed="each once"
+            )
         if not self.local and not self.keys and not self.insecure:
             raise ConfigError(
                 "would let anyone on the network in; give an --api-key, or --insecure if "
@@ -204,7 +208,7 @@ class ServerSettings:
     @property
     def templates(self) -> RenderBounds:
         """What rendering a chat template may cost."""
-        return RenderBounds(self.template_seconds, self.template_growth)
+        return RenderBounds(self.template_timeout, self.max_template_growth)
 
     @property
     def local(self) -> bool:

@@ -52,7 +52,7 @@ def choose(asked: ParsedOptions) -> ServeChoice:
         tried(partial(step, draft), refusals)
     server = made(lambda given: ServerSettings(**given), draft.server, refusals, option_names())
     if server is not None:  # the memory plan counts them
-        draft.engine["max_logprobs"] = server.logprobs
+        draft.engine["max_logprobs"] = server.max_logprobs
     engine = made(lambda given: Settings.of(**given), draft.engine, refusals, option_names())
     if engine is None or server is None or refusals:
         raise Refusals(refusals)

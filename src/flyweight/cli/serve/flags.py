@@ -9,7 +9,7 @@ from flyweight.arguments.flags import ENGINE, MODEL, Flag
 SERVED = (
     Flag(
         "served-model-name", "words", "Names that requests may use for the model.",
-        "server.names", "NAME ...",
+        "server.served_model_name", "NAME ...",
     ),
     Flag(
         "chat-template", "text", "A file with a chat template, or the template itself.",
@@ -36,11 +36,14 @@ SERVED = (
 )  # fmt: skip
 
 PACE = (
-    Flag("step-seconds", "number", "Target time of a step.", "server.step_seconds", "SECONDS"),
     Flag(
-        "patience-seconds", "number",
+        "target-step-time", "number", "Target time of a step.",
+        "server.target_step_time", "SECONDS",
+    ),
+    Flag(
+        "max-prefill-delay", "number",
         "Time that prompts may lose to running answers; then every second step is for prompts.",
-        "server.patience_seconds", "SECONDS",
+        "server.max_prefill_delay", "SECONDS",
     ),
 )  # fmt: skip
 
@@ -68,7 +71,7 @@ HTTP = (
     ),
     Flag("insecure", "switch", "Listen on a network without a key.", "server.insecure"),
     Flag(
-        "allowed-host", "words", "More names to accept in the Host header.",
+        "allowed-hosts", "words", "More names to accept in the Host header.",
         "server.allowed_hosts", "NAME ...",
     ),
     Flag(
@@ -89,8 +92,9 @@ HTTP = (
     ),
     Flag("open-metrics", "switch", "Serve /metrics without a key.", "server.open_metrics"),
     Flag(
-        "lenient", "switch", "Ignore unknown fields, and list them in x-ignored-params.",
-        "server.lenient",
+        "ignore-unknown-fields", "switch",
+        "Ignore unknown fields, and list them in x-ignored-params.",
+        "server.ignore_unknown_fields",
     ),
     Flag(
         "stream-interval", "whole", "Tokens in each piece of a stream after the first.",
@@ -98,14 +102,14 @@ HTTP = (
     ),
     Flag(
         "enable-force-include-usage", "switch", "End every stream with its usage.",
-        "server.force_include_usage",
+        "server.enable_force_include_usage",
     ),
 )  # fmt: skip
 
 LOG = (
     Flag(
         "enable-log-requests", "switch", "Log a line for each request, without prompts.",
-        "server.log_requests",
+        "server.enable_log_requests",
     ),
     Flag("disable-log-requests", "switch", "Log no line for a request."),
     Flag("disable-uvicorn-access-log", "switch", "The same as --disable-log-requests."),
@@ -124,105 +128,114 @@ LOG = (
 LIMITS = (
     Flag(
         "max-queued-requests", "whole", "Requests that may wait.",
-        "server.queue_requests", "N", ("--max-num-queued-reqs",),
+        "server.max_queued_requests", "N", ("--max-num-queued-reqs",),
     ),
     Flag(
         "max-queued-tokens", "count", "Prompt tokens that may wait.",
-        "server.queue_tokens", "N", ("--max-num-queued-tokens",),
+        "server.max_queued_tokens", "N", ("--max-num-queued-tokens",),
     ),
     Flag(
         "queue-timeout", "number", "Time a request may wait until it begins.",
-        "server.queue_seconds", "SECONDS",
+        "server.queue_timeout", "SECONDS",
     ),
     Flag(
         "request-timeout", "number", "Time until an answer must be complete.",
-        "server.request_seconds", "SECONDS",
+        "server.request_timeout", "SECONDS",
     ),
     Flag(
-        "drain-seconds", "number", "Time for running requests to finish after SIGTERM.",
-        "server.drain_seconds", "SECONDS", ("--shutdown-timeout",),
+        "shutdown-timeout", "number", "Time for running requests to finish after SIGTERM.",
+        "server.shutdown_timeout", "SECONDS",
     ),
     Flag(
-        "stuck-seconds", "number", "Time without progress until /health reports an error.",
-        "server.stuck_seconds", "SECONDS",
+        "engine-timeout", "number", "Time without progress until /health reports an error.",
+        "server.engine_timeout", "SECONDS",
     ),
-    Flag("max-body-bytes", "size", "Size of a request's body.", "server.body_bytes", "SIZE"),
+    Flag("max-body-bytes", "size", "Size of a request's body.", "server.max_body_bytes", "SIZE"),
     Flag(
-        "max-bodies-bytes", "size", "Size of all request bodies together.",
-        "server.bodies_bytes", "SIZE",
+        "max-total-body-bytes", "size", "Size of all request bodies together.",
+        "server.max_total_body_bytes", "SIZE",
     ),
-    Flag("max-body-values", "count", "JSON values in a request's body.", "server.body_values", "N"),
     Flag(
-        "body-seconds", "number", "Time to receive a request's body.",
-        "server.body_seconds", "SECONDS",
+        "max-body-values", "count", "JSON values in a request's body.",
+        "server.max_body_values", "N",
+    ),
+    Flag(
+        "body-timeout", "number", "Time to receive a request's body.",
+        "server.body_timeout", "SECONDS",
     ),
     Flag(
         "max-tokenize-bytes", "size", "Size of a text for /tokenize.",
-        "server.tokenize_bytes", "SIZE",
-    ),
-    Flag("max-header-bytes", "size", "Size of a request's headers.", "server.header_bytes", "SIZE"),
-    Flag(
-        "header-seconds", "number", "Time to receive a request's headers.",
-        "server.header_seconds", "SECONDS",
+        "server.max_tokenize_bytes", "SIZE",
     ),
     Flag(
-        "stalled-seconds", "number", "Time that a client may leave its answer unread.",
-        "server.stalled_seconds", "SECONDS",
+        "max-header-bytes", "size", "Size of a request's headers.",
+        "server.max_header_bytes", "SIZE",
     ),
     Flag(
-        "ping-seconds", "number", "Time of silence between pings of a stream; 0: no pings.",
-        "server.ping_seconds", "SECONDS",
+        "header-timeout", "number", "Time to receive a request's headers.",
+        "server.header_timeout", "SECONDS",
     ),
     Flag(
-        "max-unread-tokens", "count", "Tokens that an answer may be ahead of its reader.",
-        "server.unread_tokens", "N",
+        "send-timeout", "number", "Time that a client may leave its answer unread.",
+        "server.send_timeout", "SECONDS",
     ),
     Flag(
-        "max-unread-bytes", "size", "Size of all unread answers together.",
-        "server.unread_bytes", "SIZE",
+        "ping-interval", "number", "Time of silence between pings of a stream; 0: no pings.",
+        "server.ping_interval", "SECONDS",
     ),
-    Flag("max-prompts", "whole", "Prompts of a request.", "server.prompts", "N"),
-    Flag("max-choices", "whole", "Choices (n) for each prompt.", "server.choices", "N"),
+    Flag(
+        "max-stream-buffer-tokens", "count", "Tokens that an answer may be ahead of its reader.",
+        "server.max_stream_buffer_tokens", "N",
+    ),
+    Flag(
+        "max-send-buffer-bytes", "size", "Size of all unread answers together.",
+        "server.max_send_buffer_bytes", "SIZE",
+    ),
+    Flag("max-prompts", "whole", "Prompts of a request.", "server.max_prompts", "N"),
+    Flag("max-choices", "whole", "Choices (n) for each prompt.", "server.max_choices", "N"),
     Flag(
         "max-request-choices", "whole", "Choices of a request: prompts times n.",
-        "server.request_choices", "N",
+        "server.max_request_choices", "N",
     ),
-    Flag("max-stops", "whole", "Stop strings of a request.", "server.stops", "N"),
-    Flag("max-stop-bytes", "size", "Size of a stop string.", "server.stop_bytes", "SIZE"),
-    Flag("max-logit-bias", "whole", "Entries of logit_bias.", "server.biases", "N"),
-    Flag("max-logprobs", "whole", "Log-probabilities for each token.", "server.logprobs", "N"),
-    Flag("max-tools", "whole", "Tools of a request.", "server.tools", "N"),
+    Flag("max-stop-strings", "whole", "Stop strings of a request.", "server.max_stop_strings", "N"),
+    Flag("max-stop-bytes", "size", "Size of a stop string.", "server.max_stop_bytes", "SIZE"),
+    Flag("max-logit-bias", "whole", "Entries of logit_bias.", "server.max_logit_bias", "N"),
+    Flag("max-logprobs", "whole", "Log-probabilities for each token.", "server.max_logprobs", "N"),
+    Flag("max-tools", "whole", "Tools of a request.", "server.max_tools", "N"),
     Flag(
         "max-request-tokens", "count", "Tokens of a request: choices times max_tokens.",
-        "server.request_tokens", "N",
+        "server.max_request_tokens", "N",
     ),
     Flag(
-        "max-prompt-scores", "count", "Prompt log-probabilities in a response.",
-        "server.prompt_scores", "N",
+        "max-response-prompt-logprobs", "count", "Prompt log-probabilities in a response.",
+        "server.max_response_prompt_logprobs", "N",
     ),
     Flag(
-        "max-answer-scores", "count", "Answer log-probabilities in a response.",
-        "server.answer_scores", "N",
-    ),
-    Flag("max-schema-bytes", "size", "Size of a schema or grammar.", "server.schema_bytes", "SIZE"),
-    Flag("max-schema-depth", "whole", "Nesting depth of a schema.", "server.schema_depth", "N"),
-    Flag(
-        "compile-seconds", "number", "Time to compile a schema.",
-        "server.compile_seconds", "SECONDS",
+        "max-response-logprobs", "count", "Answer log-probabilities in a response.",
+        "server.max_response_logprobs", "N",
     ),
     Flag(
-        "template-seconds", "number", "Time to render a chat template.",
-        "server.template_seconds", "SECONDS",
+        "max-schema-bytes", "size", "Size of a schema or grammar.",
+        "server.max_schema_bytes", "SIZE",
+    ),
+    Flag("max-schema-depth", "whole", "Nesting depth of a schema.", "server.max_schema_depth", "N"),
+    Flag(
+        "schema-compile-timeout", "number", "Time to compile a schema.",
+        "server.schema_compile_timeout", "SECONDS",
     ),
     Flag(
-        "template-growth", "count", "Prompt characters for each character of the messages.",
-        "server.template_growth", "N",
+        "template-timeout", "number", "Time to render a chat template.",
+        "server.template_timeout", "SECONDS",
+    ),
+    Flag(
+        "max-template-growth", "count", "Prompt characters for each character of the messages.",
+        "server.max_template_growth", "N",
     ),
     Flag(
         "max-priority", "whole", "Largest priority of a request, above or below 0.",
-        "server.priorities", "N",
+        "server.max_priority", "N",
     ),
-    Flag("max-connections", "whole", "Most open connections.", "server.connections", "N"),
+    Flag("max-connections", "whole", "Most open connections.", "server.max_connections", "N"),
 )  # fmt: skip
 
 PROCESS = (

@@ -39,7 +39,7 @@ def _switches(draft: DraftArguments) -> None:
 def _quiet(draft: DraftArguments) -> None:
     draft.conflict("disable-log-requests", "enable-log-requests")
     quiet = draft.options["disable-log-requests"] is True
-    draft.server["log_requests"] = not quiet
+    draft.server["enable_log_requests"] = not quiet
     draft.wish("disable-log-requests", "no line a request" if quiet else "a line a request",
                "what enable-log-requests says, the other way about")  # fmt: skip
 
@@ -68,7 +68,7 @@ def _level(draft: DraftArguments) -> None:
 def _hush(draft: DraftArguments, quiet: bool) -> None:
     """No line a request, unless it is asked for by name."""
     if quiet and "enable-log-requests" not in draft.options:
-        draft.server["log_requests"] = False
+        draft.server["enable_log_requests"] = False
 
 
 def key_of_environment(draft: DraftArguments) -> None:

@@ -45,7 +45,7 @@ class AdmissionQueue:
         """Raises `HttpError` where too many requests are being read, or none is taken any more."""
         if self.draining:
             raise self.closed()
-        most = max(self.limits.queue_requests, PREPARING)
+        most = max(self.limits.max_queued_requests, PREPARING)
         if self.preparing >= most:
             self.refused["requests"] += 1
             raise HttpError(
@@ -65,14 +65,14 @@ class AdmissionQueue:
         if self.draining:
             raise self.closed()
         limits = self.limits
-        many = self.requests + requests > limits.queue_requests
-        long = self.tokens + tokens > limits.queue_tokens
+        many = self.requests + requests > limits.max_queued_requests
+        long = self.tokens + tokens > limits.max_queued_tokens
         if (many or long) and self.requests:
             self.refused["requests" if many else "tokens"] += 1
             raise HttpError(
                 429,
                 f"queue full: {self.requests} requests of {self.tokens} tokens queued (max "
-                f"{limits.queue_requests} requests or {limits.queue_tokens} tokens)",
+                f"{limits.max_queued_requests} requests or {limits.max_queued_tokens} tokens)",
                 code="queue_full",
                 headers={"retry-after": str(self.retry_after())},
             )
@@ -82,7 +82,7 @@ class AdmissionQueue:
 
     def closed(self) -> HttpError:
         """Of a server that is being shut down: another may be there once it has drained."""
-        away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.drain_seconds)))
+        away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.shutdown_timeout)))
         return HttpError(
             503,
             "the server is shutting down",
@@ -94,7 +94,7 @@ class AdmissionQueue:
         """Of a request that has waited too long."""
         return HttpError(
             429,
-            f"not started within {self.limits.queue_seconds:g} seconds (--queue-timeout)",
+            f"not started within {self.limits.queue_timeout:g} seconds (--queue-timeout)",
             code="queue_timeout",
             headers={"retry-after": str(self.retry_after())},
         )

@@ -40,11 +40,11 @@ class RequestGroup:
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
         self._choices = sum(width(one) for one in asked)
-        seconds = model.settings.request_seconds
+        seconds = model.settings.request_timeout
         gone = time.monotonic() - came
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
-        waiting = max(0.0, model.settings.queue_seconds - gone)
+        waiting = max(0.0, model.settings.queue_timeout - gone)
         self._waiting = loop.call_later(waiting, self._not_begun)
         groups.add(self)
         try:
@@ -139,7 +139,7 @@ class RequestGroup:
         self._streams.append(stream)
 
     def _too_late(self) -> None:
-        self._given_up = late(self.model.settings.request_seconds)
+        self._given_up = late(self.model.settings.request_timeout)
         self._news.set()
 
     def _not_begun(self) -> None:
@@ -151,7 +151,7 @@ class RequestGroup:
     def _fed(self, tokens: int) -> None:
         """So many came for one of its prompts."""
         self._ahead += tokens
-        most = self.model.settings.unread_tokens
+        most = self.model.settings.max_stream_buffer_tokens
         if self._ahead <= most * self._choices or self._closed:
             return
         if all(stream.over for stream in self._streams):
@@ -160,7 +160,7 @@ class RequestGroup:
         self._given_up = HttpError(
             408,
             f"the stream was ended: the client was more than {most} tokens per choice behind; "
-            "read faster, or ask for fewer tokens (--max-unread-tokens)",
+            "read faster, or ask for fewer tokens (--max-stream-buffer-tokens)",
             code="slow_client",
         )
         self._news.set()

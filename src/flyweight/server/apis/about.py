@@ -23,7 +23,7 @@ async def health(server: ApiServer, request: Request) -> Response:
         raise HttpError(503, "the engine is restarting; retry later", code="engine_down")
     model.client.ping()
     silent = model.client.silent()
-    if silent > server.settings.stuck_seconds:
+    if silent > server.settings.engine_timeout:
         raise HttpError(
             503, f"the engine made no progress for {silent:.0f} s", code="engine_unresponsive"
         )

@@ -66,7 +66,7 @@ async def answer(
     if stream:
         bundle.follow()
         parts = _parts(server, bundle, writer, visit.id)
-        seconds = server.settings.ping_seconds
+        seconds = server.settings.ping_interval
         return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
     with bundle:
         await while_connected(request, bundle.done())

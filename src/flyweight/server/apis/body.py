@@ -35,7 +35,7 @@ MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them
 
 def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
     """A body as what its route takes.  Raises `RequestError`."""
-    most = settings.body_values  # each costs a comma, and much more once it is read
+    most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
         raise RequestError(f"the body has {most} commas or more; --max-body-values sets that")
     try:
@@ -52,7 +52,11 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
         raise RequestError(f"the body has more than {MOST_ITEMS} values that are no ids")
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        body = _lenient(request, given, kind) if settings.lenient else kind.model_validate(given)
+        body = (
+            _lenient(request, given, kind)
+            if settings.ignore_unknown_fields
+            else kind.model_validate(given)
+        )
     except ValidationError as error:
         raise refused(error, kind, settings) from None
     except RecursionError:

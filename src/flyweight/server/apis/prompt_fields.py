@@ -60,7 +60,7 @@ def _fitted(one: Any, body: PromptFit, model: ServedModel, answer: int) -> dict[
 
 def most_bytes(model: ServedModel) -> int:
     """Of a text that is read to its end though it may not fit."""
-    return max(model.settings.tokenize_bytes, PIECE * model.max_model_len)
+    return max(model.settings.max_tokenize_bytes, PIECE * model.max_model_len)
 
 
 def readable(name: str, text: str, most: int) -> None:

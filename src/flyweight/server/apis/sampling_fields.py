@@ -43,7 +43,9 @@ IDLE = "Has no effect."
 KEYS = "Has no effect: whatever was computed is kept."
 Priority = Annotated[
     int | None,
-    Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("priorities", both=True)),
+    Field(
+        ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("max_priority", both=True)
+    ),
 ]
 Idle = Annotated[str | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
 Retention = Annotated[str | None, Field(description=KEYS, json_schema_extra=ALWAYS)]
@@ -132,7 +134,7 @@ class SamplingFields(Fields):
     )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = Field(
-        None, json_schema_extra=limited("stops")
+        None, json_schema_extra=limited("max_stop_strings")
     )
     ignore_eos: bool | None = None
     typical_p: float | None = Field(None, gt=0, le=1)
@@ -161,7 +163,7 @@ class VllmFields(SamplingFields):
     """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
 
     repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
-    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("biases"))
+    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("max_logit_bias"))
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
     stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
     include_stop_str_in_output: bool | None = None
@@ -193,12 +195,12 @@ class SamplingBody(VllmFields):
     """What is the same in OpenAI's bodies of chat and completions."""
 
     model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("max_choices"))
     prompt_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
     )
     logprob_token_ids: list[Id] | None = Field(
-        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("logprobs"),
+        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("max_logprobs"),
         description="Told of in place of the most likely ones.",
     )  # fmt: skip
     response_format: ResponseFormat | None = None

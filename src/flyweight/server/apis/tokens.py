@@ -63,7 +63,7 @@ class TokenizeBody(Fields):
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
 
     def ids(self, model: ServedModel, request: Request) -> list[int]:
@@ -87,7 +87,7 @@ class TokenizeBody(Fields):
             ]
             return found
         text = self.prompt if self.content is None else self.content
-        readable(given[0], text or "", model.settings.tokenize_bytes)
+        readable(given[0], text or "", model.settings.max_tokenize_bytes)
         special = (self.add_special_tokens, self.add_special, self.content is None)
         return model.tokenizer.encode(
             text or "",

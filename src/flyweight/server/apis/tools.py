@@ -92,7 +92,7 @@ class Tools:
     ) -> None:
         """Raises `RequestError`."""
         offered = [] if choice == "none" else list(given or ())
-        most = settings.tools
+        most = settings.max_tools
         if len(offered) > most:
             raise RequestError(f": {len(offered)} tools", "tools", allowed=f"at most {most}")
         self.share = settings.thinking_percent
@@ -252,10 +252,10 @@ def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Offered
 
 def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
     """Raises `RequestError` where a schema is too long or too deep."""
-    deepest, most = _depth(schema), settings.schema_depth
+    deepest, most = _depth(schema), settings.max_schema_depth
     if deepest > most:
         raise RequestError(f"is nested {deepest} deep", place, allowed=f"at most {most}")
-    size, most = len(json.dumps(schema, ensure_ascii=False)), settings.schema_bytes
+    size, most = len(json.dumps(schema, ensure_ascii=False)), settings.max_schema_bytes
     if size > most:
         raise RequestError(f"has {size} characters", place, allowed=f"at most {most}")
 

@@ -51,7 +51,8 @@ POLL = 0.05  # seconds between looks at what is still running while the server d
 LAST_WORDS = 1.0  # seconds for the errors of responses that are cut off
 CUT_OFF = HttpError(
     503,
-    "the server stopped before the response was finished; --drain-seconds sets how long it waits",
+    "the server stopped before the response was finished; --shutdown-timeout sets how long it "
+    "waits",
     code="draining",
 )
 
@@ -60,15 +61,15 @@ def live(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
     settings, server = order.settings, order.server
     context = tls(server)
-    names_of(settings.model, server.names, settings.adapters)
+    names_of(settings.model, server.served_model_name, settings.adapters)
     path = find(settings, order.show)
     order.show.found(path)
     given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
     life = ServerLifecycle(order, path, context)
     given["model"] = str(path)
-    pace = server.step_seconds, server.patience_seconds
+    pace = server.target_step_time, server.max_prefill_delay
     begin = pipe.EngineSetup(given, *pace, fault_asked_for())
-    life.client = EngineClient(begin, life.heard, life.give_up, server.stuck_seconds)
+    life.client = EngineClient(begin, life.heard, life.give_up, server.engine_timeout)
     life.client.loading = order.show.told
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
@@ -202,7 +203,9 @@ class ServerLifecycle:
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
-        names, also = names_of(self.settings.model, self.server.names, self.settings.adapters)
+        names, also = names_of(
+            self.settings.model, self.server.served_model_name, self.settings.adapters
+        )
         effective = EffectiveConfiguration(
             self.settings, self.server, self.wishes, told, portrait(found)
         )
@@ -219,7 +222,7 @@ class ServerLifecycle:
 
     async def _serve(self, api: ApiServer, sock: socket.socket) -> None:
         server = self.server
-        self.crowd = crowd = ConnectionLimits(server, room(server.connections))
+        self.crowd = crowd = ConnectionLimits(server, room(server.max_connections))
         config = uvicorn.Config(
             make_app(api),
             http=crowd.protocol(),  # type: ignore[arg-type]
@@ -245,7 +248,7 @@ class ServerLifecycle:
     def _ready(self, api: ApiServer, port: int) -> None:
         """Requests are taken from now on."""
         own = os.getpid()
-        host, drain = self.server.host, self.server.drain_seconds
+        host, drain = self.server.host, self.server.shutdown_timeout
         log = os.path.abspath(self.log.path) if self.log else own_log()
         began = begun(own) or 0
         try:
@@ -289,7 +292,7 @@ class ServerLifecycle:
         api.queue.draining = True
         assert self.http is not None and self.crowd is not None
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.server.drain_seconds
+        until = loop.time() + self.server.shutdown_timeout
         while self.crowd.answering and loop.time() < until:
             await asyncio.sleep(POLL)
         for group in tuple(api.groups):

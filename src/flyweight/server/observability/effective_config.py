@@ -156,7 +156,7 @@ def _computed(
     yield FeatureRow(
         "chunked prefill", asked, "always",
         f"a step has at most {facts['max_num_batched_tokens']} tokens, and fewer where it would "
-        f"take longer than {server.step_seconds:g} s",
+        f"take longer than {server.target_step_time:g} s",
         "chunked", "prompts computed in several steps", expected=asked != DEFAULT,
     )  # fmt: skip
     yield FeatureRow(
@@ -165,7 +165,7 @@ def _computed(
     )  # fmt: skip
     yield FeatureRow(
         "prompts alone", wishes.of("patience-seconds"), "in crowds",
-        f"every second step, while prompts would lose more than {server.patience_seconds:g} s to "
+        f"every second step, while prompts would lose more than {server.max_prefill_delay:g} s to "
         "those who decode", "prefill_only", "steps that those who decode sat out",
     )  # fmt: skip
     guesses = settings.draft_tokens
@@ -176,7 +176,7 @@ def _computed(
         "is the same with and without" if guesses else "not asked for",
         "accepted", "guesses accepted", expected=guesses > 0,
     )  # fmt: skip
-    most = server.priorities
+    most = server.max_priority
     yield FeatureRow(
         "scheduling", wishes.of("scheduling-policy", "max-priority"),
         "priority" if most else "fcfs",

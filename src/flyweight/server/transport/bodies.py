@@ -24,14 +24,14 @@ class BodyReader:
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """A whole body; empty where its client has left.  Raises `HttpError`."""
-        most = self.settings.body_bytes
+        most = self.settings.max_body_bytes
         length = headers.get("content-length")
         if length is not None and (not length.isdecimal() or int(length[:20]) > most):
             raise too_large(most)
         parts: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self.settings.body_seconds):
+            async with asyncio.timeout(self.settings.body_timeout):
                 more = True
                 while more:
                     message = await receive()
@@ -58,13 +58,13 @@ class BodyReader:
 
     def _take(self, size: int, more: int) -> None:
         """Raises `HttpError` where others leave no room; one alone may be of any size."""
-        own, most = counted(size), self.settings.bodies_bytes
+        own, most = counted(size), self.settings.max_total_body_bytes
         after = self.held - own + counted(size + more)
         if after > most and after > self.held > own:
             raise HttpError(
                 503,
                 f"the bodies of all requests have {self.held} bytes (max {most}); retry later "
-                "(--max-bodies-bytes)",
+                "(--max-total-body-bytes)",
                 code="request_bytes_limit",
                 headers={"retry-after": "2"},
             )

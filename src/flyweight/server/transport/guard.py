@@ -100,7 +100,7 @@ class RequestGuard:
             raise HttpError(400, "the Host header is missing or is not a host", "Host")
         name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
         if self.hosts is not None and name.lower() not in self.hosts:
-            raise HttpError(403, "this Host is not served here; --allowed-host names more", "Host")
+            raise HttpError(403, "this Host is not served here; --allowed-hosts names more", "Host")
         return host[0]
 
     def _check(self, scope: Scope, headers: Headers) -> None:

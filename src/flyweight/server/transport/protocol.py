@@ -85,7 +85,7 @@ class ConnectionLimits:
         sizes = [(other, other.transport.get_write_buffer_size()) for other in self.unread]
         held = sum(size for _, size in sizes)
         for other, size in sizes[:-1]:
-            if size and held > self.limits.unread_bytes:
+            if size and held > self.limits.max_send_buffer_bytes:
                 held -= size
                 other.transport.abort()
 
@@ -151,8 +151,8 @@ class Connection(HttpToolsProtocol):
         if self._late is None and not self.running:
             self._await_head()
         super().data_received(data)
-        if max(self._unread, self._head) > self.limits.header_bytes:
-            most = self.limits.header_bytes
+        if max(self._unread, self._head) > self.limits.max_header_bytes:
+            most = self.limits.max_header_bytes
             self._refuse(HttpError(431, f"the request head is larger than {most} bytes"))
 
     def on_message_begin(self) -> None:
@@ -169,7 +169,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unread = 0
-        if self._head > self.limits.header_bytes or self._deaf:
+        if self._head > self.limits.max_header_bytes or self._deaf:
             self._deaf = True
             return
         self._stop_clock()
@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
     # --- clocks ---
 
     def _await_head(self) -> None:
-        self._late = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
+        self._late = self.loop.call_later(self.limits.header_timeout, self.transport.abort)
 
     def _stop_clock(self) -> None:
         if self._late is not None:
@@ -248,7 +248,7 @@ class Connection(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """What is written and not read must be less after a while."""
-        wait = self.limits.stalled_seconds
+        wait = self.limits.send_timeout
         self._stuck = self.loop.call_later(wait, self._drop, unsent(self.transport))
 
     def _unblock(self) -> None:

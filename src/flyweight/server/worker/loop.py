@@ -38,7 +38,7 @@ class Worker:
         self.background = loaded.moving, loaded.ahead
         self.frames = pipe.PipeFrames(pipe.ToEngine)
         most = loaded.limits.max_num_batched_tokens
-        self.controller = BudgetController(begin.step_seconds, most, begin.patience_seconds)
+        self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
         self.budget = UNLIMITED  # of the step under way
         self.fault = Fault.of(begin.fault)
         self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
@@ -212,7 +212,7 @@ class Worker:
         if what == "steps":
             return {
                 "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
-                "step_seconds": self.controller.seconds,
+                "target_step_time": self.controller.seconds,
                 "steps": list(self.steps),
             }
         if what == "reset":

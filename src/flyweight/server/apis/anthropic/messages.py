@@ -165,7 +165,7 @@ class CountBody(Fields):
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[MessageText], FIRST] | None = None
     tools: list[MessageTool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
     tool_choice: MessageChoice | None = None
     thinking: ThinkingChoice | None = None

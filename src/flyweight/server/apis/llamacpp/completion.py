@@ -87,12 +87,12 @@ class LlamaOptions(SamplingFields):
     n_predict: int = Field(
         -1, ge=-1, lt=2**31, description="-1: no limit, 0: the prompt is computed and kept."
     )
-    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("choices"))
+    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("max_choices"))
     repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
-        None, json_schema_extra=limited("biases")
+        None, json_schema_extra=limited("max_logit_bias")
     )
-    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))
+    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs"))
     cache_prompt: bool = True
     return_tokens: bool = False
     stream: bool = False

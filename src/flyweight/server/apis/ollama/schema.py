@@ -126,7 +126,7 @@ class OllamaBody(Fields):
     shift: No | None = Field(None, description="An answer ends where the context does.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
     )
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
@@ -205,7 +205,7 @@ class OllamaChatBody(OllamaBody):
 
     messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
     tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
 
 

@@ -86,7 +86,7 @@ class ChatBody(SamplingBody):
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
     )
     echo: bool | None = None
     add_generation_prompt: bool | None = None
@@ -94,7 +94,7 @@ class ChatBody(SamplingBody):
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
     tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None

@@ -41,7 +41,7 @@ class ChatWriter:
         self.running = RunningUsage([self.collector]) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or model.settings.force_include_usage
+        self.last = self.last or model.settings.enable_force_include_usage
         self.begun: set[int] = set()
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)

@@ -37,7 +37,9 @@ class CompletionBody(SamplingBody):
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=2**31)
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs"))
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
+    )
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None
@@ -144,7 +146,7 @@ class CompletionWriter:
         self.running = RunningUsage(self.collectors) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or model.settings.force_include_usage
+        self.last = self.last or model.settings.enable_force_include_usage
         self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
         self.bare = not (scored or body.return_token_ids or running)

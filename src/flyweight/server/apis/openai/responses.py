@@ -221,7 +221,7 @@ class ResponseBody(VllmFields):
     stream: bool | None = None
     text: ResponseTextFormat | None = None
     tools: list[ResponseTool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("tools")
+        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | ResponseAllowed | None = (
         None
@@ -231,7 +231,7 @@ class ResponseBody(VllmFields):
     metadata: Metadata = None
     stream_options: StreamChoice | None = None
     top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("logprobs")
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
     )
     store: Stored = None
     previous_response_id: None = Field(None, description="Nothing is kept here.")

@@ -90,7 +90,7 @@ def deaf(
     names: FieldNames = OWN_NAMES,
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
-    if model.settings.lenient:
+    if model.settings.ignore_unknown_fields:
         also(request, translated(name, names))
         return
     field, _, switch = name.partition(".")
