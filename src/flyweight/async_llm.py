@@ -229,7 +229,7 @@ class AsyncLLM:
             return
         request = item.collector.request
         if request.id in self._streams:
-            item.fail(RequestError(f"request_id {request.id!r} is that of a request under way"))
+            item.fail(RequestError(f"request_id {request.id!r} is in use by an unfinished request"))
             return
         self._streams[request.id] = item
         try:

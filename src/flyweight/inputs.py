@@ -54,8 +54,8 @@ class LoRARequest:
         folder = os.fspath(known[name])
         if path and _real(path) != _real(folder):
             raise RequestError(
-                f"{name!r} has lora_path = {path!r}, and the adapter of that name was loaded "
-                f"from {folder!r}; leave lora_path out, or load both under two names",
+                f"{name!r} has lora_path = {path!r}, but the adapter of this name was loaded "
+                f"from {folder!r}; leave lora_path out, or load both under different names",
                 "lora_request",
             )
         return name

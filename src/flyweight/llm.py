@@ -316,7 +316,7 @@ class LLM:
         (params,) = self._params(sampling_params, 1)
         if params.best_of not in (None, params.n):
             raise RequestError(
-                ": which choices are the best is known when all have ended",
+                "is not supported here: the best choices are known only at the end",
                 "best_of",
                 value=params.best_of,
                 hint=f"nearest valid: best_of = {params.n}, or generate",
@@ -352,9 +352,7 @@ class LLM:
         self.loaded  # noqa: B018  (not once it is closed)
         each = lanes.each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
-            raise RequestError(
-                "has no effect with scheduling_policy = 'fcfs'; leave one of them out", "priority"
-            )
+            raise RequestError("cannot be combined with scheduling_policy = 'fcfs'", "priority")
         found = zip(prompts, params, each, strict=True)
         return [
             self._asking.ask(one, copies[id(own)], salted(one, lane)) for one, own, lane in found

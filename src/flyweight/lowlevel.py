@@ -58,11 +58,13 @@ class KVCacheModel:
         """
         longest, vocab = self.loaded.limits.max_model_len, self.loaded.spec.vocab
         if not self.length:
-            raise RequestError("decode_step before prefill: no K/V yet; call prefill(prompt) first")
+            raise RequestError(
+                "decode_step before prefill: there is no K/V yet; call prefill(prompt) first"
+            )
         if self.length >= longest:
             raise RequestError(
-                f"decode_step at the context's end: {self.length} tokens of max_model_len = "
-                f"{longest}; call prefill(prompt) to begin anew"
+                f"decode_step: the context is full ({self.length} tokens, max_model_len = "
+                f"{longest}); call prefill(prompt) to start again"
             )
         if not 0 <= token < vocab:
             raise RequestError("is out of range", "token", value=token, allowed=f"0 to {vocab - 1}")

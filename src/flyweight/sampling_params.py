@@ -265,8 +265,7 @@ class SamplingParams:
         scale = number("guidance_scale", self.guidance_scale)
         if scale != 1:
             raise RequestError(
-                "is not offered: it would run every request twice, with and without a "
-                "negative prompt, and no request here has one",
+                "is not supported: requests have no negative prompt",
                 "guidance_scale",
                 value=scale,
                 allowed="1.0",
@@ -305,7 +304,7 @@ class SamplingParams:
         """Options that exclude each other."""
         if self.best_of is not None and self.best_of < self.n:
             raise RequestError(
-                f"is less than n = {self.n}, the choices to return",
+                f"is less than n = {self.n}, the number of choices to return",
                 "best_of",
                 value=self.best_of,
                 hint=f"nearest valid: {self.n}",
@@ -319,14 +318,13 @@ class SamplingParams:
         require(known, "repetition_detection", type(circles).__name__, allowed)
         if self.logprob_token_ids and self.max_tokens == 0:
             raise RequestError(
-                ", and max_tokens = 0 leaves no token to tell of them with; leave one of them out",
+                "cannot be combined with max_tokens = 0; leave one of them out",
                 "logprob_token_ids",
             )
         cuts = [name for name, off in CUTS.items() if getattr(self, name) != off]
         if self.mirostat and cuts:
             raise RequestError(
-                f"decides by itself how many candidates stay; leave out {', '.join(cuts)}, "
-                "or mirostat",
+                f"cannot be combined with {', '.join(cuts)}; leave one of them out",
                 "mirostat",
                 value=self.mirostat,
             )

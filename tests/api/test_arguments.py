@@ -268,7 +268,7 @@ def test_lora_requests(llm: LLM, folder: Path) -> None:
         ({"lora_request": [poet]}, "lora_request is a list of 1 for 2 prompts; allowed"),
         ({"lora_request": "poet"}, "lora_request = .poet. is not valid; allowed: one LoRARequest"),
         ({"lora_request": ["poet"] * 2}, "allowed: one LoRARequest"),
-        ({"lora_request": poet, "adapter": "poet"}, "say the same thing"),
+        ({"lora_request": poet, "adapter": "poet"}, "exclude each other"),
     ):
         with pytest.raises(RequestError, match=says.replace("{", r"\{")):
             texts(**wrong)
@@ -295,7 +295,7 @@ def test_priority_is_one_or_one_for_each(folder: Path, llm: LLM) -> None:
         llm.generate(prompts, FEW, priority=[1, 2])
     in_order = LLM(folder, threads=1, scheduling_policy="fcfs")
     assert in_order.generate("hello", FEW, use_tqdm=False)
-    with pytest.raises(RequestError, match="priority has no effect with scheduling_policy"):
+    with pytest.raises(RequestError, match="priority cannot be combined with scheduling_policy"):
         in_order.generate("hello", FEW, priority=1)
 
 

@@ -234,7 +234,7 @@ def test_vllms_async_engine(folder: Path) -> None:
             await asyncio.sleep(0)
             await engine.abort("o")
         assert (await first).outputs[0].finish_reason == "abort"
-        with pytest.raises(RequestError, match="'o' is that of a request under way"):
+        with pytest.raises(RequestError, match="'o' is in use by an unfinished request"):
             await second
         await engine.abort("unknown")
 

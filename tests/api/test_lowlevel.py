@@ -66,7 +66,7 @@ def test_what_is_out_of_order_is_refused(folder: Path) -> None:
     with pytest.raises(RequestError, match=f"token = {VOCAB} is out of range"):
         model.decode_step(VOCAB)
     model.decode_step(3)
-    with pytest.raises(RequestError, match="context's end: 8 tokens of max_model_len = 8"):
+    with pytest.raises(RequestError, match="context is full \\(8 tokens, max_model_len = 8"):
         model.decode_step(3)
 
 

@@ -57,7 +57,7 @@ def test_one_quantisation_goes_and_what_others_use_stays(client, home, filled) -
 
 def test_rm_asks(client, home, filled) -> None:
     got = client("rm", "tiny/words")
-    assert got.code == 2 and "stdin is no terminal; add --yes" in got.err
+    assert got.code == 2 and "stdin is not a terminal; add --yes" in got.err
     ask = """
 import io, sys
 from flyweight.cli.main import main

@@ -160,7 +160,7 @@ def test_what_looks_like_a_call_is_refused_beside_tools(
     outputs = {"json_object": True} if form is None else {"json": json.dumps(form)}
     body = {"messages": TALK, "tools": [tool], "structured_outputs": outputs}
     error = bare.post(CHAT, body).json["error"]
-    assert error["param"] == "tools" and "bare JSON" in error["message"], error
+    assert error["param"] == "tools" and "plain JSON" in error["message"], error
     assert bare.post(CHAT, {**body, "tool_choice": "none", "max_tokens": 1}).status == 200
 
 

@@ -4,17 +4,18 @@ from typing import Any
 
 import pytest
 
+from flyweight.errors import RequestError
 from flyweight.server.apis.body import read
 from flyweight.server.apis.openai.completions import CompletionBody
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import told
 
 
-def refusal(raw: str) -> HttpError:
+def refusal(raw: str) -> RequestError:
     request: Any = None
-    with pytest.raises(HttpError) as caught:
+    with pytest.raises(RequestError) as caught:
         read(ServerSettings(), request, raw.encode(), CompletionBody)
-    assert caught.value.status == 400
+    assert told(caught.value).status == 400
     return caught.value
 
 
@@ -22,13 +23,13 @@ def refusal(raw: str) -> HttpError:
 @pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "n", "prompt"])
 def test_a_number_that_is_none_names_its_field(name: str, number: str) -> None:
     error = refusal(f'{{"model": "m", "prompt": "NaN", "{name}": {number}, "user": "x"}}')
-    assert error.param == name and error.code == "bad_value"
-    assert error.message == f"{name} = {number} is not valid; allowed: finite numbers"
+    assert error.path == name and error.code == "bad_value"
+    assert str(error) == f"{name} = {number} is not valid; allowed: finite numbers"
 
 
 def test_a_place_within_a_field_is_told() -> None:
-    assert refusal('{"logit_bias": {"5": 1, "7": NaN}, "n": NaN}').param == "logit_bias.7"
-    assert refusal('{"prompt": [1, 2, Infinity]}').param == "prompt.2"
+    assert refusal('{"logit_bias": {"5": 1, "7": NaN}, "n": NaN}').path == "logit_bias.7"
+    assert refusal('{"prompt": [1, 2, Infinity]}').path == "prompt.2"
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,4 @@ def test_a_place_within_a_field_is_told() -> None:
             "[" * 100_000 + "NaN", '{"n": %s, "top_p": NaN}' % ("9" * 10**4)],
 )  # fmt: skip
 def test_what_is_no_json_either_way_is_refused(raw: str) -> None:
-    assert len(refusal(raw).message) < 300
+    assert len(str(refusal(raw))) < 300

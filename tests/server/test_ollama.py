@@ -149,7 +149,7 @@ def test_log_probabilities_out_of_range_are_refused(
 @pytest.mark.parametrize(
     ("field", "words"),
     [({"think": True}, "think = True"), ({"think": "high"}, "think = 'high'"),
-     ({"system": "Be kind."}, "system has 8 characters")],
+     ({"system": "Be kind."}, "system is not supported, because raw")],
 )  # fmt: skip
 def test_a_raw_prompt_has_no_template_to_be_asked(
     talker: Running, field: dict[str, Any], words: str

@@ -149,7 +149,7 @@ def test_all_pages_where_a_key_is_needed() -> None:
         ("https://page.example/x?y", "nearest valid: https://page.example"),
         ("https://a,https://b", "is not valid"),
         ("* --allow-credentials --api-key k", "exclude each other"),
-        ("*", "every page a browser here opens"),
+        ("*", "any web page in a local browser"),
     ],
 )
 def test_origins_that_are_none_are_refused(words: str, says: str) -> None:

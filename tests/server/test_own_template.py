@@ -64,7 +64,7 @@ def test_what_the_models_own_fails_on_is_named_by_its_kind(tmp_path: Path) -> No
     with started(str(chat_model.write(tmp_path / "late.gguf", LATE))) as running:
         user = {"role": "user", "content": "Hi"}
         got = running.post(CHAT, {"messages": [user] * 3, "max_tokens": 1})
-        words = "messages: the chat template fails on them (UndefinedError in its line 2)"
+        words = "messages: the chat template fails (UndefinedError in its line 2)"
         assert got.status == 400 and got.json["error"]["message"] == words
         running.until(lambda: any("failed=UndefinedError line=2" in said for said in running.said))
         got = running.post(CHAT, {"messages": [{"role": "assistant", "content": "Hi"}]})

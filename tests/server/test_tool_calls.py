@@ -76,7 +76,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     ("more", "param", "words"),
     [
         ({"tools": [NOW] * 129}, "tools", "128"),
-        ({"tools": [NOW, NOW]}, "tools", "'now' is there twice"),
+        ({"tools": [NOW, NOW]}, "tools", "'now' is used twice"),
         ({"tools": [{"type": "web"}]}, "tools.0.type", "'function'"),
         ({"tools": [named("a b")]}, "tools.0.function.name", "pattern"),
         ({"tools": [named("x" * 129)]}, "tools.0.function.name", "128"),

@@ -139,6 +139,6 @@ def test_what_answers_tell_is_bounded() -> None:
         ):
             got = server.post(where, given)
             assert got.status == 400 and got.json["error"]["param"] == name, got.body
-            assert got.json["error"]["message"].startswith(f"{name} = 6 may tell 280 ")
+            assert got.json["error"]["message"].startswith(f"{name} = 6 may return 280 ")
             assert "--max-response-logprobs" in got.json["error"]["message"]
         assert server.post(path, {**body, "max_tokens": 400}).status == 200

@@ -34,14 +34,14 @@ def check(request: Request, limits: Limits) -> None:
     most, why = _longest(request, limits)
     if prompt > most - least:
         raise RequestError(
-            f"of {prompt} tokens leaves no room for an answer within {why}",
+            f"has {prompt} tokens, which leaves no room for an answer within {why}",
             "prompt",
             code="context_length_exceeded",
             hint=f"nearest valid: {most - least} tokens",
         )
     if prompt + wanted > most:
         raise RequestError(
-            f"after a prompt of {prompt} tokens is {prompt + wanted} in all, above {why}",
+            f"is too large: with a prompt of {prompt} tokens it is {prompt + wanted}, above {why}",
             "max_tokens",
             code="context_length_exceeded",
             value=wanted,
@@ -84,8 +84,8 @@ def _check_width(width: int, limits: Limits) -> None:
     most = min(limits.max_num_seqs, limits.blocks // 2)
     if width > most:
         raise RequestError(
-            f"is above max_num_seqs = {limits.max_num_seqs}, or what {limits.blocks} "
-            "blocks hold, two a beam",
+            f"is above max_num_seqs = {limits.max_num_seqs}, or above what "
+            f"{limits.blocks} blocks hold at two per beam",
             "beam_width",
             value=width,
             hint=f"nearest valid: {most}",

@@ -111,8 +111,8 @@ class Engine:
         if found is None or found.request.beam or found.request.pooling:
             live_ids = ", ".join(str(seq.index) for seq in live) or "none"
             raise RequestError(
-                f"choice {index} of request {id!r} cannot be forked; choices that draw tokens and "
-                f"are unfinished: {live_ids}"
+                f"choice {index} of request {id!r} cannot be forked; unfinished choices that "
+                f"sample tokens: {live_ids}"
             )
         self._sound = False
         new = self.scheduler.fork(found)

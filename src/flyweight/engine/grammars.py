@@ -101,7 +101,7 @@ class Grammars(Hook):
     def begin(self, request: Request) -> None:
         """Compiles a request's grammar; `ready` says when it is done.  Raises `RequestError`."""
         if self._make is None:
-            raise RequestError(": this engine has no vocabulary to compile one for", NAME)
+            raise RequestError(": this engine has no vocabulary to compile it with", NAME)
         if request.id in self._begun:
             raise RequestError("is in use by an unfinished request", "id", value=request.id)
         self._begun[request.id] = request, None

@@ -112,9 +112,9 @@ class StructuredOutputs:
         allowed = "blanks of a bounded length, such as '[ \\n]?' or '\\n {0,8}'"
         require(bounded, name, pattern[:80], allowed, "[ ]?")
         if self.disable_any_whitespace:
-            raise RequestError("has no place beside disable_any_whitespace", name)
+            raise RequestError("cannot be combined with disable_any_whitespace", name)
         if self.kind not in ("json", "json_object"):
-            raise RequestError(f"is for json and json_object, not for {self.kind}", name)
+            raise RequestError(f"can be used with json and json_object, not with {self.kind}", name)
 
 
 def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
@@ -146,7 +146,7 @@ def _written(name: str, schema: object) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"is not JSON: {str(error)[:100]}", name) from None
+        raise RequestError(f"cannot be written as JSON: {str(error)[:100]}", name) from None
 
 
 def _no_number(word: str) -> float:
@@ -168,7 +168,7 @@ def _text(name: str, value: object) -> None:
     try:
         size = len(str(value).encode())
     except UnicodeEncodeError:
-        raise RequestError("holds half a surrogate pair, which is no text", name) from None
+        raise RequestError("has an invalid UTF-16 surrogate", name) from None
     sized(name, size, "bytes", LONGEST)
 
 

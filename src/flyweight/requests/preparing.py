@@ -214,7 +214,6 @@ def _without_template(tools: object, variables: Mapping[str, Any]) -> None:
     given += [name for name, value in variables.items() if name not in plain and value is not None]
     if given:
         raise RequestError(
-            ": this model has no chat template, so it has no effect; leave it out, or "
-            "give a chat_template",
+            "has no effect: this model has no chat template; leave it out, or give a chat_template",
             given[0],
         )

@@ -158,7 +158,8 @@ class PreTrainedTokenizer:
         """
         if refused := [name for name in UNSUPPORTED if template_switches.get(name)]:
             raise RequestError(
-                "is not supported: prompts are lists of ids, neither padded nor cut; leave it out",
+                "is not supported: prompts are lists of ids without padding or truncation; "
+                "leave it out",
                 refused[0],
                 value=template_switches[refused[0]],
             )

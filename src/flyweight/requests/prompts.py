@@ -96,7 +96,7 @@ class PromptReader:
         name, budget = "thinking_token_budget", params.thinking_token_budget
         if self.marks is None:
             raise RequestError(
-                ", and nothing of this model's answers is read as reasoning; leave it out",
+                "is not supported: this model's answers have no reasoning; leave it out",
                 name,
                 value=budget,
             )
@@ -106,8 +106,8 @@ class PromptReader:
         form = params.structured_outputs
         if inside is not None and form is not None and form.kind in ("json", "json_object"):
             raise RequestError(
-                ": the prompt ends within reasoning, and the JSON that is asked for from "
-                "there on has no place for its end; leave one of them out",
+                "cannot be combined with JSON output here: the prompt ends within "
+                "reasoning; leave one of them out",
                 name,
                 value=budget,
             )
@@ -134,7 +134,7 @@ class PromptReader:
             return text, tuple(encoded(self.tokenizer, text, self.longest))
         if isinstance(prompt, Mapping):
             raise RequestError(
-                f"has the keys {sorted(map(str, prompt))}; needed: prompt (text) or "
+                f"has the keys {sorted(map(str, prompt))}; required: prompt (text) or "
                 "prompt_token_ids",
                 "prompt",
             )
@@ -145,11 +145,11 @@ class PromptReader:
     ) -> None:
         most = self.longest - answer
         if not tokens:
-            bare = " and nothing is put before it (this vocabulary adds no BOS token)"
+            bare = ": this vocabulary adds no BOS token"
             why = "" if text is None else bare
             raise RequestError(f"is empty{why}", "prompt", allowed="1 token or more")
         if len(tokens) > most:
-            left = ", and one is left for the answer" if answer else ""
+            left = ", with one token left for the answer" if answer else ""
             raise RequestError(
                 f"has {len(tokens)} tokens",
                 "prompt",
@@ -158,7 +158,8 @@ class PromptReader:
             )
         if params.prompt_logprobs is not None and not self.scored:
             raise RequestError(
-                ", and prompt_logprob_rows = 0 leaves no memory for their logits",
+                "is not supported with prompt_logprob_rows = 0, which leaves no memory for "
+                "their logits",
                 "prompt_logprobs",
                 value=params.prompt_logprobs,
                 hint="nearest valid: none",
@@ -232,7 +233,8 @@ def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
         f"has {begun} tokens or more",
         name,
         code="context_length_exceeded",
-        allowed=f"1 to {longest - 1} (max_model_len = {longest}, and one is left for the answer)",
+        allowed=f"1 to {longest - 1} (max_model_len = {longest}, with one token left for the "
+        "answer)",
     )
 
 
@@ -313,7 +315,7 @@ class ContextFactory:
         names = one_each("adapter", self.adapter, str, wanted)
         if self.lora_request is not None:
             if self.adapter:
-                raise RequestError("adapter and lora_request say the same thing; give one of them")
+                raise RequestError("adapter and lora_request exclude each other; give one of them")
             asked: Any = self.lora_request
             absent = LoRARequest | None
             if isinstance(asked, list | tuple) and all(isinstance(x, absent) for x in asked):

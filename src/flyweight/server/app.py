@@ -29,7 +29,7 @@ NOT_JSON = HttpError(
     415,
     "the Content-Type of the body is not application/json; send 'Content-Type: application/json'",
     "Content-Type",
-    "unsupported_media_type",
+    code="unsupported_media_type",
 )
 
 

@@ -69,13 +69,13 @@ class RequestTotals:
         repeated = params.echo and params.logprobs == params.prompt_logprobs
         name = "logprobs" if repeated else "prompt_logprobs"
         raise RequestError(
-            f"would tell {found} log-probabilities of prompts (n x tokens of the prompts "
+            f"would return {found} log-probabilities of prompts (n x tokens of the prompts "
             f"x (1 + {name}))",
             name,
             value=params.prompt_logprobs,
             allowed=(
                 f"0 to {most}, with fewer choices (n), shorter prompts or fewer "
-                "alternatives; --max-response-prompt-logprobs sets that"
+                "alternatives (--max-response-prompt-logprobs)"
             ),
         )
 
@@ -88,12 +88,12 @@ class RequestTotals:
         name = "logprob_token_ids" if listed else "logprobs"
         value = f"of {params.scored} ids" if listed else f"= {params.scored}"
         raise RequestError(
-            f"{value} may tell {found} log-probabilities of answers (choices x "
+            f"{value} may return {found} log-probabilities of answers (choices x "
             f"max_tokens x (1 + {params.scored}))",
             name,
             allowed=(
                 f"0 to {most}, with fewer choices (n), a smaller max_tokens or fewer "
-                "alternatives; --max-response-logprobs sets that"
+                "alternatives (--max-response-logprobs)"
             ),
         )
 

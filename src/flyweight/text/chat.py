@@ -162,7 +162,7 @@ class ContinuationMark:
         at = text.rfind(MARK.strip())
         if at < 0 or self.words.strip() not in text:
             raise RequestError(
-                ": the model's chat template leaves the last message out", "continue_final_message"
+                ": the chat template leaves out the last message", "continue_final_message"
             )
         return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
@@ -170,7 +170,7 @@ class ContinuationMark:
 def _render(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> str:
     if len(template) > MOST_TEMPLATE:
         raise RequestError(
-            f"{FAILS} has {len(template)} characters; at most {MOST_TEMPLATE}", "messages"
+            f"{FAILS} has {len(template)} characters (max {MOST_TEMPLATE})", "messages"
         )
     meter = RenderMeter(inside, bounds.seconds)
     try:

@@ -39,7 +39,7 @@ def encode_text(library: Tokenizer, text: str, add_special: bool = False) -> Enc
 
 def make_encoding_error(reason: str) -> RequestError:
     """The library's words are a note of it, for a traceback: clients of a server get none."""
-    found = RequestError(": the model's tokenizer fails on it", "prompt")
+    found = RequestError(": the model's tokenizer cannot encode it", "prompt")
     found.add_note(f"tokenizers: {reason}")
     return found
 

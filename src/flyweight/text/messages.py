@@ -99,7 +99,7 @@ def _check_text_part(part: Any, place: str) -> None:
             "is not valid",
             f"{place}.type",
             value=kind,
-            allowed=f"{allowed}: only text is read here",
+            allowed=f"{allowed}: only text is supported",
         )
     if not isinstance(part.get("text"), str):
         raise RequestError("is not valid", f"{place}.text", value=part.get("text"), allowed="text")
@@ -168,8 +168,8 @@ def merge_options(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> di
     for name in given:
         if name not in OPTIONS:
             raise RequestError(
-                f"is no option of chat{nearest(name, OPTIONS)}; a switch of the model's "
-                "template goes into chat_template_kwargs",
+                f"is not an option of chat{nearest(name, OPTIONS)}; pass switches of the "
+                "model's template in chat_template_kwargs",
                 name,
             )
     if own is not None and not isinstance(own, Mapping):
@@ -178,7 +178,7 @@ def merge_options(given: Mapping[str, Any], own: Mapping[str, Any] | None) -> di
     for name in own or {}:
         if not isinstance(name, str) or name in OWN:
             raise RequestError(
-                f": {shown(name)} is no switch of a template", "chat_template_kwargs"
+                f": {shown(name)} is not a switch of a template", "chat_template_kwargs"
             )
     return {**given, **(own or {})}
 

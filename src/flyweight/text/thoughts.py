@@ -32,7 +32,7 @@ class ThoughtSpelling:
         written = b"".join([tokenizer.token_bytes(i, special=True) for i in ids])
         if written.strip() != closing or max(ids) >= vocab:
             raise RequestError(
-                f": the mark {marks.closing!r}, which ends reasoning, cannot be spelled in "
+                f": the mark {marks.closing!r}, which ends reasoning, cannot be encoded in "
                 "this model's vocabulary; leave it out",
                 NAME,
             )

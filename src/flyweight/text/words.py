@@ -39,7 +39,7 @@ class Lexicon:
         bare = word.lstrip() or word
         found = [tuple(self._encode(text)) for text in (bare, " " + bare)]
         if not found[0]:
-            raise RequestError("has no tokens here", "bad_words", value=word, allowed="text")
+            raise RequestError("has no tokens", "bad_words", value=word, allowed="text")
         return [ids for ids in found if max(ids) < self.vocab]
 
     def _encode(self, text: str) -> list[int]:
@@ -69,6 +69,6 @@ class Lexicon:
                 "is in no token of this model",
                 "dry_sequence_breakers",
                 value=missing[0].decode(),
-                allowed="text so short that a token holds it",
+                allowed="text that is part of a token",
             )
         return frozenset(found)

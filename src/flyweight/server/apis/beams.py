@@ -34,10 +34,10 @@ def wanted_of(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | Be
         return search(body, params_of(body.wanted({})))
     if body.length_penalty not in (None, 1.0):
         raise RequestError(
-            "ranks the answers of a beam search",
+            "has an effect only with use_beam_search",
             "length_penalty",
             value=body.length_penalty,
-            allowed="1 without use_beam_search",
+            allowed="1, or any with use_beam_search",
         )
     return params
 
@@ -48,11 +48,11 @@ def search(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
     for field in fields(SamplingParams):
         if field.name not in OWN and getattr(given, field.name) != getattr(usual, field.name):
             raise RequestError(
-                "has no say in a beam search; leave it out, or use_beam_search", field.name
+                "has no effect in a beam search; leave it or use_beam_search out", field.name
             )
     if given.temperature not in UNDRAWN:
         raise RequestError(
-            ", and a beam search draws nothing",
+            "has no effect in a beam search",
             "temperature",
             value=given.temperature,
             allowed="0, 1",

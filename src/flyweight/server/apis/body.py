@@ -37,7 +37,7 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     """A body as what its route takes.  Raises `RequestError`."""
     most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
-        raise RequestError(f"the body has {most} commas or more; --max-body-values sets that")
+        raise RequestError(f"the body has {most} or more commas (--max-body-values)")
     try:
         given = msgspec.json.decode(raw)
     except RecursionError:
@@ -49,7 +49,7 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     if not isinstance(given, dict):
         raise RequestError("the body is not a JSON object")
     if raw.count(b",") > MOST_ITEMS // 8 and items(given, kind) > MOST_ITEMS:
-        raise RequestError(f"the body has more than {MOST_ITEMS} values that are no ids")
+        raise RequestError(f"the body has more than {MOST_ITEMS} values, token ids not counted")
     given = {name: value for name, value in given.items() if value is not None}
     try:
         body = (
@@ -202,7 +202,8 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
     if place is not None:
         value = place.pop()
         name = ".".join(place)[:200] or "body"
-        return RequestError("is not valid", name, value=value, allowed="finite numbers")
+        problem = f"= {value} is not valid"
+        return RequestError(problem, name, code="bad_value", allowed="finite numbers")
     with suppress(msgspec.DecodeError, RecursionError):
         for name, part in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
             try:
@@ -212,7 +213,7 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
                 allowed = "numbers that a float holds"
                 return RequestError("is not valid", name[:200], value=value, allowed=allowed)
     if _halved(raw):
-        return RequestError("invalid UTF-16 surrogate in a JSON string")
+        return RequestError("the body has an invalid UTF-16 surrogate in a JSON string")
     return RequestError(f"the body is not valid JSON: {error}")
 
 

@@ -68,7 +68,7 @@ def readable(name: str, text: str, most: int) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most:
         raise RequestError(
-            f"has {size} bytes", name, allowed=f"at most {most}; --max-tokenize-bytes sets that"
+            f"has {size} bytes", name, allowed=f"at most {most} (--max-tokenize-bytes)"
         )
 
 

@@ -56,7 +56,7 @@ Stored = Annotated[
 RequestId = Annotated[str | None, Field(pattern=f"^{LETTERS}{{1,128}}$")]
 Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
 Explain = Annotated[
-    bool | None, Field(description="Tells what was found in the prefix cache, and why not more.")
+    bool | None, Field(description="Return what was found in the prefix cache, and why not more.")
 ]
 TAKEN = (  # of a body, as `SamplingParams` has it
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
@@ -201,7 +201,7 @@ class SamplingBody(VllmFields):
     )
     logprob_token_ids: list[Id] | None = Field(
         None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("max_logprobs"),
-        description="Told of in place of the most likely ones.",
+        description="Returned in place of the most likely ones.",
     )  # fmt: skip
     response_format: ResponseFormat | None = None
     grammar: Source | None = Field(None, description="GBNF, or Lark; empty: none.")
@@ -237,7 +237,7 @@ class SamplingBody(VllmFields):
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         if self.stream_options is not None and not self.stream:
             raise RequestError(
-                "says what a stream tells", "stream_options", allowed="only where stream is true"
+                "can be set only for streams", "stream_options", allowed="only if stream is true"
             )
         found = self.drawn(defaults)
         if self.logit_bias:
@@ -269,7 +269,7 @@ def alternatives(logprobs: bool | None, most: int | None) -> int | None:
     """
     if most and not logprobs:
         raise RequestError(
-            ", and logprobs is not true",
+            "needs logprobs = true",
             "top_logprobs",
             value=most,
             allowed="0, or with logprobs = true",
@@ -281,7 +281,7 @@ def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
     """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
     if ids and not scored:
         raise RequestError(
-            "says whose log-probabilities are told",
+            "needs log-probabilities",
             "logprob_token_ids",
             allowed=f"with logprobs = {allowed}",
         )
@@ -293,12 +293,12 @@ def biases(given: dict[str, float]) -> dict[int, float]:
     for key in given:
         if not key.isascii() or not key.isdecimal() or len(key) > 10:
             raise RequestError(
-                f": {shown(key)} is no token id", "logit_bias", allowed="ids as text"
+                f": {shown(key)} is not a token id", "logit_bias", allowed="ids as text"
             )
         other = found.setdefault(int(key), key)
         if other != key:
             raise RequestError(
-                f": {shown(other)} and {shown(key)} are one token id",
+                f": {shown(other)} and {shown(key)} are the same token id",
                 "logit_bias",
                 allowed="each id once",
             )

@@ -78,7 +78,7 @@ class TokenizeBody(Fields):
         other = OF_TEXT if self.messages is not None else OF_MESSAGES
         stray = next((name for name in other if getattr(self, name) is not None), None)
         if stray is not None:
-            raise RequestError(f"has no meaning beside {given[0]}; leave it out", stray)
+            raise RequestError(f"cannot be combined with {given[0]}; leave it out", stray)
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}

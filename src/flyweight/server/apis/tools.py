@@ -100,7 +100,7 @@ class Tools:
         if len(self.all) < len(offered):
             names = [tool.function.name for tool in offered]
             twice = next(name for name in names if names.count(name) > 1)
-            raise RequestError(f": the name {shown(twice)} is there twice", "tools")
+            raise RequestError(f": the name {shown(twice)} is used twice", "tools")
         for i, tool in enumerate(offered):
             _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
         self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
@@ -113,7 +113,7 @@ class Tools:
         if choice in (None, "none", "auto"):
             return []
         if not self.all:
-            raise RequestError("asks for a call, and there are no tools", "tool_choice")
+            raise RequestError("requires a tool call, but there are no tools", "tool_choice")
         if isinstance(choice, NamedChoice):
             return [self._declared(choice.function.name)]
         may_be_none = isinstance(choice, AllowedChoice) and choice.allowed_tools.mode == "auto"
@@ -190,8 +190,8 @@ class Tools:
             if form.kind == "json_object" and not any(one.strict for one in self._offered):
                 return None
             raise RequestError(
-                ": this model writes a call as bare JSON, from which the form that is asked "
-                "for cannot be told; allowed beside tools: the schema of an object that "
+                ": this model writes calls as plain JSON, which cannot be distinguished "
+                "from the requested JSON; allowed with tools: the schema of an object that "
                 f"requires another field than {', '.join(sorted(KEYS))}; or leave one of "
                 "them out",
                 "tools",
@@ -212,7 +212,7 @@ def _kept(made: str) -> StructuredOutputs:
     """A grammar of calls.  Raises `RequestError` where it is too long."""
     if len(made) > LONGEST:
         raise RequestError(
-            f": the grammar of their calls has {len(made)} characters",
+            f": the grammar of the calls has {len(made)} characters",
             "tools",
             allowed=f"at most {LONGEST}; declare fewer, or name one in tool_choice",
         )

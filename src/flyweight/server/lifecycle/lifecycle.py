@@ -51,8 +51,7 @@ POLL = 0.05  # seconds between looks at what is still running while the server d
 LAST_WORDS = 1.0  # seconds for the errors of responses that are cut off
 CUT_OFF = HttpError(
     503,
-    "the server stopped before the response was finished; --shutdown-timeout sets how long it "
-    "waits",
+    "the server stopped before the response was finished (--shutdown-timeout)",
     code="draining",
 )
 

@@ -97,10 +97,10 @@ class RequestGuard:
         if not host and scope["http_version"] == "1.0":
             host = list(LOOPBACK[:1])
         if len(host) != 1 or not HOST.fullmatch(host[0]):
-            raise HttpError(400, "the Host header is missing or is not a host", "Host")
+            raise HttpError(400, "the Host header is missing or not valid", "Host")
         name = host[0].rsplit(":", 1)[0] if not host[0].endswith("]") else host[0]
         if self.hosts is not None and name.lower() not in self.hosts:
-            raise HttpError(403, "this Host is not served here; --allowed-hosts names more", "Host")
+            raise HttpError(403, "this Host is not allowed; add it with --allowed-hosts", "Host")
         return host[0]
 
     def _check(self, scope: Scope, headers: Headers) -> None:
@@ -110,12 +110,12 @@ class RequestGuard:
         if get_route_path(scope) not in self.open and known is None:
             raise HttpError(
                 401,
-                "an API key is needed: Authorization: Bearer KEY",
+                "an API key is required: Authorization: Bearer KEY",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
         if any(one.lower() != "identity" for one in headers.getlist("content-encoding")):
-            raise HttpError(415, "a compressed body is not read here", "Content-Encoding")
+            raise HttpError(415, "compressed bodies are not supported", "Content-Encoding")
 
     def _known(self, headers: Headers) -> str | None:
         """Whose key is right, as its hash; all are compared, so that time tells nothing."""

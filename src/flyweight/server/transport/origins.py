@@ -44,7 +44,7 @@ class CorsPolicy:
             return self._told(given[0])
         if origin not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise HttpError(
-                403, "pages of this Origin may not ask; --allowed-origins names more", "Origin"
+                403, "this Origin is not allowed; add it with --allowed-origins", "Origin"
             )
         return self._told("")
 
@@ -59,7 +59,7 @@ class CorsPolicy:
         if not self._allows(origin.lower()):
             return None
         if wanted not in self.methods and ANY not in self.methods:
-            raise HttpError(403, "pages may not use this method; --allowed-methods names more")
+            raise HttpError(403, "this method is not allowed; add it with --allowed-methods")
         asked = headers.get("access-control-request-headers", "")
         names = [name.strip() for name in asked.split(",") if name.strip()]
         _judge(names, self.headers)
@@ -98,6 +98,6 @@ def _shown(origin: str) -> Given:
 
 def _judge(names: Sequence[str], allowed: set[str]) -> None:
     if len(names) > MOST_NAMES or not all(NAME.fullmatch(name) for name in names):
-        raise HttpError(400, "these are not the names of headers", "Access-Control-Request-Headers")
+        raise HttpError(400, "the header names are not valid", "Access-Control-Request-Headers")
     if ANY not in allowed and not {name.lower() for name in names} <= allowed:
-        raise HttpError(403, "pages may not send these headers; --allowed-headers names more")
+        raise HttpError(403, "these headers are not allowed; add them with --allowed-headers")

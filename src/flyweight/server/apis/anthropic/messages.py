@@ -78,7 +78,7 @@ class ToolResult(MessagePart):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[MessageText], FIRST] | None = None
-    is_error: bool | None = Field(None, description="Told the model before the content.")
+    is_error: bool | None = Field(None, description="Text for the model, before the content.")
 
     @property
     def text(self) -> str:
@@ -130,7 +130,7 @@ class MessageTool(MessagePart):
     name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
     description: str | None = None
     input_schema: dict[str, Any]
-    strict: bool | None = Field(None, description="Its calls are held to the schema.")
+    strict: bool | None = Field(None, description="Calls are constrained to the schema.")
 
 
 class MessageChoice(Fields):

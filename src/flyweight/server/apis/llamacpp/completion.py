@@ -338,7 +338,7 @@ def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dic
 
 def unpaired(pair: list[Any]) -> RequestError:
     return RequestError(
-        f": {shown(pair)} is no pair",
+        f": {shown(pair)} is not valid",
         "logit_bias",
-        allowed="an id or a text, and -100 to 100 or false",
+        allowed="pairs of an id or text, and a number of -100 to 100 or false",
     )

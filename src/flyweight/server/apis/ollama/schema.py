@@ -78,7 +78,7 @@ class Shared(Fields):
         most = model.max_model_len
         if self.num_ctx is not None and self.num_ctx > most:
             raise RequestError(
-                f", and this server was started with {most} (--max-model-len)",
+                "is above the context of this server (--max-model-len)",
                 "options.num_ctx",
                 value=self.num_ctx,
                 allowed=f"1 to {most}",
@@ -227,15 +227,15 @@ class OllamaGenerateBody(OllamaBody):
         why = "raw = true" if self.raw else "this model has no chat template"
         if self.think:
             raise RequestError(
-                f", and {why}: nothing is put before or into the prompt",
+                f"is not supported, because {why} and the prompt is used unchanged",
                 "think",
                 value=self.think,
                 allowed="false",
             )
         if self.system and self.raw:
             raise RequestError(
-                f"has {len(self.system)} characters, and {why}: nothing is put before the "
-                "prompt; leave it out, or say it in the prompt",
+                f"is not supported, because {why} and the prompt is used unchanged; leave it "
+                "out, or add it to the prompt",
                 "system",
             )
 

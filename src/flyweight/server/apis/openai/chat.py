@@ -79,7 +79,7 @@ async def asked_of(
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
         if tools.all:
-            raise RequestError("have no place in a beam search (use_beam_search)", "tools")
+            raise RequestError("cannot be combined with use_beam_search", "tools")
         return await model.prepare([prompt], params, lane, place), reading
     ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
     params = await demanded(model, tools, params, place)
@@ -91,7 +91,8 @@ async def asked_of(
         asked = await called(model, tools, prompt, params, lane, reading)
     elif tools.wanted:
         raise RequestError(
-            "asks for a call, and structured_outputs or grammar for a text; leave one of them out",
+            "requires a tool call and cannot be combined with structured_outputs or "
+            "grammar; leave one of them out",
             "tool_choice",
         )
     else:
@@ -208,7 +209,7 @@ def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
         if model.settings.chat_template:
             raise HttpError(500, BROKEN, code="chat_template") from None
         line = "" if fault.line is None else f" in its line {fault.line}"
-        raise RequestError(f"{FAILS} fails on them ({fault.kind}{line})", "messages") from None
+        raise RequestError(f"{FAILS} fails ({fault.kind}{line})", "messages") from None
     return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
 
 

@@ -76,7 +76,7 @@ async def completions(server: ApiServer, request: Request) -> Response:
     drawn = body.best_of not in (None, body.n or 1) and not body.use_beam_search
     if body.stream and drawn:
         raise RequestError(
-            "needs all answers before the best are known; leave stream out", "best_of"
+            "cannot be combined with stream: the best choices are known only at the end", "best_of"
         )
     lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
     asked = await model.prepare(prompts, params, lane, body.form_place, body.told_prompts)

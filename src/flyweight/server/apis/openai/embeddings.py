@@ -146,7 +146,7 @@ async def gathered(
     width = model.client.facts["width"]
     if dimensions is not None and dimensions > width:
         raise RequestError(
-            f", and vectors of this model have {width}",
+            f"is more than the {width} dimensions of this model's vectors",
             "dimensions",
             value=dimensions,
             allowed=f"1 to {width}",

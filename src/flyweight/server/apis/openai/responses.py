@@ -203,7 +203,7 @@ class ResponseAllowed(StrictFields):
 class ReasoningChoice(StrictFields):
     effort: Effort | None = None
     summary: Literal["auto"] | None = Field(
-        None, description="There is none: reasoning is told whole."
+        None, description="There is none: reasoning is returned in full."
     )
 
 
@@ -265,7 +265,7 @@ class ResponseBody(VllmFields):
             return self.top_logprobs or 0
         if self.top_logprobs:
             raise RequestError(
-                ", and include does not ask for them",
+                "needs logprobs in include",
                 "top_logprobs",
                 value=self.top_logprobs,
                 allowed=f"0, or with include = ['{SCORES}']",
