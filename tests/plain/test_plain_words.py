@@ -61,7 +61,6 @@ PENDING = {
     "src/flyweight/sampling/schema_numbers.py",
     "src/flyweight/server/apis/usage.py",
     "src/flyweight/server/observability/effective_config.py",
-    "src/flyweight/server/observability/metrics.py",
     "src/flyweight/weights/checkpoint.py",
     "src/flyweight/weights/ggufmodel.py",
     "src/flyweight/weights/hub/names.py",

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
 
@@ -32,7 +32,7 @@ def ledger(given: dict[str, str] | None = None, **settings: object) -> Effective
 
 def counted(**totals: int) -> ServerCounters:
     counts = ServerCounters(512)
-    counts.engine(astuple(replace(EngineMetrics(), **totals)), 0.0)
+    counts.engine(replace(EngineMetrics(), **totals), 0.0)
     return counts
 
 
@@ -78,7 +78,7 @@ def test_an_engine_that_starts_over_takes_nothing_back() -> None:
         EngineMetrics(steps=9, finished=90, cached=64),
         EngineMetrics(steps=1, finished=30),
     ):
-        counts.engine(astuple(totals), 0.0)
+        counts.engine(totals, 0.0)
     assert made.note(counts) == []
     (row,) = [r for r in made.document(counts)["features"] if r["feature"] == "prefix caching"]
     assert row["counter"]["value"] == 64 and row["warning"] is None

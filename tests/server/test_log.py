@@ -4,14 +4,16 @@ import asyncio
 import io
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.apis.route import ApiRoute
 from flyweight.server.app import _endpoint
-from flyweight.server.observability.counters import FIELDS, ServerCounters
+from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.observability.log import QUEUE, ServerLog, line
 from flyweight.server.observability.watch import INTERVAL, StepObserver
 from flyweight.server.pipe import Gauges, StepReport
@@ -64,11 +66,11 @@ def test_preemptions_are_told_of_once_an_interval() -> None:
             said.append({"name": name, **facts})
 
     watch = StepObserver(ServerCounters(100), dict, Says(), clock=lambda: now)
-    totals = dict.fromkeys(FIELDS, 0)
+    totals = EngineMetrics()
 
     def step(preempted: int) -> None:
-        totals["preempted"] += preempted
-        gauges = Gauges(1, 1, 8, 0, tuple(totals.values()), 1, 0.1, 0.1)
+        totals.preempted += preempted
+        gauges = Gauges(1, 1, 8, 0, replace(totals), 1, 0.1, 0.1)
         watch.stepped(StepReport([], [], gauges))
 
     for preempted in (0, 1, 2, 0):
@@ -77,7 +79,7 @@ def test_preemptions_are_told_of_once_an_interval() -> None:
     now += INTERVAL
     step(0)
     step(0)
-    assert [(x["sequences"], x["in_all"]) for x in said] == [(1, 1), (2, 3)]
+    assert [(x["sequences"], x["total"]) for x in said] == [(1, 1), (2, 3)]
 
 
 def told(server: Running, word: str) -> str:
@@ -113,7 +115,7 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         line.request("POST", "/v1/completions", raw, {"content-type": "application/json", **key})
         line.getresponse().read(100)
         line.close()
-        assert "tokens=" in told(server, "cut=True")
+        assert "tokens=" in told(server, "client_disconnected=True")
         assert server.stop() == 0
         assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
         assert len([x for x in server.said if " request " in x]) == 3

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector
 from flyweight.server.engine_client.client import EngineClient, EngineStream
 from flyweight.server.observability.counters import (
-    FIELDS,
     ITL,
     TTFT,
     EngineTotals,
@@ -236,7 +236,7 @@ def test_totals_go_on_where_another_process_starts_over() -> None:
     steps = [5, 9, 2, 4]
     seen = []
     for step in steps:
-        totals.take((step, *[0] * (len(FIELDS) - 1)))
+        totals.take(EngineMetrics(steps=step))
         seen.append(totals["steps"])
     assert seen == [5, 9, 11, 13]
 
@@ -303,7 +303,7 @@ def test_gaps_between_tokens_are_the_engines() -> None:
     collector: Any = SimpleNamespace(request=request)
     streams = {"r": EngineStream(collector, asyncio.Event())}
     watch = StepObserver(ServerCounters(100), lambda: streams, ServerLog("text"))
-    gauges = Gauges(1, 0, 8, 8, (0,) * len(FIELDS), 1, 0.1, 0.1)
+    gauges = Gauges(1, 0, 8, 8, EngineMetrics(), 1, 0.1, 0.1)
     for at in (100.0, 100.25, 100.75):
         watch.stepped(StepReport([StepEvents("r", 0, (5,))], [], gauges, at=at))
     assert (watch.counts.itl.count, watch.counts.itl.sum) == (2, 0.75)
@@ -318,7 +318,7 @@ def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
     watch = StepObserver(ServerCounters(100), lambda: client.streams, ServerLog("text"))
     client = EngineClient(EngineSetup({}, 0.2), watch.stepped, lambda reason: None)
     stream = client.streams["r"] = EngineStream(Collector(request, tokenizer, "x"), asyncio.Event())
-    gauges = Gauges(2, 0, 8, 8, (0,) * len(FIELDS), 2, 0.1, 0.1)
+    gauges = Gauges(2, 0, 8, 8, EngineMetrics(), 2, 0.1, 0.1)
     for i, token in enumerate(said):
         news = [StepEvents("r", 0, (token,)), StepEvents("r", 1, (5,))]
         client.take(StepReport(news, [], gauges, at=1.0 + i))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.errors import CheckpointError
 from flyweight.server import pipe
 from flyweight.server.engine_client.client import EngineClient, EngineStream
@@ -48,7 +49,9 @@ def client(*collectors: Told) -> EngineClient:
 
 def stepped(*ids: str, tokens: int = 0) -> pipe.StepReport:
     news = [pipe.StepEvents(id, 0, (7,)) for id in ids]
-    return pipe.StepReport(news, [], pipe.Gauges(len(ids), 0, 8, 4, (), tokens, 0.1, 0.1))
+    return pipe.StepReport(
+        news, [], pipe.Gauges(len(ids), 0, 8, 4, EngineMetrics(), tokens, 0.1, 0.1)
+    )
 
 
 @pytest.mark.parametrize("error", [CheckpointError("the decoder fails"), IndexError("out")])

@@ -9,10 +9,11 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.errors import EngineError, FlyweightError, RequestError
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.structured import StructuredOutputs
@@ -29,6 +30,7 @@ from flyweight.types import (
     TokenLogprobs,
 )
 
+Topic = Literal["ping", "steps", "kv", "reset"]
 LENGTH = struct.Struct("<I")
 LONGEST = 1 << 30  # bytes of a frame
 PLAIN = SamplingParams()
@@ -126,10 +128,10 @@ class Abort(msgspec.Struct, array_like=True, tag=2):
 
 
 class EngineQuestion(msgspec.Struct, array_like=True, tag=3):
-    """Asks the engine for something about itself: `what` is stats, steps, kv or reset."""
+    """Asks the engine about itself; its `EngineAnswer` has the same number."""
 
     number: int
-    what: str
+    topic: Topic
 
 
 class Ready(msgspec.Struct, array_like=True, tag=0):
@@ -221,11 +223,11 @@ class Gauges(msgspec.Struct, array_like=True):
     waiting: int
     blocks: int
     free_blocks: int
-    totals: tuple[int, ...]  # `Metrics`' fields in their order
+    totals: EngineMetrics
     tokens: int  # computed in this step
     seconds: float  # it took
     busy: float  # seconds within steps since the start
-    places: tuple[int, ...] = ()  # how often a guess stood, by its place in the draft
+    accepted: tuple[int, ...] = ()  # draft tokens, by position in the draft
 
 
 class StepReport(msgspec.Struct, array_like=True, tag=3):
@@ -259,9 +261,9 @@ class EngineAnswer(msgspec.Struct, array_like=True, tag=5):
 
 
 class LoadingProgress(msgspec.Struct, array_like=True, tag=6):
-    """How the building goes: `what` is plan, progress, warning or note; bytes done of a total."""
+    """How loading goes: `what` the text is; for progress the bytes done of a total."""
 
-    what: str
+    what: Literal["plan", "progress", "warning", "note"]
     text: str
     done: int = 0
     total: int = 0

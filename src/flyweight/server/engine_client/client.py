@@ -134,7 +134,7 @@ class EngineClient:
         if self.streams.pop(id, None) is not None and self._line is not None:
             self._line.write(pipe.frame(pipe.Abort(id)))
 
-    async def ask(self, what: str) -> dict[str, Any]:
+    async def ask(self, topic: pipe.Topic) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is restarting; retry later")
@@ -143,7 +143,7 @@ class EngineClient:
         number = self._asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
-        self._line.write(pipe.frame(pipe.EngineQuestion(number, what)))
+        self._line.write(pipe.frame(pipe.EngineQuestion(number, topic)))
         try:
             return await future
         finally:

@@ -5,11 +5,12 @@ names and no page; `metrics` shows it.  Standard library only.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 
-from flyweight.engine.metrics import EngineMetrics as Totals
+from flyweight.engine.metrics import EngineMetrics
 
 FINE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.0075)  # a small model's tokens
 TTFT = (
@@ -36,7 +37,7 @@ RESIDENCY = (
     120.0, 300.0, 600.0, 1200.0, 1800.0,
 )  # fmt: skip
 REASONS = ("stop", "length", "abort", "error", "repetition")
-FIELDS = [one.name for one in fields(Totals)]
+FIELDS = [one.name for one in fields(EngineMetrics)]
 
 
 def series(most: int) -> tuple[float, ...]:
@@ -80,30 +81,33 @@ class CounterSummary:
         self.sum += value
 
 
-@dataclass(slots=True)
 class EngineTotals:
-    """The engine's own totals, which start over with its process, as numbers that only grow: its
-    `Metrics`, and behind them how often a guess stood, by its place in the draft.
-    """
+    """The engine's metrics as numbers that only grow, although each engine process starts at 0."""
 
-    before: list[int] = field(default_factory=lambda: [0] * len(FIELDS))
-    newest: tuple[int, ...] = (0,) * len(FIELDS)
+    __slots__ = ("_before", "_newest", "_positions", "_positions_before")
 
-    def take(self, totals: tuple[int, ...]) -> None:
-        if totals[0] < self.newest[0]:  # fewer steps: another process
-            both = zip_longest(self.before, self.newest, fillvalue=0)
-            self.before = [a + b for a, b in both]
-        self.newest = totals
+    def __init__(self) -> None:
+        self._newest, self._positions = EngineMetrics(), tuple[int, ...]()
+        self._before, self._positions_before = (
+            Counter[str](),
+            list[int](),
+        )  # of processes that ended
+
+    def take(self, totals: EngineMetrics, positions: tuple[int, ...] = ()) -> None:
+        """The newest totals, and accepted draft tokens by position in the draft."""
+        if totals.steps < self._newest.steps:  # another process
+            self._before.update(asdict(self._newest))
+            self._positions_before = self.positions
+        self._newest, self._positions = totals, positions
 
     def __getitem__(self, name: str) -> int:
-        return self._at(FIELDS.index(name))
+        newest: int = getattr(self._newest, name)
+        return newest + self._before[name]
 
     @property
-    def places(self) -> list[int]:
-        return [self._at(i) for i in range(len(FIELDS), len(self.newest))]
-
-    def _at(self, i: int) -> int:
-        return self.newest[i] + (self.before[i] if i < len(self.before) else 0)
+    def positions(self) -> list[int]:
+        both = zip_longest(self._positions, self._positions_before, fillvalue=0)
+        return [new + before for new, before in both]
 
 
 @dataclass(slots=True)
@@ -151,13 +155,13 @@ class ServerCounters:
         self.busy, self._busy = 0.0, 0.0
         self.totals = EngineTotals()
 
-    def engine(self, totals: tuple[int, ...], busy: float) -> None:
-        self.totals.take(totals)
+    def engine(self, totals: EngineMetrics, busy: float, positions: tuple[int, ...] = ()) -> None:
+        self.totals.take(totals, positions)
         self.busy += busy - self._busy if busy >= self._busy else busy
         self._busy = busy
 
     def stayed(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
-        """A block of the sample whose contents made room."""
+        """A sampled block was evicted."""
         self.lifetime.observe(lifetime)
         self.idle.observe(idle)
         for gap in gaps:

@@ -1,8 +1,7 @@
-"""What `/metrics` shows: the server's counts under vLLM's names and labels, llama-server's beside
-them.
+"""The page of `/metrics`: the server's counters under the names of vLLM and of llama-server.
 
-Invariant: names, labels and buckets are vLLM's, with more buckets below 10 ms; a page is made when
-it is asked for and changes nothing.  Knows how things are named, not how they come to be counted.
+Invariant: names, labels and buckets are vLLM's, with more buckets below 10 ms; making a page
+changes nothing.  Knows names, not how things are counted.
 """
 
 import time
@@ -20,53 +19,89 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.pipe import Gauges
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name", "engine")
-NOTHING = Gauges(0, 0, 1, 1, (), 0, 0.0, 0.0)
+NOTHING = Gauges(0, 0, 1, 1, EngineMetrics(), 0, 0.0, 0.0)
 HISTOGRAMS: tuple[tuple[str, str, Callable[[ServerCounters], Histogram]], ...] = (
-    ("time_to_first_token_seconds", "From arrival to the first token.", lambda c: c.ttft),
-    ("inter_token_latency_seconds", "Between a stream's tokens, a step each.", lambda c: c.itl),
-    ("time_per_output_token_seconds", "The older name of the same.", lambda c: c.itl),
-    ("request_time_per_output_token_seconds", "Mean of a choice's tokens.", lambda c: c.tpot),
-    ("e2e_request_latency_seconds", "From arrival to the last token.", lambda c: c.e2e),
-    ("request_queue_time_seconds", "From arrival to the first step.", lambda c: c.queue),
-    ("request_inference_time_seconds", "From the first step to the end.", lambda c: c.inference),
-    ("request_prefill_time_seconds", "First step to first token.", lambda c: c.prefill),
-    ("request_decode_time_seconds", "From the first token to the last.", lambda c: c.decode),
-    ("request_prompt_tokens", "Tokens of a prompt.", lambda c: c.prompt),
-    ("request_generation_tokens", "Tokens of a choice.", lambda c: c.generation),
-    ("request_max_num_generation_tokens", "Of the longest choice.", lambda c: c.longest_generation),
-    ("request_params_max_tokens", "What max_tokens came to.", lambda c: c.most),
-    ("request_params_n", "Choices asked for.", lambda c: c.choices),
-    ("request_prefill_kv_computed_tokens", "Prompt tokens not found.", lambda c: c.computed),
-    ("iteration_tokens_total", "Tokens computed in a step.", lambda c: c.step),
+    ("time_to_first_token_seconds", "Time from arrival to the first token.", lambda c: c.ttft),
+    ("inter_token_latency_seconds", "Time between two tokens of a choice.", lambda c: c.itl),
+    ("time_per_output_token_seconds", "Same as vllm:inter_token_latency_seconds.", lambda c: c.itl),
+    (
+        "request_time_per_output_token_seconds",
+        "Mean time per output token of a choice.",
+        lambda c: c.tpot,
+    ),
+    ("e2e_request_latency_seconds", "Time from arrival to the last token.", lambda c: c.e2e),
+    ("request_queue_time_seconds", "Time from arrival to the first step.", lambda c: c.queue),
+    (
+        "request_inference_time_seconds",
+        "Time from the first step to the last token.",
+        lambda c: c.inference,
+    ),
+    (
+        "request_prefill_time_seconds",
+        "Time from the first step to the first token.",
+        lambda c: c.prefill,
+    ),
+    ("request_decode_time_seconds", "Time from the first token to the last.", lambda c: c.decode),
+    ("request_prompt_tokens", "Prompt tokens per request.", lambda c: c.prompt),
+    ("request_generation_tokens", "Generated tokens per choice.", lambda c: c.generation),
+    (
+        "request_max_num_generation_tokens",
+        "Generated tokens of the longest choice.",
+        lambda c: c.longest_generation,
+    ),
+    ("request_params_max_tokens", "Value of max_tokens.", lambda c: c.most),
+    ("request_params_n", "Choices per request.", lambda c: c.choices),
+    (
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens not in the prefix cache.",
+        lambda c: c.computed,
+    ),
+    ("iteration_tokens_total", "Tokens computed per step.", lambda c: c.step),
 )
 RESIDENCY: tuple[tuple[str, str, Callable[[ServerCounters], Histogram]], ...] = (
-    ("kv_block_lifetime_seconds", "From taken to evicted.", lambda c: c.lifetime),
-    ("kv_block_idle_before_evict_seconds", "From last use to evicted.", lambda c: c.idle),
-    ("kv_block_reuse_gap_seconds", "Between the last uses.", lambda c: c.reuse_gap),
+    (
+        "kv_block_lifetime_seconds",
+        "Time from allocation to eviction of a K/V block.",
+        lambda c: c.lifetime,
+    ),
+    (
+        "kv_block_idle_before_evict_seconds",
+        "Time from last use to eviction of a K/V block.",
+        lambda c: c.idle,
+    ),
+    (
+        "kv_block_reuse_gap_seconds",
+        "Time between the last uses of a K/V block.",
+        lambda c: c.reuse_gap,
+    ),
 )  # of a sample of the blocks, where that is asked for
 COUNTERS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
-    ("prompt_tokens", "Tokens of prompts.", lambda c: c.prompt_tokens),
-    ("prompt_tokens_cached", "Of them, found in the prefix cache.", lambda c: c.cached_tokens),
-    ("generation_tokens", "Tokens of answers.", lambda c: c.generation_tokens),
-    ("num_preemptions", "Sequences that gave up their blocks.", lambda c: c.totals["preempted"]),
+    ("prompt_tokens", "Prompt tokens.", lambda c: c.prompt_tokens),
+    ("prompt_tokens_cached", "Prompt tokens found in the prefix cache.", lambda c: c.cached_tokens),
+    ("generation_tokens", "Generated tokens.", lambda c: c.generation_tokens),
+    ("num_preemptions", "Preempted sequences.", lambda c: c.totals["preempted"]),
 )
 DRAFTS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
-    ("spec_decode_num_drafts", "Drafts computed.", lambda c: c.totals["drafts"]),
-    ("spec_decode_num_draft_tokens", "Guesses computed.", lambda c: c.totals["proposed"]),
-    ("spec_decode_num_accepted_tokens", "Guesses that stood.", lambda c: c.totals["accepted"]),
+    ("spec_decode_num_drafts", "Draft proposals verified.", lambda c: c.totals["drafts"]),
+    ("spec_decode_num_draft_tokens", "Draft tokens verified.", lambda c: c.totals["proposed"]),
+    ("spec_decode_num_accepted_tokens", "Accepted draft tokens.", lambda c: c.totals["accepted"]),
 )
-BY_PLACE = "spec_decode_num_accepted_tokens_per_pos", "Guesses that stood, by place."
+BY_POSITION = (
+    "spec_decode_num_accepted_tokens_per_pos",
+    "Accepted draft tokens, by position in the draft.",
+)
 OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("steps", "Steps computed.", lambda c: c.totals["steps"]),
-    ("busy_seconds", "Seconds within steps.", lambda c: c.busy),
-    ("computed_tokens", "Tokens computed, again ones too.", lambda c: c.totals["computed"]),
-    ("evicted_blocks", "Contents that made room.", lambda c: c.totals["evicted"]),
+    ("busy_seconds", "Time spent in steps (s).", lambda c: c.busy),
+    ("computed_tokens", "Tokens computed, recomputation included.", lambda c: c.totals["computed"]),
+    ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
 )
 REFUSED = {"requests": "reqs", "tokens": "tokens"}
 CACHES = ("prefix", "external_prefix", "mm")  # of these three, there is the first
@@ -118,21 +153,28 @@ class MetricsPage(Collector):
     def _gauges(self) -> Iterator[Metric]:
         now = (self.client.gauges if self.client.ready else None) or NOTHING
         usage = 1 - now.free_blocks / now.blocks
-        yield self._gauge("vllm:num_requests_running", "Sequences being computed.", now.running)
-        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait.", now.waiting)
+        yield self._gauge("vllm:num_requests_running", "Running sequences.", now.running)
+        yield self._gauge("vllm:num_requests_waiting", "Waiting sequences.", now.waiting)
         reasons = {"capacity": now.waiting, "deferred": 0}
-        yield self._by("vllm:num_requests_waiting_by_reason", "Why they wait.", "reason", reasons)
-        yield self._gauge("vllm:num_requests_swapped", "Always 0: nothing is swapped.", 0)
+        yield self._by(
+            "vllm:num_requests_waiting_by_reason",
+            "Waiting sequences, by reason.",
+            "reason",
+            reasons,
+        )
+        yield self._gauge("vllm:num_requests_swapped", "Swapped sequences (always 0).", 0)
         for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
-            yield self._gauge("vllm:" + name, "Share of K/V blocks held, 0 to 1.", usage)
-        yield self._gauge("vllm:cpu_cache_usage_perc", "Always 0: nothing is swapped.", 0)
+            yield self._gauge("vllm:" + name, "Fraction of K/V cache blocks in use.", usage)
+        yield self._gauge("vllm:cpu_cache_usage_perc", "CPU swap space in use (always 0).", 0)
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
-        yield self._by("vllm:engine_sleep_state", "It never sleeps.", "sleep_state", states)
+        yield self._by(
+            "vllm:engine_sleep_state", "Engine sleep state (always awake).", "sleep_state", states
+        )
         yield self._config(self.client.facts)
         adapters = self.client.facts.get("adapters")
         if adapters:
             yield self._adapters(len(adapters))
-        up = "Whether the engine's process takes requests."
+        up = "1 while the engine process accepts requests."
         yield self._gauge("flyweight:engine_up", up, int(self.client.ready))
 
     def _config(self, facts: Mapping[str, Any]) -> Metric:
@@ -144,7 +186,9 @@ class MetricsPage(Collector):
             "num_gpu_blocks": facts.get("blocks"),
         }
         names = ("engine", *given)
-        family = GaugeMetricFamily("vllm:cache_config_info", "How K/V is kept.", labels=names)
+        family = GaugeMetricFamily(
+            "vllm:cache_config_info", "Configuration of the K/V cache.", labels=names
+        )
         family.add_metric((self.labels[1], *(str(v) for v in given.values())), 1)
         return family
 
@@ -156,7 +200,7 @@ class MetricsPage(Collector):
             if adapter:
                 (running if stream.running else waiting).add(adapter)
         names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
-        family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters at work.", labels=names)
+        family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use.", labels=names)
         listed = (str(loaded), ",".join(sorted(waiting)), ",".join(sorted(running)))
         family.add_metric(listed, time.time())
         return family
@@ -168,27 +212,38 @@ class MetricsPage(Collector):
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))
         restarts = self.client.restarts
-        yield self._counter("flyweight:engine_restarts", "Processes that ended.", restarts)
+        yield self._counter(
+            "flyweight:engine_restarts", "Restarts of the engine process.", restarts
+        )
         caching = self.client.facts.get("prefix_caching")
         asked = counts.prompt_tokens if caching else 0
         for cache in (*CACHES, "gpu_prefix"):
             real = cache.endswith("prefix") and not cache.startswith("external")
             queries, hits = (asked, counts.cached_tokens) if real else (0, 0)
-            yield self._counter(f"vllm:{cache}_cache_queries", "Tokens looked for.", queries)
-            yield self._counter(f"vllm:{cache}_cache_hits", "Tokens found.", hits)
+            yield self._counter(
+                f"vllm:{cache}_cache_queries", "Tokens looked up in the cache.", queries
+            )
+            yield self._counter(f"vllm:{cache}_cache_hits", "Tokens found in the cache.", hits)
         found = counts.cached_tokens
         sources = {
             "local_compute": counts.prompt_tokens - found,
             "local_cache_hit": found,
             "external_kv_transfer": 0,
         }
-        yield self._count("vllm:prompt_tokens_by_source", "Where K/V is from.", "source", sources)
-        ended = "Choices by how they ended."
+        yield self._count(
+            "vllm:prompt_tokens_by_source", "Prompt tokens, by source.", "source", sources
+        )
+        ended = "Finished choices, by reason."
         yield self._count("vllm:request_success", ended, "finished_reason", counts.reasons)
-        places = {str(place): float(n) for place, n in enumerate(counts.totals.places)}
-        yield self._count("vllm:" + BY_PLACE[0], BY_PLACE[1], "position", places)
+        positions = {str(i): float(n) for i, n in enumerate(counts.totals.positions)}
+        yield self._count("vllm:" + BY_POSITION[0], BY_POSITION[1], "position", positions)
         refused = {f"max_num_queued_{word}": self.refused[kind] for kind, word in REFUSED.items()}
-        yield self._count("vllm:admission_rejections", "By what was full.", "reason", refused)
+        yield self._count(
+            "vllm:admission_rejections",
+            "Rejected requests, by the limit exceeded.",
+            "reason",
+            refused,
+        )
 
     # --- HTTP ---
 
@@ -207,15 +262,19 @@ class MetricsPage(Collector):
                 family.add_metric((route,), one.count, one.sum)
             yield family
         times = HistogramMetricFamily(
-            "http_request_duration_seconds", "By route.", labels=["handler", "method"]
+            "http_request_duration_seconds",
+            "HTTP request latency, by route.",
+            labels=["handler", "method"],
         )
         for key, histogram in http.seconds.items():
             times.add_metric(key, buckets(histogram), histogram.sum)
         yield times
-        fine = HistogramMetricFamily("http_request_duration_highr_seconds", "Finely, all routes.")
+        fine = HistogramMetricFamily(
+            "http_request_duration_highr_seconds", "HTTP request latency, all routes."
+        )
         fine.add_metric((), buckets(http.fine), http.fine.sum)
         yield fine
-        active = "HTTP requests under way."
+        active = "HTTP requests in progress."
         yield GaugeMetricFamily("flyweight:http_requests_active", active, http.active)
 
     # --- llama-server's names ---
@@ -228,26 +287,28 @@ class MetricsPage(Collector):
         reading, writing = counts.prefill.sum, counts.decode.sum
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens computed.", computed),
-            ("prompt_seconds", "Seconds of prefill.", reading),
-            ("tokens_predicted", "Tokens of answers.", counts.generation_tokens),
-            ("tokens_predicted_seconds", "Seconds of decode.", writing),
+            ("prompt_seconds", "Prefill time (s).", reading),
+            ("tokens_predicted", "Generated tokens.", counts.generation_tokens),
+            ("tokens_predicted_seconds", "Decode time (s).", writing),
             ("n_decode", "Steps computed.", steps),
             *((name, text, of(counts)) for name, text, of in DRAFTS),
         ):
             yield CounterMetricFamily("llamacpp:" + name, text, value)
-        stood = CounterMetricFamily("llamacpp:" + BY_PLACE[0], BY_PLACE[1], labels=["position"])
-        for place, found in enumerate(counts.totals.places):
-            stood.add_metric((str(place),), found)
-        yield stood
+        accepted = CounterMetricFamily(
+            "llamacpp:" + BY_POSITION[0], BY_POSITION[1], labels=["position"]
+        )
+        for position, found in enumerate(counts.totals.positions):
+            accepted.add_metric((str(position),), found)
+        yield accepted
         for name, text, gauge in (
-            ("prompt_tokens_seconds", "Prompt tokens a second.", _rate(computed, reading)),
+            ("prompt_tokens_seconds", "Prompt tokens per second.", _rate(computed, reading)),
             (
                 "predicted_tokens_seconds",
-                "Tokens of answers a second.",
+                "Generated tokens per second.",
                 _rate(counts.generation_tokens, writing),
             ),
-            ("requests_processing", "Sequences being computed.", now.running),
-            ("requests_deferred", "Sequences that wait.", now.waiting),
+            ("requests_processing", "Running sequences.", now.running),
+            ("requests_deferred", "Waiting sequences.", now.waiting),
             ("n_busy_slots_per_decode", "Sequences a step.", _rate(counts.seats, steps)),
             ("n_tokens_max", "Prompt and answer of the longest so far.", counts.longest),
         ):

@@ -40,7 +40,7 @@ class StepObserver:
     def stepped(self, message: StepReport) -> None:
         """A step, before its news are handed on."""
         counts, gauges, streams = self.counts, message.gauges, self.streams()
-        counts.engine((*gauges.totals, *gauges.places), gauges.busy)
+        counts.engine(gauges.totals, gauges.busy, gauges.accepted)
         for stay in message.stays:
             counts.stayed(*stay)
         if gauges.tokens:
@@ -124,9 +124,9 @@ class StepObserver:
         if total == self._preempted or now < self._said + INTERVAL:
             return
         self.log.event(
-            "preempted", sequences=total - self._preempted, in_all=total,
-            why="K/V memory is full; they are computed again later",
-            way_out="a larger --memory-limit, or a smaller --max-num-seqs",
+            "preempted", sequences=total - self._preempted, total=total,
+            reason="the K/V cache is full; they are computed again later",
+            hint="increase --memory-limit or reduce --max-num-seqs",
         )  # fmt: skip
         self._said, self._preempted = now, total
 

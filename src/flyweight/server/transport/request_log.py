@@ -90,7 +90,8 @@ class RequestLog:
             return
         self.log.event(
             "request", method=method, path=path, status=visit.status,
-            seconds=round(seconds, 6), bytes=visit.given, cut=None if visit.whole else True,
+            seconds=round(seconds, 6), bytes=visit.given,
+            client_disconnected=None if visit.whole else True,
             request_id=visit.id or None, reply=visit.reply or None, **told(visit.collectors),
         )  # fmt: skip
 

@@ -11,8 +11,8 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, astuple
 from typing import Any
 
 from flyweight.build import LoadedModel
@@ -48,6 +48,17 @@ class Worker:
         self.count, self.step, self.busy = 0, 0, 0.0
         self.shape = (0, 0)  # tokens of prompts and others in the step under way
         self.driver = Driver(self.engine, report)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            pipe.Submit: self._add,
+            pipe.Abort: self._leave,
+            pipe.EngineQuestion: self._ask,
+        }
+        self._answers: dict[pipe.Topic, Callable[[], dict[str, Any]]] = {
+            "ping": dict,
+            "steps": self._steps,
+            "kv": self._kv,
+            "reset": self._reset,
+        }
 
     def run(self) -> None:
         """Until the front end is gone."""
@@ -81,18 +92,16 @@ class Worker:
         except OSError:
             raise ClientGoneWhileLoading from None
 
-    def take(self, message: Any) -> None:
-        if isinstance(message, pipe.Submit):
-            self._add(message)
-        elif isinstance(message, pipe.Abort):
-            self._leave(message)
-        elif isinstance(message, pipe.EngineQuestion):
-            try:
-                answer = self._answer(message.what)
-            except Exception as error:
-                report(error)
-                answer = {}
-            self._send(pipe.EngineAnswer(message.number, answer))
+    def take(self, message: pipe.ToEngine) -> None:
+        self._handlers[type(message)](message)
+
+    def _ask(self, question: pipe.EngineQuestion) -> None:
+        try:
+            answer = self._answers[question.topic]()
+        except Exception as error:
+            report(error)
+            answer = {}
+        self._send(pipe.EngineAnswer(question.number, answer))
 
     def _add(self, message: pipe.Submit) -> None:
         number, self.count = self.count, self.count + 1
@@ -198,42 +207,39 @@ class Worker:
             len(scheduler.waiting),
             scheduler.pool.blocks,
             len(scheduler.pool.free),
-            astuple(self.engine.metrics),
+            self.engine.metrics,
             tokens,
             seconds,
             self.busy,
             tuple(self.engine.drafts.places),
         )
 
-    def _answer(self, what: str) -> dict[str, Any]:
-        engine, scheduler = self.engine, self.engine.scheduler
-        if what == "ping":
-            return {}
-        if what == "steps":
-            return {
-                "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
-                "target_step_time": self.controller.seconds,
-                "steps": list(self.steps),
-            }
-        if what == "reset":
-            return {"freed": scheduler.pool.forget()}
-        if what == "kv":
-            live = [seq for group in scheduler.by_id.values() for seq in group]
-            tables = [
-                {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
-                 "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
-                 "state": s.state.value}
-                for s in live
-            ]  # fmt: skip
-            now = engine.stats()
-            return {
-                "block_size": self.limits.block_size,
-                "blocks": now.blocks,
-                "free_blocks": now.free_blocks,
-                "cached_blocks": now.cached_blocks,  # of the free ones
-                "sequences": tables,
-            }
-        return asdict(engine.stats())
+    def _steps(self) -> dict[str, Any]:
+        return {
+            "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
+            "target_step_time": self.controller.seconds,
+            "steps": list(self.steps),
+        }
+
+    def _reset(self) -> dict[str, Any]:
+        return {"freed": self.engine.scheduler.pool.forget()}
+
+    def _kv(self) -> dict[str, Any]:
+        live = [seq for group in self.engine.scheduler.by_id.values() for seq in group]
+        tables = [
+            {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
+             "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
+             "state": s.state.value}
+            for s in live
+        ]  # fmt: skip
+        now = self.engine.stats()
+        return {
+            "block_size": self.limits.block_size,
+            "blocks": now.blocks,
+            "free_blocks": now.free_blocks,
+            "cached_blocks": now.cached_blocks,  # of the free ones
+            "sequences": tables,
+        }
 
 
 def report(error: BaseException) -> None:
