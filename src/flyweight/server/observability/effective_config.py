@@ -164,9 +164,9 @@ def _computed(
         f"up to {facts['max_num_seqs']} sequences share a step", "shared", "steps of several",
     )  # fmt: skip
     yield FeatureRow(
-        "prompts alone", wishes.of("patience-seconds"), "in crowds",
-        f"every second step, while prompts would lose more than {server.max_prefill_delay:g} s to "
-        "those who decode", "prefill_only", "steps that those who decode sat out",
+        "prefill-only steps", wishes.of("max-prefill-delay"), "adaptive",
+        "every second step, while decodes would delay prompts by more than "
+        f"{server.max_prefill_delay:g} s", "prefill_only", "steps that decodes skipped",
     )  # fmt: skip
     guesses = settings.draft_tokens
     yield FeatureRow(
