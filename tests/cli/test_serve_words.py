@@ -13,9 +13,10 @@ from flyweight.cli.serve.parse import flags, read
 from flyweight.cli.serve.unsupported import STANCES
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.server.settings import RANGES, ServerSettings
+from flyweight.server.settings import ServerSettings
+from flyweight.validation.setting import find_setting
 
-# As they stand in the documents people start from.
+# from the documents people start from
 VLLM_SERVE = "NousResearch/Meta-Llama-3-8B-Instruct --dtype auto --api-key token-abc123"
 API_SERVER = "--host 0.0.0.0 --port 8000 --model facebook/opt-6.7b --seed 42 -tp 1"
 DRAFT_MODEL = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
@@ -96,7 +97,8 @@ def test_the_table_of_limits_says_what_is_so() -> None:
     for flag in LIMITS:
         value, allowed = told[flag.name].replace(",", "").split(" | ")
         assert value == f"{default(flag)}{' s' * (flag.kind == 'number')}", flag.name
-        low, high = RANGES.get(flag.sets.removeprefix("server."), (1, None))
+        found = find_setting(ServerSettings.__dataclass_fields__[flag.sets.removeprefix("server.")])
+        low, high = found.low, found.high
         end = re.fullmatch(r"\d+ to (\d+)( KiB)?", allowed)
         assert (end is None) == (high is None), flag.name
         if end:
@@ -179,9 +181,8 @@ def test_adapters() -> None:
 
 def test_speculation_is_what_the_drafter_does() -> None:
     text = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
-    settings = chosen("--speculative-config", text).settings
-    assert settings.draft_tokens == 3
-    assert (settings.prompt_lookup_max, settings.prompt_lookup_min) == (4, 2)
+    got = chosen("--speculative-config", text).settings
+    assert (got.draft_tokens, got.prompt_lookup_max, got.prompt_lookup_min) == (3, 4, 2)
 
 
 SPECULATIONS = [

@@ -8,16 +8,15 @@ import ast
 import collections
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
 import pytest
 import typer
 
-from flyweight.arguments import flags as engine_flags
-from flyweight.arguments.flags import Flag
 from flyweight.cli.main import app
-from flyweight.cli.serve import flags as server_flags
+from flyweight.cli.serve.flags import GROUPS
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "src" / "flyweight").rglob("*.py"))
@@ -123,10 +122,8 @@ def helps() -> Iterator[tuple[str, str]]:
             if not getattr(option, "hidden", False):
                 shown = str(getattr(option, "help", None) or "")
                 yield f"{path} {option.opts[0]}", re.sub(r"\s*\[default: .*\]$", "", shown)
-    for table in [*vars(engine_flags).values(), *vars(server_flags).values()]:
-        for flag in table if isinstance(table, tuple) else ():
-            if isinstance(flag, Flag):
-                yield f"serve --{flag.name}", flag.help
+    for flag in chain.from_iterable(GROUPS.values()):
+        yield f"serve --{flag.name}", flag.help
 
 
 def test_class_names_are_unique() -> None:

@@ -5,10 +5,8 @@ vLLM has one.  Ranges are `Settings`'.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
-# count: a whole number, 32k too; size: bytes, 8MiB too; pair: JSON or text as it is
-Kind = Literal["whole", "count", "size", "number", "text", "switch", "words"]
+from flyweight.validation.setting import Kind
 
 
 @dataclass(frozen=True, slots=True)

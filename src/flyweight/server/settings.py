@@ -1,5 +1,4 @@
-"""Every limit of the server, with its default and its range; what `flyweight serve` takes beside
-the engine's `Settings`.
+"""The settings of the server, each with its default, range, option and help.
 
 Invariant: a `ServerSettings` that exists is valid.  Nothing but the standard library and names.
 """
@@ -16,6 +15,7 @@ from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from flyweight.validation.setting import find_setting, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
@@ -24,124 +24,215 @@ ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010fff
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
-RANGES: dict[str, tuple[int, int | None]] = {  # all others begin at 1 and have no end
-    "ping_interval": (0, None),  # a time that may be 0; all others are above it
-    "port": (0, 65535),
-    "log_file_bytes": (64 << 10, None),
-    "max_choices": (1, MAX_CHOICES),
-    "max_stop_strings": (1, MAX_STOPS),
-    "max_stop_bytes": (1, 4 * LONGEST_STOP),
-    "max_logprobs": (1, MAX_LOGPROBS),
-    "max_tools": (1, MOST_TOOLS),
-    "thinking_percent": (1, 100),
-    "max_priority": (0, MOST_PRIORITY),
-    "max_schema_bytes": (1, LONGEST),
-    "max_schema_depth": (1, DEEPEST),
-    "max_template_growth": (1, MOST_CHARACTERS),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Sizes are bytes, times seconds.  Raises `ConfigError`.
 
-    `root_path` is a prefix of paths that a proxy in front takes off.  `uds` is a Unix socket to
-    listen on, in place of `host` and `port`; with `ssl_certfile` (and `ssl_keyfile`) it is HTTPS.
-    `keys` are the API keys, any of which will do; without one, only this machine is served unless
-    `insecure`.  Of several keys each has a prefix cache of its own, unless `share_prefix_cache`.
-    `max_queued_requests` and `max_queued_tokens` may wait to be computed, for `queue_timeout`; more
-    is refused.  A request's priority is at most `max_priority` from 0, either way; 0: all
-    come in order.
-    `chat_template` stands for the model's own; without `model_defaults` sampling options that a
-    request leaves out are neutral, not the model's.  `sampling_defaults` come before
-    either, None taking one away; `template_defaults` are variables of the chat template that a
-    request does not set.  `parents` are what adapters' base models are called in lists, where that
-    is not this model's name.
+    `keys` are the API keys, any of which will do; each has a prefix cache of its own, unless
+    `share_prefix_cache`.  Without `model_defaults` sampling options that a request leaves out are
+    neutral, not the model's.  `sampling_defaults` come before either; None removes one.  `parents`
+    are what adapters' base models are called in lists, where that is not this model's name.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    root_path: str = ""
-    uds: str = ""
-    ssl_certfile: str = ""
-    ssl_keyfile: str = ""
-    served_model_name: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    insecure: bool = False
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    allowed_methods: tuple[str, ...] = ("GET", "POST")
-    allowed_headers: tuple[str, ...] = ("*",)
-    allow_credentials: bool = False
-    share_prefix_cache: bool = False
-    open_metrics: bool = False
-    stream_interval: int = 1
-    enable_force_include_usage: bool = False
-    enable_log_requests: bool = True
-    log_format: str = "text"
-    log_file: str = ""
-    log_file_bytes: int = 64 * MIB
-    ignore_unknown_fields: bool = False
-    chat_template: str = ""
+    # fmt: off
+    # Model
+    served_model_name: tuple[str, ...] = setting(
+        (), "Model", "Names that requests may use for the model.", "NAME ..."
+    )
+    chat_template: str = setting(
+        "", "Model", "A file with a chat template, or the template itself.", "FILE|TEXT",
+        special=True
+    )
+    tool_call_parser: str = setting(
+        "auto", "Model", "Format of tool calls: auto, none, hermes, mistral, ...", "NAME"
+    )
+    reasoning_parser: str = setting(
+        "auto", "Model", "Format of reasoning: auto, none, qwen3, mistral, ...", "NAME"
+    )
+    thinking_percent: int = setting(
+        50, "Model", "Share of max_tokens for reasoning before a required tool call.", "PERCENT",
+        high=100
+    )
+    template_defaults: Mapping[str, Any] = setting(
+        {}, "Model", 'Variables of the chat template: {"enable_thinking": false}.', "JSON",
+        kind="text", option="default-chat-template-kwargs", special=True
+    )
+    # Engine
+    target_step_time: float = setting(
+        0.2, "Engine", "Target time (s) of an engine step.", "SECONDS"
+    )
+    max_prefill_delay: float = setting(
+        3.0, "Engine", "Prefill delay (s) after which every other step is prefill-only.", "SECONDS"
+    )
+    # HTTP
+    host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
+    port: int = setting(
+        8000, "HTTP", "Port to listen on; 0: any free port.", "PORT", low=0, high=65535
+    )
+    uds: str = setting("", "HTTP", "Unix socket to listen on, instead of a port.", "PATH")
+    ssl_certfile: str = setting(
+        "", "HTTP", "File with a certificate (PEM), to serve HTTPS.", "FILE"
+    )
+    ssl_keyfile: str = setting("", "HTTP", "File with the key of the certificate.", "FILE")
+    root_path: str = setting("", "HTTP", "Prefix of paths that a proxy in front removes.", "PATH")
+    keys: tuple[str, ...] = setting(
+        (), "HTTP", "Keys that clients may send.", "KEY ...", option="api-key", special=True
+    )
+    share_prefix_cache: bool = setting(False, "HTTP", "Share one prefix cache among all keys.")
+    insecure: bool = setting(False, "HTTP", "Listen on a network without a key.")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "HTTP", "More names to accept in the Host header.", "NAME ..."
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "HTTP", "Web pages that may send requests: https://page.example, or *.", "ORIGIN ...",
+        also=("--allowed-origin",)
+    )
+    allowed_methods: tuple[str, ...] = setting(
+        ("GET", "POST"), "HTTP", "Methods that web pages may use: GET POST, or *.", "METHOD ..."
+    )
+    allowed_headers: tuple[str, ...] = setting(
+        ("*",), "HTTP", "Headers that web pages may send: names, or *.", "NAME ..."
+    )
+    allow_credentials: bool = setting(False, "HTTP", "Let web pages send cookies and credentials.")
+    open_metrics: bool = setting(False, "HTTP", "Serve /metrics without a key.")
+    ignore_unknown_fields: bool = setting(
+        False, "HTTP", "Ignore unknown request fields and list them in X-Ignored-Params."
+    )
+    stream_interval: int = setting(
+        1, "HTTP", "Tokens in each chunk of a stream after the first.", "TOKENS"
+    )
+    enable_force_include_usage: bool = setting(False, "HTTP", "End every stream with its usage.")
+    # Log
+    enable_log_requests: bool = setting(
+        True, "Log", "Log a line for each request, without prompts."
+    )
+    log_format: str = setting("text", "Log", "Format of the log.", "text|json", choices=LOG_FORMATS)
+    log_file: str = setting("", "Log", "File for the log, instead of stderr.", "PATH")
+    log_file_bytes: int = setting(
+        64 * MIB, "Log", "Size at which the file becomes PATH.1 and a new one begins.", "SIZE",
+        kind="size", low=64 << 10
+    )
+    # Limits
+    max_queued_requests: int = setting(
+        512, "Limits", "Max requests that wait in the queue.", "N", also=("--max-num-queued-reqs",)
+    )
+    max_queued_tokens: int = setting(
+        1_000_000, "Limits", "Max prompt tokens that wait in the queue.", "N", kind="count",
+        also=("--max-num-queued-tokens",)
+    )
+    queue_timeout: float = setting(
+        300.0, "Limits", "Max time (s) of a request in the queue.", "SECONDS"
+    )
+    request_timeout: float = setting(
+        600.0, "Limits", "Max time (s) until a response is complete.", "SECONDS"
+    )
+    shutdown_timeout: float = setting(
+        30.0, "Limits", "Time (s) for running requests to finish after SIGTERM.", "SECONDS"
+    )
+    engine_timeout: float = setting(
+        60.0, "Limits", "Engine unresponsive timeout (s) before /health returns 503.", "SECONDS"
+    )
+    max_body_bytes: int = setting(
+        8 * MIB, "Limits", "Max size of a request body.", "SIZE", kind="size"
+    )
+    max_total_body_bytes: int = setting(
+        256 * MIB, "Limits", "Max size of all request bodies together.", "SIZE", kind="size"
+    )
+    max_body_values: int = setting(
+        1 << 18, "Limits", "Max JSON values in a request body.", "N", kind="count"
+    )
+    body_timeout: float = setting(
+        30.0, "Limits", "Max time (s) to receive a request body.", "SECONDS"
+    )
+    max_tokenize_bytes: int = setting(
+        256 << 10, "Limits", "Max size of a text for /tokenize.", "SIZE", kind="size"
+    )
+    max_header_bytes: int = setting(
+        64 << 10, "Limits", "Max size of the request headers.", "SIZE", kind="size"
+    )
+    header_timeout: float = setting(
+        15.0, "Limits", "Max time (s) to receive the request headers.", "SECONDS"
+    )
+    send_timeout: float = setting(
+        60.0, "Limits", "Close a connection whose client reads nothing for this long (s).",
+        "SECONDS"
+    )
+    ping_interval: float = setting(
+        15.0, "Limits", "Interval (s) of pings on a silent stream; 0: no pings.", "SECONDS", low=0
+    )
+    max_stream_buffer_tokens: int = setting(
+        8192, "Limits", "Max tokens buffered per stream, ahead of its client.", "N", kind="count"
+    )
+    max_send_buffer_bytes: int = setting(
+        256 * MIB, "Limits", "Send-buffer limit, all responses together.", "SIZE", kind="size"
+    )
+    max_prompts: int = setting(1024, "Limits", "Max prompts of a request.", "N")
+    max_choices: int = setting(128, "Limits", "Max choices (n) per prompt.", "N", high=MAX_CHOICES)
+    max_request_choices: int = setting(
+        2048, "Limits", "Max choices of a request: prompts times n.", "N"
+    )
+    max_stop_strings: int = setting(
+        4, "Limits", "Max stop strings of a request.", "N", high=MAX_STOPS
+    )
+    max_stop_bytes: int = setting(
+        1024, "Limits", "Max size of a stop string.", "SIZE", kind="size", high=4 * LONGEST_STOP
+    )
+    max_logit_bias: int = setting(1024, "Limits", "Max entries of logit_bias.", "N")
+    max_logprobs: int = setting(
+        20, "Limits", "Max log-probabilities per token.", "N", high=MAX_LOGPROBS
+    )
+    max_tools: int = setting(128, "Limits", "Max tools of a request.", "N", high=MOST_TOOLS)
+    max_request_tokens: int = setting(
+        4_000_000, "Limits", "Max output tokens of a request: choices times max_tokens.", "N",
+        kind="count"
+    )
+    max_response_prompt_logprobs: int = setting(
+        1 << 19, "Limits", "Max prompt log-probabilities in a response.", "N", kind="count"
+    )
+    max_response_logprobs: int = setting(
+        2_000_000, "Limits", "Max output log-probabilities in a response.", "N", kind="count"
+    )
+    max_schema_bytes: int = setting(
+        64 << 10, "Limits", "Max size of a schema or grammar.", "SIZE", kind="size", high=LONGEST
+    )
+    max_schema_depth: int = setting(
+        64, "Limits", "Max nesting depth of a schema.", "N", high=DEEPEST
+    )
+    schema_compile_timeout: float = setting(
+        5.0, "Limits", "Max time (s) to compile a schema.", "SECONDS"
+    )
+    template_timeout: float = setting(
+        SECONDS, "Limits", "Max time (s) to render a chat template.", "SECONDS"
+    )
+    max_template_growth: int = setting(
+        GROWTH, "Limits", "Max prompt characters per character of the messages.", "N", kind="count",
+        high=MOST_CHARACTERS
+    )
+    max_priority: int = setting(
+        MOST_PRIORITY, "Limits", "Max priority of a request, above or below 0; 0: all in order.",
+        "N", low=0, high=MOST_PRIORITY
+    )
+    max_connections: int = setting(1024, "Limits", "Max open connections.", "N")
+    # set by options of the engine
     model_defaults: bool = True
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
-    template_defaults: Mapping[str, Any] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
-    tool_call_parser: str = "auto"
-    reasoning_parser: str = "auto"
-    thinking_percent: int = 50
-    target_step_time: float = 0.2
-    max_prefill_delay: float = 3.0
-    max_queued_requests: int = 512
-    max_queued_tokens: int = 1_000_000
-    queue_timeout: float = 300.0
-    request_timeout: float = 600.0
-    shutdown_timeout: float = 30.0
-    engine_timeout: float = 60.0
-    max_body_bytes: int = 8 * MIB
-    max_total_body_bytes: int = 256 * MIB
-    max_body_values: int = 1 << 18
-    body_timeout: float = 30.0
-    max_tokenize_bytes: int = 256 << 10
-    max_header_bytes: int = 64 << 10
-    header_timeout: float = 15.0
-    send_timeout: float = 60.0
-    max_stream_buffer_tokens: int = 8192
-    max_send_buffer_bytes: int = 256 * MIB
-    ping_interval: float = 15.0
-    max_prompts: int = 1024
-    max_choices: int = 128
-    max_request_choices: int = 2048
-    max_stop_strings: int = 4
-    max_stop_bytes: int = 1024
-    max_logit_bias: int = 1024
-    max_logprobs: int = 20
-    max_tools: int = 128
-    max_request_tokens: int = 4_000_000
-    max_response_prompt_logprobs: int = 1 << 19
-    max_response_logprobs: int = 2_000_000
-    max_schema_bytes: int = 64 << 10
-    max_schema_depth: int = 64
-    schema_compile_timeout: float = 5.0
-    template_timeout: float = SECONDS
-    max_template_growth: int = GROWTH
-    max_priority: int = MOST_PRIORITY
-    max_connections: int = 1024
+    # fmt: on
 
     def __post_init__(self) -> None:
         for known in fields(self):
-            value = getattr(self, known.name)
+            found, value = find_setting(known), getattr(self, known.name)
+            if found is None:
+                continue
             if known.type is int:
-                whole(known.name, value, *RANGES.get(known.name, (1, None)))
+                whole(known.name, value, found.low, found.high)
             if known.type is float:
-                _seconds(known.name, value, RANGES.get(known.name, (1, None))[0])
-        if self.log_format not in LOG_FORMATS:
-            raise ConfigError(
-                "is unknown",
-                "log_format",
-                value=self.log_format,
-                allowed=f"{', '.join(LOG_FORMATS)}",
-            )
+                _seconds(known.name, value, found.low)
+            if found.choices and value not in found.choices:
+                allowed = ", ".join(found.choices)
+                raise ConfigError("is unknown", known.name, value=value, allowed=allowed)
         self._check_origins()
         self._check_address()
         find_format(self.tool_call_parser, "")
