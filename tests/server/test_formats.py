@@ -127,10 +127,16 @@ def test_a_grammar_and_options_that_leave_nothing_are_the_clients(server: Runnin
     assert got.json["error"]["code"] == "no_token_left"
 
 
-@pytest.mark.parametrize("regex", ["a{1000000000}", "(?:a{1,1000}){1,1000}", "(a?){3000}a{3000}"])
-def test_a_grammar_that_grows_as_the_text_does_is_the_clients(server: Running, regex: str) -> None:
+@pytest.mark.parametrize("regex", ["a{1000000000}", "(?:a{1,1000}){1,1000}"])
+def test_counts_that_are_too_large_are_refused_at_once(server: Running, regex: str) -> None:
+    got = completed(server, structured_outputs={"regex": regex}, max_tokens=300)
+    assert got.status == 400 and "the counts of the pattern" in got.json["error"]["message"]
+    assert got.json["error"]["param"] == "structured_outputs"
+
+
+def test_a_grammar_that_grows_as_the_text_does_is_the_clients(server: Running) -> None:
     """It compiles, and is too much some tokens later."""
-    given = {"structured_outputs": {"regex": regex}, "max_tokens": 300}
+    given = {"structured_outputs": {"regex": "(a?){3000}a{3000}"}, "max_tokens": 300}
     got = completed(server, **given)
     assert got.status == 400 and got.json["error"]["code"] == "grammar_limit"
     assert got.json["error"]["param"] == "structured_outputs"

@@ -8,6 +8,7 @@ import re
 from typing import NoReturn
 
 from flyweight.errors import RequestError
+from flyweight.sampling.pattern_size import check_counts
 from flyweight.validation.untrusted import shown
 
 FIELD = "structured_outputs"
@@ -32,6 +33,7 @@ def translated(pattern: str, where: str) -> str:
     """The pattern in the enforcing dialect.  Raises `RequestError` that names `where`."""
     if pattern.startswith(ANY_CASE):
         pattern = _either_case(pattern[len(ANY_CASE) :], where)
+    check_counts(pattern, f"{FIELD}.json: at {shown(where)}", FIELD)
     if re.search(r"\{,|\[\^?\]", pattern):
         _refuse(pattern, where, "'{,', '[]' or '[^]'")
     found: list[str] = [""]

@@ -7,6 +7,7 @@ Knows no grammar engine.
 from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
+from flyweight.sampling.pattern_size import LONGEST_TEXT
 from flyweight.sampling.patterns import FIELD
 from flyweight.validation.untrusted import shown
 
@@ -18,7 +19,10 @@ TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 def shaped(name: str, value: Any, place: str) -> Any:
     """The keyword's value as it is enforced.  Raises `RequestError` with its place."""
     if name in SIZES:
-        return _size(value, place)
+        found = _size(value, place)
+        if name == "minLength" and found > LONGEST_TEXT:
+            _refuse(place, f"{found}; allowed: up to {LONGEST_TEXT}")
+        return min(found, LONGEST_TEXT) if name == "maxLength" else found
     if name == "required" and not _names(value):
         _refuse(place, f"{shown(value)}; allowed: a list of names")
     if name == "enum" and not isinstance(value, list):
