@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from text_vocabularies import FIXTURES, bpe_metadata
 
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.text.protobuf import read_fields
+from flyweight.text.sentencepiece import read_fields
 from flyweight.text.tokenizer import load_tokenizer
 
 GOLDEN = FIXTURES / "golden"

@@ -12,11 +12,11 @@ from flyweight.requests.preparing import RequestChecks, RequestPreparer
 from flyweight.requests.prompts import RequestContext
 from flyweight.sampling.thought import forced
 from flyweight.text.codec import SpecialIds as TokenMarks
-from flyweight.text.thoughts import ThoughtSpelling
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.deltas import DeltaKind
 from flyweight.text.tools.formats import THINK, ReasoningMarks
 from flyweight.text.tools.reasoning import ReasoningSplitter
+from flyweight.text.words import ThoughtSpelling
 from flyweight.types import SamplingParams, ThinkingBudget
 
 PIECES = ["<", "think", "<think>", "</", ">", "</think>", "k>\n", ">ok", "th", "in", "a", " ", "\n",

@@ -2,17 +2,19 @@
 things.
 
 Model types unigram and BPE are read, words and characters refused.  The file format is
-SentencePiece's sentencepiece_model.proto; scores, types and the map of characters are taken over
-as they are.
+SentencePiece's sentencepiece_model.proto, read from Protocol Buffers' wire format (every length is
+checked against the message before it is used); scores, types and the map of characters are taken
+over as they are.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from struct import unpack
 from typing import Any
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import SPACE
 from flyweight.text.gguf import TokenType
-from flyweight.text.protobuf import read_fields
 from flyweight.validation.untrusted import read_bytes
 
 MOST_BYTES = 64 << 20
@@ -103,3 +105,39 @@ def _to_signed(value: object) -> int:
     """Numbers below zero are written as 64-bit ones."""
     number = value if isinstance(value, int) else -1
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+LONGEST_VARINT = 10  # bytes
+
+Field = tuple[int, int | float | bytes]
+
+
+def read_fields(message: bytes) -> Iterator[Field]:
+    """Every field as (number, value): a whole number, a float32, or the bytes of a string or a
+    message.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            value, at = _read_varint(message, at)
+            yield number, value
+            continue
+        size = {FIXED64: 8, FIXED32: 4}.get(kind)
+        if kind == BYTES:
+            size, at = _read_varint(message, at)
+        if size is None or size > len(message) - at:
+            raise CheckpointError(f"a field of kind {kind} at byte {at} does not fit the message")
+        part, at = message[at : at + size], at + size
+        yield number, unpack("<f", part)[0] if kind == FIXED32 else part
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for i, byte in enumerate(message[at : at + LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, at + i + 1
+    raise CheckpointError(f"a number at byte {at} has no end")

@@ -29,10 +29,9 @@ from flyweight.server.app import make_app
 from flyweight.server.chat_format import judge_switches
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.lifecycle.order import ServerState
+from flyweight.server.lifecycle.order import ServerState, names_of
 from flyweight.server.lifecycle.processes import begun
 from flyweight.server.lifecycle.records import ServerRecord, own_log, remove, write
-from flyweight.server.lifecycle.served_name import names_of
 from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.model_summary import portrait
