@@ -1,19 +1,35 @@
 """How tokens are chosen: vLLM's module of this name, with its classes.
 
-Invariant: a `SamplingParams` that exists is valid.  Standard library only; does not know models,
-arrays, or tokenizers.
+Invariant: a `SamplingParams` that exists is valid, and an option is declared here and nowhere else.
+Standard library only; does not know models, arrays, or tokenizers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from flyweight.errors import RequestError, nearest
+from flyweight.params.options import (
+    LLAMACPP,
+    OLLAMA,
+    OPENAI,
+    ObjectOption,
+    RealOption,
+    SamplingOption,
+    SwitchOption,
+    TemperatureOption,
+    TextsOption,
+    TokenIdsOption,
+    WholeOption,
+    biases,
+    functions,
+    instance,
+)
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams as BeamSearchParams
 from flyweight.params.tasks import PoolingParams as PoolingParams
-from flyweight.validation.ranges import listed, number, require, strings, whole, within
+from flyweight.validation.ranges import number, whole
 
 StructuredOutputsParams = StructuredOutputs  # vLLM's name
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
@@ -25,29 +41,6 @@ MAX_BAD_WORDS = 128
 LEAST_REPETITION = 1e-4  # a logit divided by less may leave float32
 COLDEST, HOTTEST = 1e-4, 1e6  # temperatures; below is as good as greedy, above as uniform
 DRY_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's
-RANGES = {  # options that may be any real number between two
-    "min_p": (0, 1),
-    "repetition_penalty": (LEAST_REPETITION, 10),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-    "top_n_sigma": (0, 1000),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 0.5),  # above a half nothing else can reach it
-    "dry_multiplier": (0, 100),
-    "dry_base": (1, 100),
-    "mirostat_tau": (0, 100),
-    "mirostat_eta": (0, 1),
-}
-LAST = "thinking_token_budget"  # the field that is set last
-FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "echo")
-CUTS = {  # what keeps some candidates only, and the values that keep all
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "top_n_sigma": 0.0,
-    "xtc_probability": 0.0,
-}
 
 if TYPE_CHECKING:
     Kept = TypeVar("Kept", covariant=True)
@@ -63,130 +56,197 @@ if TYPE_CHECKING:
     Ids = ParamField[tuple[int, ...], Sequence[int] | None]
     SomeIds = ParamField[tuple[int, ...] | None, Sequence[int] | None]
     Processors = ParamField[tuple[Processor, ...], Sequence[Processor] | None]
+    Biases = ParamField[Mapping[int, float], Mapping[int, float] | None]
 else:
-    Texts, Ids = tuple[str, ...], tuple[int, ...]
+    Texts, Ids, Biases = tuple[str, ...], tuple[int, ...], Mapping[int, float]
     SomeIds, Processors = Ids | None, tuple[Processor, ...]
 EMPTY: Any = ()
 UNSET: Any = None
 BREAKERS: Any = DRY_BREAKERS
+NO_BIASES: Any = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SamplingParams:
     """How to choose tokens; names and meanings are vLLM's, and llama.cpp's where vLLM has none.
-    Raises `RequestError` when out of range.  docs/sampling.md says what each does, and in what
-    order they act.
+    Raises `RequestError` when out of range.
 
-    `repeat_last_n` is the window of the three penalties before it: the last tokens they look at, -1
-    for all, 0 for none.  `temperature` 0 is greedy.  `top_k` 0 or -1 keeps every token.  `seed`
-    None draws one for the request.  `logprobs` n asks for the n best raw log-probabilities beside
-    the chosen token's.
-    `stop` strings are cut from the text unless `include_stop_str_in_output`.  `max_tokens` None
-    means up to the context's end.  `prompt_logprobs` asks the same of every token of the prompt;
-    `echo` puts the prompt before the text, and its log-probabilities where there are `logprobs`.
-    With either, `max_tokens` 0 leaves it at that.  `best_of` draws so many choices and returns the
-    `n` likeliest.  `logits_processors` are functions f(generated ids, row) or f(prompt ids,
-    generated ids, row) that return the row to draw from, a float32 array of the vocabulary's size.
-    `structured_outputs` says what the text must look like; where it is complete, it ends.
-    `logprob_token_ids` asks for these ids' log-probabilities in place of the best ones.  Where
-    `max_logprobs` of the engine is -1, -1 asks for those of the whole vocabulary.
-    `repetition_detection` ends an answer that goes round in circles, `thinking_token_budget` the
-    reasoning before one after so many tokens; -1 is none.
+    Each field declares its option: see `params.options`, and docs/sampling.md for the list.  From
+    `logits_processors` on, they choose tokens, in the order in which they act.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = -1
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: Texts = EMPTY
-    stop_token_ids: Ids = EMPTY
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    allowed_token_ids: SomeIds = UNSET
-    bad_words: Texts = EMPTY
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: Texts = BREAKERS
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    guidance_scale: float = 1.0
-    prompt_logprobs: int | None = None
-    echo: bool = False
-    best_of: int | None = None
-    logits_processors: Processors = EMPTY
-    structured_outputs: StructuredOutputs | None = None
-    logprob_token_ids: Ids = EMPTY
-    repetition_detection: RepetitionDetectionParams | None = None
-    thinking_token_budget: int | None = None
-
-    if (
-        TYPE_CHECKING
-    ):  # what a caller may give, where a field is narrower; a test compares the names
-
-        def __init__(
-            self,
-            *,
-            n: int = 1,
-            temperature: float = 1.0,
-            top_p: float = 1.0,
-            top_k: int = 0,
-            min_p: float = 0.0,
-            repetition_penalty: float = 1.0,
-            presence_penalty: float = 0.0,
-            frequency_penalty: float = 0.0,
-            repeat_last_n: int = -1,
-            logit_bias: Mapping[int, float] | None = None,
-            seed: int | None = None,
-            max_tokens: int | None = 16,
-            min_tokens: int = 0,
-            stop: str | Sequence[str] | None = None,
-            stop_token_ids: Sequence[int] | None = None,
-            ignore_eos: bool = False,
-            logprobs: int | None = None,
-            include_stop_str_in_output: bool = False,
-            skip_special_tokens: bool = True,
-            allowed_token_ids: Sequence[int] | None = None,
-            bad_words: str | Sequence[str] | None = None,
-            typical_p: float = 1.0,
-            top_n_sigma: float = 0.0,
-            xtc_probability: float = 0.0,
-            xtc_threshold: float = 0.1,
-            dry_multiplier: float = 0.0,
-            dry_base: float = 1.75,
-            dry_allowed_length: int = 2,
-            dry_penalty_last_n: int = -1,
-            dry_sequence_breakers: Sequence[str] = ...,
-            mirostat: int = 0,
-            mirostat_tau: float = 5.0,
-            mirostat_eta: float = 0.1,
-            guidance_scale: float = 1.0,
-            prompt_logprobs: int | None = None,
-            echo: bool = False,
-            best_of: int | None = None,
-            logits_processors: Sequence[Processor] | None = None,
-            structured_outputs: StructuredOutputs | None = None,
-            logprob_token_ids: Sequence[int] | None = None,
-            repetition_detection: RepetitionDetectionParams | None = None,
-            thinking_token_budget: int | None = None,
-        ) -> None: ...
+    # fmt: off
+    n: Annotated[int, WholeOption(
+        "Number of answers to return.", 1, MAX_CHOICES,
+        details="They share the prompt's KV-cache blocks.", names={LLAMACPP: "n_cmpl"},
+        limit="max_choices", apis=(),
+    )] = 1
+    best_of: Annotated[int | None, WholeOption(
+        "Generate this many answers and return the n with the highest cumulative log-probability.",
+        1, MAX_CHOICES, details="Best first; not with streaming.", none=True,
+        values=f"n to {MAX_CHOICES}, or none", apis=(),
+    )] = None
+    max_tokens: Annotated[int | None, WholeOption(
+        "Maximum number of tokens of an answer.", 1,
+        details="None: up to the end of the context; 0 is allowed with `echo` or "
+        "`prompt_logprobs`.", none=True, names={LLAMACPP: "n_predict", OLLAMA: "num_predict"},
+        cli="N", flags=("-n", "--max-tokens"), cli_default="no limit",
+        generation_config="max_new_tokens", apis=(),
+    )] = 16
+    seed: Annotated[int | None, WholeOption(
+        "Seed of the random choices; the same seed gives the same text.", -(2**63), 2**64 - 1,
+        details="None: a random seed per request.", none=True, values="64 bits, or none", cli="N",
+        cli_default="random",
+    )] = None
+    stop: Annotated[Texts, TextsOption(
+        "End the answer before one of these strings.", MAX_STOPS, LONGEST_STOP, alone=True,
+        limit="max_stop_strings", cli="TEXT",
+    )] = EMPTY
+    stop_token_ids: Annotated[Ids, TokenIdsOption(
+        "End the answer at one of these ids, as at the model's end-of-sequence ids.", 1024,
+        apis=(OPENAI,),
+    )] = EMPTY
+    ignore_eos: Annotated[bool, SwitchOption(
+        "Continue after the model's end-of-sequence tokens.", cli="-",
+    )] = False
+    repetition_detection: Annotated[RepetitionDetectionParams | None, ObjectOption(
+        "End an answer that [repeats itself](#repetition-detection).",
+        instance(RepetitionDetectionParams), values="a `RepetitionDetectionParams`",
+    )] = None
+    thinking_token_budget: Annotated[int | None, WholeOption(
+        "Maximum number of reasoning tokens.", 0,
+        details="[The reasoning is then closed](tool-calls.md#reasoning-with-a-budget).", none=True,
+        same={-1: None}, apis=(),
+    )] = None
+    logprobs: Annotated[int | None, WholeOption(
+        "Return the raw log-probabilities of each token and of this many most likely ones.", ALL,
+        MAX_LOGPROBS, details="-1, where `max_logprobs` is -1: of the whole vocabulary.", none=True,
+        values=f"0 to `max_logprobs`: 20, or up to {MAX_LOGPROBS}", names={LLAMACPP: "n_probs"},
+        limit="max_logprobs", apis=(),
+    )] = None
+    logprob_token_ids: Annotated[Ids, TokenIdsOption(
+        "Return the raw log-probabilities of these ids instead of the most likely ones.",
+        MAX_LOGPROBS, details="Without ranks.", values="up to `max_logprobs` ids",
+        limit="max_logprobs", apis=(),
+    )] = EMPTY
+    prompt_logprobs: Annotated[int | None, WholeOption(
+        "Return log-probabilities of every prompt token except the first.", ALL, MAX_LOGPROBS,
+        none=True, values="0 to `max_logprobs`", limit="max_logprobs", apis=(),
+    )] = None
+    echo: Annotated[bool, SwitchOption(
+        "Start the text with the prompt.",
+        details="With `logprobs`, the prompt's log-probabilities are included.", apis=(),
+    )] = False
+    include_stop_str_in_output: Annotated[bool, SwitchOption(
+        "Keep the stop string in the text.", apis=(OPENAI,),
+    )] = False
+    skip_special_tokens: Annotated[bool, SwitchOption(
+        "Omit special tokens from the text.", apis=(OPENAI,),
+    )] = True
+    logits_processors: Annotated[Processors, ObjectOption(
+        "[User functions](#logits-processors) on the model's logits: f(generated ids, row) or "
+        "f(prompt ids, generated ids, row).", functions, values="functions",
+    )] = EMPTY
+    logit_bias: Annotated[Biases, ObjectOption(
+        "Numbers that are added to the logits of token ids.", biases, values="ids to -100 … 100",
+        limit="max_logit_bias",
+    )] = NO_BIASES
+    allowed_token_ids: Annotated[SomeIds, TokenIdsOption(
+        "Only these ids can be sampled.", 1 << 15, none=True, apis=(OPENAI,),
+    )] = UNSET
+    structured_outputs: Annotated[StructuredOutputs | None, ObjectOption(
+        "Output constraint: [structured output](structured-output.md).",
+        instance(StructuredOutputs), values="a `StructuredOutputs`",
+    )] = None
+    min_tokens: Annotated[int, WholeOption(
+        "Stop ids cannot be sampled before this many tokens.", 0, values="0 to max_tokens",
+        apis=(OPENAI,),
+    )] = 0
+    bad_words: Annotated[Texts, TextsOption(
+        "Never write one of these strings.", MAX_BAD_WORDS, LONGEST_STOP,
+        details="After all tokens of a string but the last, the last cannot be sampled; with and "
+        "without a leading space.", cli="TEXT", apis=(OPENAI,),
+    )] = EMPTY
+    repetition_penalty: Annotated[float, RealOption(
+        "Penalty for every token of the prompt and the answer; above 1 discourages repetition.",
+        LEAST_REPETITION, 10, names={LLAMACPP: "repeat_penalty", OLLAMA: "repeat_penalty"}, cli="R",
+        cli_default="the model's, or 1", generation_config="repetition_penalty", column="penalties",
+    )] = 1.0
+    presence_penalty: Annotated[float, RealOption(
+        "Penalty for a token that the answer has.", -2, 2, cli="P", column="penalties",
+    )] = 0.0
+    frequency_penalty: Annotated[float, RealOption(
+        "Penalty for each time that the answer has a token.", -2, 2, cli="P", column="penalties",
+    )] = 0.0
+    repeat_last_n: Annotated[int, WholeOption(
+        "Tokens that these three penalties look back; -1: all, 0: none.", -1,
+        details="The prompt counts. 64 by default in the llama-server and Ollama APIs, as in "
+        "those programs.", cli="N",
+    )] = -1
+    dry_multiplier: Annotated[float, RealOption(
+        "DRY: penalty for a token that continues a repetition; 0: off.", 0, 100,
+        details="For a repetition of n tokens: multiplier · base^(n − allowed length).", cli="M",
+    )] = 0.0
+    dry_base: Annotated[float, RealOption(
+        "DRY: growth of the penalty with each token.", 1, 100, cli="B",
+    )] = 1.75
+    dry_allowed_length: Annotated[int, WholeOption(
+        "DRY: longest repetition without a penalty, in tokens.", 1, cli="N",
+    )] = 2
+    dry_penalty_last_n: Annotated[int, WholeOption(
+        "DRY: tokens in which repetitions are searched; -1: all.", -1, details="The prompt counts.",
+        cli="N",
+    )] = -1
+    dry_sequence_breakers: Annotated[Texts, TextsOption(
+        "DRY: a token that contains one of these strings ends a repetition.", MAX_STOPS,
+        LONGEST_STOP, cli="TEXT", flags=("--dry-sequence-breaker",), cli_default='line end : " *',
+    )] = BREAKERS
+    top_n_sigma: Annotated[float, RealOption(
+        "Keep logits within this many standard deviations of the largest; 0: all.", 0, 1000,
+        same={-1: 0}, cli="N", filters=True,
+    )] = 0.0
+    top_k: Annotated[int, WholeOption(
+        "Keep this many most likely tokens; 0: all.", 0, same={-1: 0}, cli="N",
+        cli_default="the model's, or 0", generation_config="top_k", column="top_k", filters=True,
+    )] = 0
+    temperature: Annotated[float, TemperatureOption(
+        "Divides the logits; 0: greedy.", COLDEST, HOTTEST,
+        details="Greedy takes the largest logit, and the other options from `top_n_sigma` on have"
+        " no effect.", cli="T", cli_default="the model's, or 0.8",
+        generation_config="temperature", column="temperature",
+    )] = 1.0
+    typical_p: Annotated[float, RealOption(
+        "Keep the tokens whose surprise is closest to the expected surprise, up to this total "
+        "probability.", 0, 1, above=True, cli="P", filters=True,
+    )] = 1.0
+    top_p: Annotated[float, RealOption(
+        "Keep the most likely tokens, up to this total probability.", 0, 1, above=True, cli="P",
+        cli_default="the model's, or 0.95", generation_config="top_p", column="top_p", filters=True,
+    )] = 1.0
+    min_p: Annotated[float, RealOption(
+        "Keep tokens with at least this probability relative to the most likely one.", 0, 1,
+        cli="P", cli_default="the model's, or 0", generation_config="min_p", column="min_p",
+        filters=True,
+    )] = 0.0
+    xtc_probability: Annotated[float, RealOption(
+        "XTC: with this probability, drop all tokens above the threshold except the least likely "
+        "of them.", 0, 1, cli="P", filters=True,
+    )] = 0.0
+    xtc_threshold: Annotated[float, RealOption(
+        "XTC: lowest probability of a token to drop.", 0, 0.5, cli="P",
+    )] = 0.1
+    mirostat: Annotated[int, WholeOption(
+        "Version of mirostat, which keeps the surprise of the answer near a target; 0: off.", 0, 2,
+        details="It excludes the other filters.", cli="0|1|2",
+    )] = 0
+    mirostat_tau: Annotated[float, RealOption(
+        "Mirostat: the target surprise in bits.", 0, 100, cli="BITS",
+    )] = 5.0
+    mirostat_eta: Annotated[float, RealOption("Mirostat: learning rate.", 0, 1, cli="E")] = 0.1
+    guidance_scale: Annotated[float, SamplingOption(
+        "Not supported: contrastive guidance.", values="1", apis=(),
+    )] = 1.0
+    # fmt: on
 
     def clone(self) -> Self:
         """A copy; vLLM's name."""
@@ -213,55 +273,26 @@ class SamplingParams:
         return len(self.logprob_token_ids) or self.logprobs
 
     def __post_init__(self) -> None:
-        self._check_lists()
-        self._check_numbers()
-        for name in FLAGS:
-            flag = getattr(self, name)
-            require(isinstance(flag, bool), name, flag, "true or false")
-        self._check_counts()
+        for name, default, check in CHECKS:
+            value = getattr(self, name)
+            if value is not default:
+                object.__setattr__(self, name, check(name, value))
+        self._check_lengths()
         self._check_company()
 
-    def _settle(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+    def _check_lengths(self) -> None:
+        """Options whose range or default depends on others."""
+        if self.echo and self.prompt_logprobs is None:
+            object.__setattr__(self, "prompt_logprobs", self.logprobs)
+        if self.max_tokens is not None:
+            about_the_prompt = self.echo or self.prompt_logprobs is not None
+            most = whole("max_tokens", self.max_tokens, 0 if about_the_prompt else 1, None)
+            object.__setattr__(self, "max_tokens", most)
+        least = whole("min_tokens", self.min_tokens, 0, self.max_tokens)
+        object.__setattr__(self, "min_tokens", least)
 
-    def _check_lists(self) -> None:
-        for name, most in (
-            ("stop", MAX_STOPS),
-            ("bad_words", MAX_BAD_WORDS),
-            ("dry_sequence_breakers", MAX_STOPS),
-        ):
-            self._settle(name, strings(name, getattr(self, name), most, LONGEST_STOP))
-        for name in ("stop_token_ids", "logprob_token_ids"):
-            ids = (whole(name, i, 0, None) for i in listed(name, getattr(self, name)))
-            self._settle(name, tuple(dict.fromkeys(ids)))
-        if self.allowed_token_ids is not None:
-            name = "allowed_token_ids"
-            given = {whole(name, i, 0, None) for i in listed(name, self.allowed_token_ids)}
-            require(bool(given), name, [], "one id or more, or none for all")
-            self._settle(name, tuple(sorted(given)))
-        functions = listed("logits_processors", self.logits_processors)
-        for f in functions:
-            require(callable(f), "logits_processors", f, "functions")
-        self._settle("logits_processors", functions)
-        bias = self.logit_bias or {}
-        require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
-        for i, b in bias.items():
-            whole("logit_bias", i, 0, None)
-            within("logit_bias", b, -100, 100)
-        self._settle("logit_bias", {int(i): float(b) for i, b in bias.items()})
-
-    def _check_numbers(self) -> None:
-        t = number("temperature", self.temperature)
-        near = HOTTEST if t > 1 else 0.0 if t < COLDEST / 2 else COLDEST
-        allowed = f"0 (greedy), or {COLDEST} to {HOTTEST:.0f}"
-        require(t == 0 or COLDEST <= t <= HOTTEST, "temperature", t, allowed, near)
-        self._settle("temperature", t)
-        for name in ("top_p", "typical_p"):
-            p = number(name, getattr(self, name))
-            require(0 < p <= 1, name, p, "above 0, up to 1", 1.0 if p > 1 else 0.01)
-            self._settle(name, p)
-        for name, (low, high) in RANGES.items():
-            self._settle(name, within(name, getattr(self, name), low, high))
+    def _check_company(self) -> None:
+        """Options that exclude each other."""
         scale = number("guidance_scale", self.guidance_scale)
         if scale != 1:
             raise RequestError(
@@ -270,38 +301,6 @@ class SamplingParams:
                 value=scale,
                 allowed="1.0",
             )
-
-    def _check_counts(self) -> None:
-        self._settle("top_k", 0 if self.top_k == -1 else self.top_k)
-        for name, low, high in (
-            ("n", 1, MAX_CHOICES),
-            ("top_k", 0, None),
-            ("dry_allowed_length", 1, None),
-            ("dry_penalty_last_n", -1, None),
-            ("repeat_last_n", -1, None),
-            ("mirostat", 0, 2),
-        ):
-            self._settle_whole(name, low, high)
-        self._settle_whole("best_of", 1, MAX_CHOICES, none=True)
-        self._settle_whole("seed", -(2**63), 2**64 - 1, none=True)
-        self._settle_whole("logprobs", ALL, MAX_LOGPROBS, none=True)
-        self._settle_whole("prompt_logprobs", ALL, MAX_LOGPROBS, none=True)
-        if self.echo and self.prompt_logprobs is None:
-            self._settle("prompt_logprobs", self.logprobs)
-        if self.thinking_token_budget == -1:
-            self._settle("thinking_token_budget", None)
-        self._settle_whole("thinking_token_budget", 0, None, none=True)
-        about_the_prompt = self.echo or self.prompt_logprobs is not None
-        self._settle_whole("max_tokens", 0 if about_the_prompt else 1, None, none=True)
-        self._settle_whole("min_tokens", 0, self.max_tokens)
-
-    def _settle_whole(self, name: str, low: int, high: int | None, *, none: bool = False) -> None:
-        value = getattr(self, name)
-        found = whole(name, value, low, high, none=none)
-        self._settle(name, None if value is None else found)
-
-    def _check_company(self) -> None:
-        """Options that exclude each other."""
         if self.best_of is not None and self.best_of < self.n:
             raise RequestError(
                 f"is less than n = {self.n}, the number of choices to return",
@@ -309,13 +308,6 @@ class SamplingParams:
                 value=self.best_of,
                 hint=f"nearest valid: {self.n}",
             )
-        outputs = self.structured_outputs
-        known = outputs is None or isinstance(outputs, StructuredOutputs)
-        require(known, "structured_outputs", type(outputs).__name__, "a StructuredOutputs, or none")
-        circles = self.repetition_detection
-        known = circles is None or isinstance(circles, RepetitionDetectionParams)
-        allowed = "a RepetitionDetectionParams, or none"
-        require(known, "repetition_detection", type(circles).__name__, allowed)
         if self.logprob_token_ids and self.max_tokens == 0:
             raise RequestError(
                 "cannot be combined with max_tokens = 0; leave one of them out",
@@ -328,3 +320,16 @@ class SamplingParams:
                 "mirostat",
                 value=self.mirostat,
             )
+
+
+OPTIONS: Mapping[str, SamplingOption] = {  # by name, in the order of their declarations
+    f.name: f.type.__metadata__[0]  # type: ignore[union-attr]
+    for f in fields(SamplingParams)
+}
+LAST = tuple(OPTIONS)[-1]  # the field that is set last
+CHECKS = tuple(
+    (f.name, f.default, OPTIONS[f.name].checked)
+    for f in fields(SamplingParams)
+    if f.name not in ("max_tokens", "min_tokens")
+)
+CUTS = {f.name: f.default for f in fields(SamplingParams) if OPTIONS[f.name].filters}

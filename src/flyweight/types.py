@@ -23,7 +23,7 @@ from flyweight.sampling_params import MAX_BAD_WORDS as MAX_BAD_WORDS
 from flyweight.sampling_params import MAX_CHOICES as MAX_CHOICES
 from flyweight.sampling_params import MAX_LOGPROBS as MAX_LOGPROBS
 from flyweight.sampling_params import MAX_STOPS as MAX_STOPS
-from flyweight.sampling_params import RANGES as RANGES
+from flyweight.sampling_params import OPTIONS as OPTIONS
 from flyweight.sampling_params import Processor as Processor
 from flyweight.sampling_params import SamplingParams as SamplingParams
 from flyweight.validation.ranges import require, whole
