@@ -20,7 +20,7 @@ from flyweight.server.apis.route import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, shape_of
 from flyweight.server.transport.errors import HttpError, note, told
 from flyweight.server.transport.guard import RequestGuard
-from flyweight.server.transport.ignored import tell
+from flyweight.server.transport.ignored import add_headers
 from flyweight.server.transport.replies import ClientGone, reply
 from flyweight.server.transport.request_log import RequestLog, visit_of
 from flyweight.validation.untrusted import shown
@@ -53,16 +53,16 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
         work = entry.handler(server, request)
         try:
             if entry.body is None:
-                return tell(request, await work)
+                return add_headers(request, await work)
             seconds = server.settings.request_timeout
-            return tell(request, await prepared(server.queue, seconds, request, work))
+            return add_headers(request, await prepared(server.queue, seconds, request, work))
         except ClientGone:
             return Response(status_code=499)
         except Exception as error:
             known = told(error)
             if known.code == "internal_error":
                 note(f"{entry.path} {visit_of(request.scope).id}", error)
-            return tell(request, reply(entry.errors(known), known.status, known.headers))
+            return add_headers(request, reply(entry.errors(known), known.status, known.headers))
 
     return endpoint
 

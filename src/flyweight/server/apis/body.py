@@ -20,7 +20,7 @@ from flyweight.server.apis.fields import without_effect
 from flyweight.server.apis.unknown_fields import constrains, without_strays
 from flyweight.server.apis.validation import Place, refusal
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.ignored import also, ignore
+from flyweight.server.transport.ignored import ignore, ignore_also
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
@@ -63,7 +63,7 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
         raise RequestError("the body is nested too deeply") from None
     _bounded(settings, body)
     for name in without_effect(body):
-        also(request, name)
+        ignore_also(request, name)
     return body
 
 

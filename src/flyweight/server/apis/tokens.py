@@ -19,7 +19,7 @@ from flyweight.server.apis.openai.chat import rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
 from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
-from flyweight.server.apis.openai.template_fields import heard
+from flyweight.server.apis.openai.template_fields import check_template_fields
 from flyweight.server.apis.prompt_fields import most_bytes, readable
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.tools import Tool
@@ -82,9 +82,8 @@ class TokenizeBody(Fields):
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
-            found: list[int] = rendered(model, heard(model, request, ChatBody(**own)))[
-                "prompt_token_ids"
-            ]
+            body = check_template_fields(model, request, ChatBody(**own))
+            found: list[int] = rendered(model, body)["prompt_token_ids"]
             return found
         text = self.prompt if self.content is None else self.content
         readable(given[0], text or "", model.settings.max_tokenize_bytes)
@@ -157,7 +156,8 @@ async def response_tokens(server: ApiServer, request: Request) -> Response:
     with field_names(NAMES):
         same = chat_body(body.chat())
         model.preparer.reader.check_ids(params_of(same.wanted(model.defaults)))
-        prompt = await model.run_in_thread(rendered, model, heard(model, request, same, NAMES))
+        same = check_template_fields(model, request, same, NAMES)
+        prompt = await model.run_in_thread(rendered, model, same)
     return _counted(prompt)
 
 
@@ -171,7 +171,7 @@ async def _conversation(server: ApiServer, request: Request) -> dict[str, Any]:
     body = read(server.settings, request, await request.body(), ChatBody)
     model = server.find(body.model)
     model.preparer.reader.check_ids(params_of(body.wanted(model.defaults)))
-    return await model.run_in_thread(rendered, model, heard(model, request, body))
+    return await model.run_in_thread(rendered, model, check_template_fields(model, request, body))
 
 
 def _piece(model: ServedModel, token: int) -> str | list[int]:

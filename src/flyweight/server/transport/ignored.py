@@ -19,7 +19,7 @@ def ignore(request: Request, names: Sequence[str]) -> None:
     request.state.ignored = list(names)
 
 
-def also(request: Request, name: str) -> None:
+def ignore_also(request: Request, name: str) -> None:
     """Notes one field more."""
     ignore(request, [*getattr(request.state, "ignored", []), name])
 
@@ -30,7 +30,7 @@ def ignore_keywords(request: Request, names: Iterable[str]) -> None:
     request.state.ignored_keywords = list(dict.fromkeys([*known, *names]))
 
 
-def tell(request: Request, response: Response) -> Response:
+def add_headers(request: Request, response: Response) -> Response:
     """The response, with the headers where something was ignored."""
     for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
         names: list[str] = getattr(request.state, kind, [])

@@ -19,7 +19,7 @@ from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import asked_of, rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import chat_body
-from flyweight.server.apis.openai.template_fields import heard, thinking
+from flyweight.server.apis.openai.template_fields import check_template_fields, thinking
 from flyweight.server.apis.sampling_fields import (
     HOTTEST,
     KEYS,
@@ -241,7 +241,7 @@ async def count_tokens(server: ApiServer, request: Request) -> Response:
     body = read(server.settings, request, await request.body(), CountBody)
     model = server.find(body.model)
     with field_names(NAMES):
-        same = heard(model, request, as_chat(model, request, body), NAMES)
+        same = check_template_fields(model, request, as_chat(model, request, body), NAMES)
         prompt = await model.run_in_thread(rendered, model, same)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 

@@ -20,7 +20,7 @@ from flyweight.server.apis.beams import wanted_of
 from flyweight.server.apis.body import read
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chat_stream import ChatWriter
-from flyweight.server.apis.openai.template_fields import effort, heard
+from flyweight.server.apis.openai.template_fields import check_template_fields, effort
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
 from flyweight.server.apis.tools import Tools
@@ -70,7 +70,7 @@ async def asked_of(
     """A conversation as a checked prompt, and how its answer is to be read; `names` are its
     dialect's.  Raises `RequestError`.
     """
-    body = heard(model, request, body, names)
+    body = check_template_fields(model, request, body, names)
     tools = offered(model, body)
     params = wanted_of(body, body.wanted(defaults))
     lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
@@ -85,7 +85,7 @@ async def asked_of(
     params = await demanded(model, tools, params, place)
     if params.structured_outputs is not None:
         reading = model.chat_format.held(reading, params.structured_outputs)
-    params = spoken(model, body, params, reading)
+    params = show_needed_tokens(model, body, params, reading)
     form = params.structured_outputs
     if form is None:
         asked = await called(model, tools, prompt, params, lane, reading)
@@ -223,7 +223,7 @@ def reading_of(model: ServedModel, body: ChatBody, tools: Tools, prompt: str) ->
     )
 
 
-def spoken(
+def show_needed_tokens(
     model: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
     """The options, where an answer has to be read with the marks that special tokens are."""

@@ -12,7 +12,7 @@ from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, trans
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.tools import demands
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.ignored import also
+from flyweight.server.transport.ignored import ignore_also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN
 from flyweight.text.variables import read_by
@@ -24,7 +24,7 @@ GOING_ON = "continue_final_message"  # is no template's to read
 WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def heard(
+def check_template_fields(
     model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> ChatBody:
     """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
@@ -33,12 +33,12 @@ def heard(
         return body
     less: dict[str, Any] = {}
     for name in _unread(model, body, reads):
-        deaf(model, request, name, reads, names)
+        reject_unused_field(model, request, name, reads, names)
         less |= dict.fromkeys(WITH_TOOLS if name == "tools" else (name,))
     own = body.chat_template_kwargs or {}
     strays = [name for name in own if name not in (*reads, *OWN, GOING_ON)]
     for name in strays:
-        deaf(model, request, f"chat_template_kwargs.{name}", reads, names)
+        reject_unused_field(model, request, f"chat_template_kwargs.{name}", reads, names)
     if strays:
         less["chat_template_kwargs"] = {n: v for n, v in own.items() if n not in strays}
     return body.model_copy(update=less) if less else body
@@ -78,11 +78,11 @@ def thinking(
     if found:
         return dict.fromkeys(found, wanted is not False)
     if wanted is not None and wanted is not (model.chat_format.reasoning is not None):
-        deaf(model, request, place, reads or frozenset())
+        reject_unused_field(model, request, place, reads or frozenset())
     return {}
 
 
-def deaf(
+def reject_unused_field(
     model: ServedModel,
     request: Request,
     name: str,
@@ -91,7 +91,7 @@ def deaf(
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
     if model.settings.ignore_unknown_fields:
-        also(request, translated(name, names))
+        ignore_also(request, translated(name, names))
         return
     field, _, switch = name.partition(".")
     theirs = sorted(reads - {"tools", "documents", "add_generation_prompt"})
