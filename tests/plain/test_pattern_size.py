@@ -1,6 +1,7 @@
 """Patterns with large counts work, or are refused before a text is begun."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -27,6 +28,13 @@ from flyweight.testing import acceptor, accepts
 )
 def test_counts_are_written_out(pattern: str, size: int) -> None:
     assert counted(pattern) == size
+
+
+def test_time_grows_with_the_length() -> None:
+    for part in ("[", "(?<a", "{1", "[^", "(", "\\", "{1,"):
+        assert counted(part * 20_000) >= 0
+        with suppress(RequestError):
+            accepts({"pattern": f"(?i){part * 5000}"}, '""')
 
 
 @pytest.mark.parametrize("count", [255, 2048, 10_000])

@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import suppress
 from itertools import permutations, product
 from typing import Any
 
@@ -12,6 +13,7 @@ from test_schema_walks import judged, validator
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
+from flyweight.sampling.schema import prepared
 from flyweight.testing import acceptor, accepts
 
 A = {"type": "object", "additionalProperties": True, "properties": {"a": {"type": "integer"}}}
@@ -148,6 +150,21 @@ def test_alternatives_are_bounded() -> None:
         schema = {"allOf": [schema] * 6, "not": schema}
     with pytest.raises(RequestError):
         accepts(schema, "{}")
+
+
+def test_hostile_references_are_followed_for_a_while() -> None:
+    loop: dict[str, Any] = {"$defs": {"a": {"$ref": "#/$defs/a"}}}
+    steps = {f"s{i}": {"allOf": [{"$ref": f"#/$defs/s{i + 1}"}] * 2} for i in range(40)}
+    wide: dict[str, Any] = {"$defs": {**steps, "s40": {"required": ["a"]}}}
+    for top, name in ((loop, "a"), (wide, "s0")):
+        one = {"$ref": f"#/$defs/{name}"}
+        for more in (
+            {"propertyNames": one}, {"not": one}, {"if": one, "then": {}, "else": {}},
+            {"type": "array", "items": one, "uniqueItems": True}, {"oneOf": [one, one]},
+            {**one, "unevaluatedProperties": False},
+        ):  # fmt: skip
+            with suppress(RequestError):
+                prepared({**top, **more})
 
 
 def test_random_compositions_are_sound(at_length: bool) -> None:

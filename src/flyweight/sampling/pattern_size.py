@@ -15,7 +15,7 @@ MOST = 28_000  # states that counts may come to; a lexer has 32,000
 WIDE, WIDEST = 9, 18
 LONGEST_TEXT = 3000  # characters of a JSON string whose length is limited
 PART = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?|\)|\{(\d+)(,?)(\d*)\}|[|*+?]|.",
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?|\)|\{(\d+)(,?)(\d*)\}|[|*+?]|.",
     re.S,
 )
 NARROW = re.compile(r"\\[dwnrtfv.\\^$*+?()\[\]{}|/-]|\[[^^\\]*\]|[ -~]")

@@ -24,7 +24,7 @@ GROUP = re.compile(r"\((?!\?)|\(\?(?::|<[A-Za-z_])")
 SAME = set("dDwWtnrvfpP") | set("^$\\.*+?()[]{}|/-")  # escapes that mean the same in both
 ANY_CASE = "(?i)"
 CASELESS = re.compile(r"\\[uxkpP]|\(\?<|\[\^")  # whose letters are not all to be seen
-CLASSES = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.S)
+CLASSES = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|.", re.S)
 LETTERS = re.compile(r"\\.|[A-Za-z]-[A-Za-z]|[A-Za-z]")
 CLASH = "&-~"  # twice within brackets: operators here, plain characters there
 

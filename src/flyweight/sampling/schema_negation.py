@@ -21,6 +21,7 @@ from flyweight.sampling.schema_numbers import MOST
 from flyweight.sampling.schema_shapes import TYPES
 
 DEEPEST = 32  # references and negations within each other
+MOST_PARTS = 20_000  # that are negated, of one schema
 MOST_WORDS = 64  # of a text that may not be one of them
 ANY = r"\p{Any}"
 OPPOSITE = {  # of numbers: what is not above or below an end
@@ -43,12 +44,14 @@ class Negation:
 
     def __init__(self, resolve: Callable[[str], object]) -> None:
         self._resolve = resolve
+        self._left = MOST_PARTS
 
     def of(self, schema: object, depth: int = 0) -> Schema:
         """Raises `NotExpressible`."""
         if isinstance(schema, bool):
             return not schema
-        if not isinstance(schema, Mapping) or depth > DEEPEST:
+        self._left -= 1
+        if not isinstance(schema, Mapping) or depth > DEEPEST or self._left < 0:
             raise NotExpressible("this")
         return any_of(self._each(current(schema), depth + 1))
 

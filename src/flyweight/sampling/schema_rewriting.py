@@ -28,7 +28,7 @@ from flyweight.sampling.schema_keywords import (
     current,
     token,
 )
-from flyweight.sampling.schema_negation import Negation, NotExpressible
+from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible
 from flyweight.sampling.schema_unevaluated import Unevaluated
 from flyweight.validation.untrusted import shown
 
@@ -61,6 +61,7 @@ class Rewriting:
         self._moved: dict[str, str] = {}
         self._made = 0
         self._negation = Negation(self._resolve)
+        self._evaluated = Unevaluated(self._resolve, self._negation)
         self._closing = Closing(top, on=True)
         self._anchors = _anchors(top) if plain else {}
 
@@ -134,6 +135,14 @@ class Rewriting:
         inside = self._plain and target.startswith("#")
         return at(self.top, unquote(target)[1:]) if inside else None
 
+    def _followed(self, given: Any) -> Any:
+        """A schema, or what it leads to where it is nothing but a reference."""
+        for _ in range(DEEPEST):
+            if not isinstance(given, Mapping) or given.keys() - ANNOTATIONS != {"$ref"}:
+                return given
+            given = self._resolve(str(given["$ref"]))
+        return None
+
     def _not(self, given: Any, name: str, place: str) -> Schema:
         """What a schema does not hold; `name` is the keyword that wants it."""
         try:
@@ -188,8 +197,7 @@ class Rewriting:
     def _names(self, given: Any, place: str) -> Schema:
         """Objects whose properties' names satisfy a schema."""
         at_names = f"{place}/propertyNames"
-        while isinstance(given, Mapping) and given.keys() - ANNOTATIONS == {"$ref"}:
-            given = self._resolve(str(given["$ref"]))
+        given = self._followed(given)
         if isinstance(given, bool):
             return given or Opposite(additionalProperties=False)
         if not isinstance(given, Mapping):
@@ -234,9 +242,7 @@ class Rewriting:
         most, least = one.get("maxItems"), one.get("minItems", 0)
         if isinstance(most, int) and most < 2:
             return True
-        items = one.get("items")
-        while isinstance(items, Mapping) and items.keys() - ANNOTATIONS == {"$ref"}:
-            items = self._resolve(str(items["$ref"]))
+        items = self._followed(one.get("items"))
         values = _values(items) if "prefixItems" not in one else None
         said = one.keys() - ANNOTATIONS - {"type", "items", "uniqueItems", "minItems", "maxItems"}
         if values is None or len(values) > MOST_DISTINCT or said or one.get("type") != "array":
@@ -250,10 +256,9 @@ class Rewriting:
         return {"enum": [list(some) for count in counts for some in orders(values, count)]}
 
     def _unevaluated(self, one: Mapping[str, Any], place: str) -> Schema:
-        known = Unevaluated(self._resolve, self._negation)
         rest = self._move(one["unevaluatedProperties"], f"{place}/unevaluatedProperties")
         try:
-            cases = known.cases(one)
+            cases = self._evaluated.cases(one)
         except NotExpressible as error:
             _refuse(place, f"the keyword 'unevaluatedProperties' is not supported with {error}")
         found: list[Schema] = []

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from flyweight.sampling.schema_keywords import Schema
-from flyweight.sampling.schema_negation import Negation, NotExpressible
+from flyweight.sampling.schema_negation import DEEPEST, MOST_PARTS, Negation, NotExpressible
 
 MOST_CASES = 64
 
@@ -45,6 +45,7 @@ class Unevaluated:
 
     def __init__(self, resolve: Callable[[str], object], negation: Negation) -> None:
         self._resolve, self._negation = resolve, negation
+        self._left = MOST_PARTS
 
     def cases(self, schema: Mapping[str, Any]) -> list[Case]:
         """Of a schema without its own `unevaluatedProperties`.  Raises `NotExpressible`."""
@@ -54,6 +55,9 @@ class Unevaluated:
 
     def _of(self, schema: object, passed: tuple[str, ...]) -> tuple[Case, list[list[Case]]]:
         """What a schema always evaluates, and choices: of each, one case holds."""
+        self._left -= 1
+        if self._left < 0 or len(passed) > DEEPEST:
+            raise NotExpressible("so many parts")
         if not isinstance(schema, Mapping):
             return Case(), []
         if schema.keys() & {"additionalProperties", "unevaluatedProperties"}:
