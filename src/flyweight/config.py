@@ -263,7 +263,7 @@ class Settings:
         whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0, 1 << 24)
         whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 0, 1 << 50)
         if self.blocks and self.kv_cache_memory_bytes:
-            raise ConfigError("blocks and kv_cache_memory_bytes say the same thing; give one")
+            raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
         whole("draft_tokens", self.draft_tokens, 0, 64)
         whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
         whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)

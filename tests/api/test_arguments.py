@@ -70,7 +70,7 @@ def test_what_serve_understands_is_understood_here() -> None:
 
 def test_a_token_of_the_hub_is_not_repeated() -> None:
     said = refusal(hf_token="hf_secret")
-    assert said == "hf_token = ... cannot be honoured: a secret is read from the environment; " \
+    assert said == "hf_token = ... is not supported: a secret is read from the environment; " \
         "set HF_TOKEN"  # fmt: skip
 
 
@@ -119,21 +119,24 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"limit_mm_per_prompt": {"image": 1}}, "set each limit to 0, or leave it out"),
         ({"limit_mm_per_prompt": "image"}, "set each limit to 0, or leave it out"),
         ({"pooler_config": {"pooling_type": "MEAN"}}, "set pooling and normalize in the request"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 cannot be honoured: one process"),
-        ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False cannot be honoured"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not supported: one process"),
+        ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False is not supported"),
         ({"quantization": "gptq"}, "quantised weights come as GGUF; give a .gguf file"),
-        ({"tokenizer": "other"}, "tokenizer = other cannot be honoured: the vocabulary is the"),
+        ({"tokenizer": "other"}, "tokenizer = other is not supported: the vocabulary is the"),
         ({"load_format": "dummy"}, "allowed: auto, safetensors"),
         ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
         ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
         ({"speculative_config": "ngram"}, 'allowed: an object such as {"method": "ngram"'),
         ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization = 1.5 is out of range"),
-        ({"gpu_memory_utilization": 0.5, "memory_limit": "1GiB"}, "say the same thing"),
+        ({"gpu_memory_utilization": 0.5, "memory_limit": "1GiB"}, "exclude each other"),
         ({"kv_cache_dtype": "fp8"}, "nearest valid: f16"),
         ({"max_model_len": 2.5}, "max_model_len = 2.5 is not valid"),
         ({"enable_lora": True}, 'name them: adapters={"NAME": "FOLDER"}'),
-        ({"speculative_config": {"model": "m", "num_speculative_tokens": 5}}, "is not built yet"),
+        (
+            {"speculative_config": {"model": "m", "num_speculative_tokens": 5}},
+            "is not supported yet",
+        ),
         ({"override_generation_config": {"temprature": 1}}, "did you mean 'temperature'?"),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_batch_is_answered(cache: Path) -> None:
 
 def test_the_service_answers(cache: Path) -> None:
     """GPTQ is refused by name; without that argument the program serves."""
-    with pytest.raises(ConfigError, match="quantization = 'gptq' cannot be honoured"):
+    with pytest.raises(ConfigError, match="quantization = 'gptq' is not supported"):
         ran(FASTAPI, cache)
     app = ran(FASTAPI.replace('    quantization="gptq",\n', ""), cache)["app"]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
@@ -110,7 +110,7 @@ def test_the_commands_are_understood() -> None:
     with pytest.raises(ConfigError) as caught:
         choose(read(started))
     said = str(caught.value)
-    assert "method = 'draft_model' (model = 'facebook/opt-125m') is not built yet" in said
+    assert "method = 'draft_model' (model = 'facebook/opt-125m') is not supported yet" in said
     guessing = [*started[:-1], '{"method": "ngram", "num_speculative_tokens": 5}', "--api-key", "k"]
     found = choose(read(guessing)).settings
     assert (found.model, found.seed, found.memory_limit) == ("facebook/opt-6.7b", 42, "80%")

@@ -54,7 +54,7 @@ def test_kernels_goes_on_where_it_was_stopped(
         (("-d", "33"), "nearest valid: 32"),
         (("--vs", "llamacpp"), "allowed: llama.cpp, openvino (did you mean 'llama.cpp'?)"),
         (("--vs", "openvino", "--vs-python", "/none/python"), "vs_python = '/none/python'"),
-        (("--vs", "llama.cpp", "--vs-binary", "/none"), "vs_binary = '/none' is no program"),
+        (("--vs", "llama.cpp", "--vs-binary", "/none"), "vs_binary = '/none' is not a program"),
         (("-x",), "see flyweight bench kernels --help"),
     ],
 )
@@ -90,7 +90,7 @@ def test_results_that_are_no_text_are_refused(
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF\xff\xfe")
     code, out, err = said(capsys, "kernels", *SMALL, "--results", str(file))
-    assert (code, out) == (2, "") and "this is no text" in err and err.count("\n") == 1
+    assert (code, out) == (2, "") and "this is not text" in err and err.count("\n") == 1
     assert file.read_bytes() == b"GGUF\xff\xfe"
 
 

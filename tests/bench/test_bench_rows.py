@@ -169,7 +169,7 @@ def test_only_the_start_of_a_row_is_cut_off(tmp_path: Path) -> None:
 def test_what_are_no_results_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\nand so on\n")
-    with pytest.raises(ConfigError, match="line 1 is no JSON"):
+    with pytest.raises(ConfigError, match="line 1 is not JSON"):
         load(path)
     for text in ("dear diary", '{"torn": \n', "[1]"):  # a cut-off row has no newline
         path.write_text(text)
@@ -177,7 +177,7 @@ def test_what_are_no_results_is_refused(tmp_path: Path) -> None:
             load(path)
     save(path := tmp_path / "rows.jsonl", [OURS])
     path.write_text(path.read_text() + '{"engine": "flyweight"}\n')
-    with pytest.raises(ConfigError, match=r"rows\.jsonl: line 2 is no row of results: "):
+    with pytest.raises(ConfigError, match=r"rows\.jsonl: line 2 is not a row of results: "):
         load(path)
 
 

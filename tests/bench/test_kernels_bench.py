@@ -172,7 +172,7 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     "text, said",
     [
         ("llama-cpp", "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino"),
-        ("openvino=/none.gguf", "there is no file '/none.gguf'"),
+        ("openvino=/none.gguf", "there is not a file '/none.gguf'"),
         ("llama.cpp 'x", "No closing quotation"),
         ("", "vs = '' is not a known peer"),
     ],

@@ -242,7 +242,7 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
         ("d.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}', "line 1: this is"),
         ("g.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "no request of"),
         ("h.jsonl", "", "there is no request in this file"),
-        ("i.csv", AZURE + "2023-11-16 18:15:59\udcff,1,1\n", "this is no text"),
+        ("i.csv", AZURE + "2023-11-16 18:15:59\udcff,1,1\n", "this is not text"),
         ("e.csv", AZURE + "2023-11-16 18:15:49.0,1,1\n", "line 5: the request is earlier than"),
         (
             "f.jsonl",

@@ -38,7 +38,7 @@ def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("1,x", "depth = '1,x': 'x' is no number"),
+        ("1,x", "depth = '1,x': 'x' is not a number"),
         ("-1", "depth = -1 is out of range; allowed: whole numbers of 0 to 9"),
         ("10", "nearest valid: 9"),
     ],

@@ -246,7 +246,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda p: lying(p, num_hidden_layers=1 << 40),
         ("num_hidden_layers",),
     ),
-    "an epsilon that is no number": (
+    "an epsilon that is not a number": (
         lambda p: lying(p, rms_norm_eps="small"),
         ("rms_norm_eps = 'small'", "a number above 0"),
     ),
@@ -275,7 +275,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda p: lying(p, rope_scaling={"rope_type": "factors", "factors": "abc"}),
         ("factors = 'abc'", "a list is needed"),
     ),
-    "a config that is no JSON": (
+    "a config that is not JSON": (
         lambda p: [tiny_folder(p), (p / "config.json").write_text("{")] and p,
         ("config.json",),
     ),

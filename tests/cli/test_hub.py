@@ -218,8 +218,14 @@ REFUSALS: dict[str, tuple[Repo | None, tuple[str, ...]]] = {
         Repo({"a-Q4_0.gguf": b"x", "b-Q4_0.gguf": b"y"}),
         ("which of its files? it has a-Q4_0.gguf, b-Q4_0.gguf",),
     ),
-    "leads out": (Repo({"../../a-Q4_0.gguf": b"x"}), ("'../../a-Q4_0.gguf' is no plain name",)),
-    "escapes": (Repo({"\x1b[2J-Q4_0.gguf": b"x"}), ("'\\x1b[2J-Q4_0.gguf' is no plain name",)),
+    "leads out": (
+        Repo({"../../a-Q4_0.gguf": b"x"}),
+        ("'../../a-Q4_0.gguf' is not a plain file name",),
+    ),
+    "escapes": (
+        Repo({"\x1b[2J-Q4_0.gguf": b"x"}),
+        ("'\\x1b[2J-Q4_0.gguf' is not a plain file name",),
+    ),
 }
 
 

@@ -47,7 +47,7 @@ def test_the_founding_documents_file_is_refused_for_what_is_wrong_with_it(tmp_pa
         "--quantization: actOrder = true and desc_act = false contradict each other: both set "
         "desc_act; give one of them"
     )
-    assert method.startswith("--quantization: method = 'GPTQ' cannot be honoured")
+    assert method.startswith("--quantization: method = 'GPTQ' is not supported")
     assert method.endswith("give a .gguf file, or a name on the Hub with its type, as "
                            "org/name:Q4_K_M")  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_the_founding_documents_file_is_refused_for_what_is_wrong_with_it(tmp_pa
 def test_without_the_contradiction_only_the_method_is_refused(tmp_path, order) -> None:
     given = {"type": "int8", "quantMethod": "awq", "groupSize": 128, "sym": None, **order}
     (said,) = refused(tmp_path, json.dumps({"quantization": given}))
-    assert "method = 'awq' cannot be honoured" in said and said.endswith("org/name:Q8_0")
+    assert "method = 'awq' is not supported" in said and said.endswith("org/name:Q8_0")
 
 
 @pytest.mark.parametrize(

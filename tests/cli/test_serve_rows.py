@@ -74,7 +74,7 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
         choice = choose(read([*words, *ALSO.get(name, [])]))
     except ConfigError as error:
         assert stance is not None and not stance.so
-        assert f"--{name}" in str(error) and "cannot be honoured" in str(error)
+        assert f"--{name}" in str(error) and "is not supported" in str(error)
         return
     asked = f", {choice.wishes.given[name]}, "
     told = [row for row in rows(choice).values() if asked in f", {row['asked']}, "]

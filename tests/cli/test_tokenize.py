@@ -81,7 +81,7 @@ def test_what_a_terminal_should_not_see_is_escaped(command, folder) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tokenize"], "there is no text; give it as an argument, - for stdin, or -f FILE"),
+        (["tokenize"], "there is not text; give it as an argument, - for stdin, or -f FILE"),
         (["tokenize", "x", "--model", "nowhere.gguf"], "nowhere.gguf"),
         (["tokenize", "x", "--model", os.devnull], "not a regular file"),
         (["tokenize", "x", "--model", __file__], "not a tokenizer's file; looked for"),

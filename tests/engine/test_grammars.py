@@ -236,7 +236,7 @@ def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:
     assert marked(grammars, plan).masks[0].tolist() == [3]
     fork = sequence(request, "abcd", index=1)
     assert grammars.take(fork, list(b"efgh")) == (None, True)
-    assert str(grammars.take(seq, [ord("x")])[0]).endswith("leave no token to draw")
+    assert str(grammars.take(seq, [ord("x")])[0]).endswith("leave no token to sample")
 
 
 def test_drafts_are_cut_and_every_row_has_its_mask() -> None:

@@ -20,7 +20,7 @@ from flyweight.types import SamplingParams
         ({"json": {}, "regex": "a"}, "json and regex"),
         ({"json": "[1]"}, "an object, true or false"),
         ({"json": "{"}, "not valid JSON"),
-        ({"json": '{"const": NaN}'}, "NaN is no JSON"),
+        ({"json": '{"const": NaN}'}, "NaN is not JSON"),
         ({"json": {"const": float("inf")}}, "as JSON"),
         ({"json": {"const": {1, 2}}}, "as JSON"),
         ({"json": 7}, "an object, or its text"),

@@ -48,20 +48,10 @@ BANNED = {
 IDIOMS = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
 PENDING = {
-    "src/flyweight/arguments/meanings.py",
-    "src/flyweight/arguments/quantization.py",
-    "src/flyweight/arguments/speculation.py",
-    "src/flyweight/arguments/stance.py",
     "src/flyweight/arguments/stances.py",
     "src/flyweight/cli/serve/choices.py",
-    "src/flyweight/cli/serve/special_options.py",
     "src/flyweight/cli/serve/unsupported.py",
-    "src/flyweight/sampling/fields.py",
-    "src/flyweight/sampling/schema_numbers.py",
-    "src/flyweight/server/apis/usage.py",
     "src/flyweight/server/observability/effective_config.py",
-    "src/flyweight/weights/checkpoint.py",
-    "src/flyweight/weights/ggufmodel.py",
     "src/flyweight/weights/hub/names.py",
 }
 

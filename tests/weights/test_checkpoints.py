@@ -383,5 +383,5 @@ def test_bytes_are_not_read_as_numbers(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     header = {"mask": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(header, bytes(4)))
-    with pytest.raises(CheckpointError, match="'mask' is u8, which is no weight"):
+    with pytest.raises(CheckpointError, match="'mask' is u8, which is not a weight"):
         open_checkpoint(tmp_path).read("mask", 0, 1)

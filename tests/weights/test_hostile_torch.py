@@ -238,8 +238,8 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a stride of 2^62": (zipped(tensor(ONE, (2, 2), (1 << 62, 1))), "reaches out of"),
     "strides below 0": (zipped(tensor(ONE, (2,), (-1,), 1)), "a tensor of"),
     # --- the older format ---
-    "another magic number": (stream(state(PLAIN), {}, magic=MAGIC + 1), "no checkpoint of PyTor"),
-    "another protocol": (stream(state(PLAIN), {}, protocol=1002), "no checkpoint of PyTorch"),
+    "another magic number": (stream(state(PLAIN), {}, magic=MAGIC + 1), "not a PyTorch checkpo"),
+    "another protocol": (stream(state(PLAIN), {}, protocol=1002), "not a PyTorch checkpoint"),
     "a big-endian machine": (
         stream(state(PLAIN), {}, machine=b"}(" + text("little_endian") + b"\x89u"), "little-endian"
     ),

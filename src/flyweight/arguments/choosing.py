@@ -22,7 +22,7 @@ def steps(
     sets: Callable[[str, Value], Meaning | None],
     refusals: list[str],
 ) -> list[Meaning]:
-    """What is to be done for each option; refuses those of `stances` that cannot be honoured.
+    """What is to be done for each option; refuses those of `stances` that is not supported.
     `sets` is what puts an option into a field as it is, if anything does.
     """
     found: list[Meaning] = []

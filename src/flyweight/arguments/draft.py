@@ -32,7 +32,7 @@ class DraftArguments:
     def conflict(self, one: str, other: str) -> None:
         """Raises `ConfigError` where both were given."""
         if one in self.options and other in self.options:
-            raise ConfigError(f"--{one} and --{other} say the same thing; give one of them")
+            raise ConfigError(f"--{one} and --{other} exclude each other; give one of them")
 
     def text(self, name: str) -> str:
         """The value of an option that has one.  Raises `ConfigError`."""

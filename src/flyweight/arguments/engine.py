@@ -90,8 +90,8 @@ def _setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:
 def pythonic(text: str) -> str:
     """A refusal that names options of the command line, in Python's words."""
     text = text.replace(*ADAPTERS)
-    text = re.sub(r"--no-([a-z][a-z0-9-]*) cannot", r"--\1 = False cannot", text)
-    text = re.sub(r"--([a-z][a-z0-9-]*) cannot", r"--\1 = True cannot", text)
+    text = re.sub(r"--no-([a-z][a-z0-9-]*) is not", r"--\1 = False is not", text)
+    text = re.sub(r"--([a-z][a-z0-9-]*) is not", r"--\1 = True is not", text)
     return re.sub(r"--([a-z][a-z0-9-]*)", lambda m: m[1].replace("-", "_"), text)
 
 

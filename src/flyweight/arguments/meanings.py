@@ -67,7 +67,7 @@ def _dtype(draft: DraftArguments) -> None:
         return
     if asked not in COMPUTED_AS:
         raise ConfigError(
-            f"--dtype = {shown(asked)} cannot be honoured: this engine computes in int8, bf16 or "
+            f"--dtype = {shown(asked)} is not supported: this engine computes in int8, bf16 or "
             f"f32; allowed: auto, {', '.join(COMPUTED_AS)}; nearest valid: bfloat16"
         )
     computed = COMPUTED_AS[asked]
@@ -84,7 +84,7 @@ def _kv_dtype(draft: DraftArguments) -> None:
     asked = draft.text("kv-cache-dtype")
     if asked.startswith("fp8"):
         raise ConfigError(
-            f"--kv-cache-dtype = {shown(asked)} cannot be honoured: K/V is kept in 16 or 32 bits; "
+            f"--kv-cache-dtype = {shown(asked)} is not supported: K/V is kept in 16 or 32 bits; "
             "allowed: auto, f16, bf16, f32; nearest valid: f16"
         )
     draft.engine["kv_cache_dtype"] = KV.get(asked, asked)
@@ -102,7 +102,7 @@ def _quantization(draft: DraftArguments) -> None:
         draft.wish("quantization", "gguf", "the file's own types")
     else:
         raise ConfigError(
-            f"--quantization = {shown(asked)} cannot be honoured: quantised weights come as GGUF; "
+            f"--quantization = {shown(asked)} is not supported: quantised weights come as GGUF; "
             "give a .gguf file or a name on the Hub with its type, as org/name:Q4_K_M"
         )
 
@@ -111,7 +111,7 @@ def _load_format(draft: DraftArguments) -> None:
     asked = draft.text("load-format").lower()
     if asked not in FORMATS:
         raise ConfigError(
-            f"--load-format = {shown(asked)} cannot be honoured: weights come as safetensors, "
+            f"--load-format = {shown(asked)} is not supported: weights come as safetensors, "
             "PyTorch's files or GGUF; allowed: auto, safetensors, gguf, pt"
         )
     if asked in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
@@ -125,7 +125,7 @@ def _generation_config(draft: DraftArguments) -> None:
     asked = draft.text("generation-config")
     if asked not in ("auto", "vllm"):
         raise ConfigError(
-            f"--generation-config = {shown(asked)} cannot be honoured; allowed: auto (the model's "
+            f"--generation-config = {shown(asked)} is not supported; allowed: auto (the model's "
             "own), vllm (neutral defaults)"
         )
     draft.server["model_defaults"] = asked == "auto"
@@ -197,7 +197,7 @@ def _policy(draft: DraftArguments) -> None:
     asked = draft.text("scheduling-policy")
     if asked not in POLICIES:
         raise ConfigError(
-            f"--scheduling-policy = {shown(asked)} cannot be honoured; allowed: "
+            f"--scheduling-policy = {shown(asked)} is not supported; allowed: "
             f"{', '.join(POLICIES)}{nearest(asked, POLICIES)}"
         )
     if asked == "fcfs":

@@ -72,7 +72,7 @@ def method(text: str) -> str:
 def _unmade(found: dict[str, Any]) -> str:
     size = str(found.get("type", found.get("bits", ""))).lower()
     return (
-        f"{OPTION}: method = {shown(found['method'])} cannot be honoured: weights are not "
+        f"{OPTION}: method = {shown(found['method'])} is not supported: weights are not "
         "quantised here, and quantised weights are read from GGUF; give a .gguf file, or a name "
         f"on the Hub with its type, as org/name:{NEAR.get(size, FOUR_BITS)}"
     )

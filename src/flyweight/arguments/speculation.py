@@ -50,7 +50,7 @@ def read(text: str) -> Speculation:
     _is_ngram(given)
     for name in given:
         if name not in TAKEN:
-            raise ConfigError(f"{OPTION}: {name} means nothing to ngram; leave it out")
+            raise ConfigError(f"{OPTION}: {name} does not apply to ngram; leave it out")
     longest = given.get("prompt_lookup_max", given.get("prompt_lookup_min", 5))
     _whole("prompt_lookup_max", longest, 1, LONGEST)
     shortest = given.get("prompt_lookup_min", min(2, longest))
@@ -76,7 +76,7 @@ def _is_ngram(given: dict[str, Any]) -> None:
     if method != "ngram":
         of = f" (model = {shown(model)})" if model is not None else ""
         raise ConfigError(
-            f"{OPTION}: method = {method!r}{of} is not built yet; leave it out, or use "
+            f"{OPTION}: method = {method!r}{of} is not supported yet; leave it out, or use "
             f'{{"method": "ngram", "num_speculative_tokens": {given["num_speculative_tokens"]}}}, '
-            "which guesses from the prompt"
+            "which drafts from the prompt"
         )

@@ -45,12 +45,12 @@ class Support:
         return Flag(self.name, self.kind, self.why, also=self.also)
 
     def refusal(self, value: Value) -> str | None:
-        """Why this value cannot be honoured; None where it is so anyway."""
+        """Why this value is not supported; None where it is so anyway."""
         if compact(said(value)) in self.so or self._fits(said(value)):
             return None
         shown = "..." if self.name in SECRET else said(value)
         asked = f"--{self.name} = {shown}" if self.kind == "text" else spelt(self.name, value)
-        return f"{asked} cannot be honoured: {self.why}; {self.instead}"
+        return f"{asked} is not supported: {self.why}; {self.instead}"
 
     def _fits(self, text: str) -> bool:
         """Whether a value is of the kind that `so` stands for."""

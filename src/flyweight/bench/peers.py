@@ -60,7 +60,7 @@ class PeerArgument:
                 f"{nearest(kind, PACKAGES)}"
             )
         if file and not os.path.exists(file):
-            raise ConfigError(f"vs = {text!r}: there is no file {file!r}")
+            raise ConfigError(f"vs = {text!r}: there is not a file {file!r}")
         return cls(kind, file, tuple(flags))
 
 
@@ -210,7 +210,7 @@ class PeerBinary:
         self.version = "llama.cpp"
         if not os.access(self.single, os.X_OK) or self.single.is_dir():
             raise ConfigError(
-                f"vs_binary = {means.binary!r} is no program; give the path of llama.cpp's "
+                f"vs_binary = {means.binary!r} is not a program; give the path of llama.cpp's "
                 "llama-bench, or of the folder it is in"
             )
 

@@ -115,11 +115,11 @@ class BenchRow:
                 given[name] = tuple(given[name])
             return cls(**given)
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"no row of results: {error}") from None
+            raise ConfigError(f"not a row of results: {error}") from None
 
 
 def load(path: Path) -> list[BenchRow]:
-    """Rows of a file of results, none where there is no file.  A line that was cut off by an end
+    """Rows of a file of results, none where there is not a file.  A line that was cut off by an end
     of the run is passed over; its figures are taken anew.
     """
     if not path.exists():
@@ -136,9 +136,9 @@ def _read(path: Path, number: int, line: str) -> BenchRow:
     try:
         document = json.loads(line)
     except ValueError:
-        raise ConfigError(f"{where} is no JSON; is this a file of results?") from None
+        raise ConfigError(f"{where} is not JSON; is this a file of results?") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{where} is no row of results")
+        raise ConfigError(f"{where} is not a row of results")
     try:
         return BenchRow.of(document)
     except ConfigError as error:

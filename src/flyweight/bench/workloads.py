@@ -80,7 +80,7 @@ def numbers(name: str, text: str, low: int, high: int) -> list[int]:
             value = int(word)
         except ValueError:
             raise ConfigError(
-                f"{name} = {text!r}: {word.strip()!r} is no number; allowed: {allowed}"
+                f"{name} = {text!r}: {word.strip()!r} is not a number; allowed: {allowed}"
             ) from None
         near = min(max(value, low), high)
         if near != value:

@@ -71,7 +71,7 @@ def tokenize(
     settings = Settings.of(model=model, revision=revision, offline=offline)
     given = read_prompt(None if text == "-" else text, "-" if text == "-" else file)
     if given is None:
-        raise RequestError("there is no text; give it as an argument, - for stdin, or -f FILE")
+        raise RequestError("there is not text; give it as an argument, - for stdin, or -f FILE")
     from flyweight.cli.show import loading
     from flyweight.describe import find, open_tokenizer
 

@@ -29,7 +29,7 @@ LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
 LEAST_BYTES, BYTES_EACH = 256 << 10, 64
 WAIT = 0.01  # seconds the loop waits for a grammar where it has nothing else to do
 OUTGROWN = "the grammar grew beyond its limits as the text did"
-STUCK = "the grammar and the other options of the request leave no token to draw"
+STUCK = "the grammar and the other options of the request leave no token to sample"
 FAILED = "the grammar engine failed: {}"
 
 

@@ -45,7 +45,7 @@ def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
                 row = _row(_called(processor, edit.seq, row), len(row))
             row[np.isnan(row)] = -np.inf
             if row.max() == -np.inf:
-                raise ValueError("it left no token to draw")
+                raise ValueError("it left no token to sample")
             logits[edit.row] = np.minimum(row, LARGEST)
         except Exception as error:
             words = one_line(f"{name} raised {type(error).__name__}: {error}", LONGEST)

@@ -150,7 +150,7 @@ def _written(name: str, schema: object) -> str:
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _depth(text: str) -> int:

@@ -30,7 +30,7 @@ def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Call
         for name in schema.keys() - OBJECT - ANNOTATIONS:
             if is_ignored(name) or name.startswith("x-"):
                 continue
-            _refuse(f"the keyword {shown(name)} beside 'properties'")
+            _refuse(f"the keyword {shown(name)} next to 'properties'")
         prepared({**schema})
     return tuple(_fields(schema, plain, keeps))
 
@@ -80,7 +80,7 @@ def _text(schema: Mapping[str, Any]) -> str:
     if values is not None:
         bounds = made.keys() & {"minLength", "maxLength", "pattern"}
         if bounds or any(not isinstance(one, str) or CLOSE in one for one in values):
-            _refuse("an 'enum' of a string beside other keywords")
+            _refuse("an 'enum' of a string next to other keywords")
         if not values:
             _refuse("a string that no value is left of")
         return " | ".join(_regex(_escaped(one)) for one in values)
@@ -132,6 +132,4 @@ def _regex(source: str) -> str:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise RequestError(
-        f": {what} cannot be kept to in the form in which this model writes its calls", FIELD
-    )
+    raise RequestError(f": {what} cannot be enforced in the call format of this model", FIELD)

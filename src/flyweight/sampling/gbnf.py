@@ -291,7 +291,7 @@ class _GbnfReader:
                 continue
             one = ESCAPE.match(text, at)
             if one is None:
-                raise self._wrong(f"{text[at : at + 2]!r} is no escape; allowed: {ESCAPES}")
+                raise self._wrong(f"{text[at : at + 2]!r} is not an escape; allowed: {ESCAPES}")
             digits = one[1] or one[2] or one[3]
             code = int(digits, 16) if digits else ord(PLAIN.get(one[4], one[4]))
             if code > HIGHEST or (self._kind == "text" and 0xD800 <= code <= 0xDFFF):
@@ -327,7 +327,7 @@ class _GbnfReader:
         piece = shown("{" + "".join(parts), 40)
         written = re.fullmatch(r" ([0-9]{1,9})(?: (,)(?: ([0-9]{1,9}))?)? \}", " ".join(parts))
         if written is None:
-            raise refused(line, f"{piece} is no repetition; allowed: {REPEATS}")
+            raise refused(line, f"{piece} is not a repetition; allowed: {REPEATS}")
         least = int(written[1])
         most = least if written[2] is None else int(written[3]) if written[3] else None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):

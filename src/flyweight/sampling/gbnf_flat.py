@@ -42,7 +42,7 @@ class FlatRule:
 
 
 def flattened(read: dict[str, Node]) -> dict[int, FlatRule]:
-    """Rules by number; `root` is 0.  Raises `RequestError` where there is no text at all."""
+    """Rules by number; `root` is 0.  Raises `RequestError` where there is not text at all."""
     rules = _Flat(read).rules
     makes = _productive(rules)
     if 0 not in makes:

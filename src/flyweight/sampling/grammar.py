@@ -381,6 +381,6 @@ def _told(error: str, reason: str = "") -> str:
         return ONE_OF
     regex = REGEX.search(error)
     if regex is not None:
-        return f"{shown(regex[1])} is no regex that is read here: {one_line(regex[2], LONGEST)}"
+        return f"{shown(regex[1])} is not a supported regex: {one_line(regex[2], LONGEST)}"
     plain = error.replace("<non-verbose/>", "").removeprefix("Parser Error: ")
     return one_line(DRAWING.split(plain)[0].strip(), LONGEST)

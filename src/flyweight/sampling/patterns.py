@@ -61,7 +61,7 @@ def translated(pattern: str, where: str) -> str:
 def _either_case(pattern: str, where: str) -> str:
     """The pattern with both cases of each letter: the flag is Python's and PCRE's."""
     if not pattern.isascii() or CASELESS.search(pattern):
-        _refuse(ANY_CASE + pattern, where, "letters of both cases that are no plain ASCII")
+        _refuse(ANY_CASE + pattern, where, "letters of both cases that are not ASCII")
 
     def in_brackets(found: re.Match[str]) -> str:
         part = found.group()

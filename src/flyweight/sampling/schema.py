@@ -109,7 +109,7 @@ class _SchemaReader:
         spot = Spot(spot.pointer, self._places.get(id(schema), spot.place))
         place = spot.place
         if not isinstance(schema, Mapping):
-            _refuse(place, f"{shown(schema)} is no schema; allowed: an object, true or false")
+            _refuse(place, f"{shown(schema)} is not a schema; allowed: an object, true or false")
         if isinstance(schema, Opposite) and mode is Mode.CLOSED:
             mode = Mode.OPEN
         inner = self._inner(schema, mode)
@@ -175,7 +175,7 @@ class _SchemaReader:
         if name in SINGLE:
             return self.read(value, spot, below)
         if name in (*NAMES, "pattern") and not isinstance(value, str):
-            _refuse(place, f"{shown(value)} is no text")
+            _refuse(place, f"{shown(value)} is not text")
         if name == "$ref":
             self.refs.append((spot, value))
             if inner is not Mode.CLOSED and isinstance(

@@ -54,7 +54,7 @@ def _tightness(end: End) -> tuple[Decimal, bool]:
 def _check_meet(low: End, high: End, place: str) -> None:
     """Raises `RequestError` where no number is between."""
     if low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1])):
-        _refuse(place, f"no number that can be written is from {low[0]:f} to {high[0]:f}")
+        _refuse(place, f"no number can be written from {low[0]:f} to {high[0]:f}")
 
 
 def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
@@ -73,7 +73,7 @@ def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
     step = Decimal(1).scaleb(-places)
     end = given.quantize(step, ROUND_CEILING if up else ROUND_FLOOR) + 0  # no -0
     if end != given and exactly and not whole:
-        allowed = f"up to {DIGITS} digits, {PLACES} of them after the point, beside oneOf"
+        allowed = f"up to {DIGITS} digits, {PLACES} of them after the point, with oneOf"
         _refuse(f"{place}/{name}", f"{shown(schema[name])}; allowed: {allowed}")
     if end != given or name == plain:
         return end, False, plain
@@ -124,7 +124,7 @@ def _within(value: object) -> Iterator[object]:
 
 def _number(value: object, place: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(place, f"{shown(value)} is no number")
+        _refuse(place, f"{shown(value)} is not a number")
     if not -FLOAT <= value <= FLOAT:
         _refuse(place, f"{shown(value)}; allowed: what a float can hold")
     return Decimal(repr(value))

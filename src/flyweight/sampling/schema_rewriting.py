@@ -201,7 +201,7 @@ class Rewriting:
         if isinstance(given, bool):
             return given or Opposite(additionalProperties=False)
         if not isinstance(given, Mapping):
-            _refuse(at_names, f"{shown(given)} is no schema")
+            _refuse(at_names, f"{shown(given)} is not a schema")
         kinds = given.get("type", "string")
         said = given.keys() - ANNOTATIONS - {"type"}
         if kinds != "string" or not said <= {*NAME, "enum", "const"}:
@@ -350,7 +350,7 @@ def _stays(pointer: str) -> bool:
 def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
     if "pattern" in given:
         if not isinstance(given["pattern"], str):
-            _refuse(f"{place}/pattern", f"{shown(given['pattern'])} is no text")
+            _refuse(f"{place}/pattern", f"{shown(given['pattern'])} is not text")
         yield given["pattern"]
     name = given.get("format")
     if name in TIGHT:
@@ -360,7 +360,7 @@ def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
     if given.keys() & {"minLength", "maxLength"}:
         least, most = given.get("minLength", 0), given.get("maxLength", "")
         if not all(isinstance(one, int | str) for one in (least, most)):
-            _refuse(place, "its lengths are no whole numbers")
+            _refuse(place, "its lengths are not whole numbers")
         yield rf"^[\s\S]{{{least},{most}}}$"
 
 

@@ -211,7 +211,7 @@ def add_reasoning_aliases(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def join_text(content: Any) -> str | None:
-    """A message's content as one text, a line for each of its parts; none where it is no text."""
+    """A message's content as one text, a line for each of its parts; none where it is not text."""
     if not isinstance(content, list | tuple):
         return content if isinstance(content, str) else None
     texts = [part.get("text") for part in content if isinstance(part, Mapping)]

@@ -17,7 +17,7 @@ MOST_CHARACTERS = 16 << 20  # of a prompt, and of any value on the way, whatever
 MOST_MADE = 8 * MOST_CHARACTERS  # over one rendering
 MOST_NUMBER = 1 << 20  # as an argument: widths, counts
 MOST_BITS = 4096  # of a whole number
-EACH = 16  # what a value that is no text counts as, in characters
+EACH = 16  # what a value that is not text counts as, in characters
 
 
 class BudgetSpent(Exception):

@@ -125,7 +125,7 @@ def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict
         found = NAME.fullmatch(name)
         if found is None:
             raise CheckpointError(
-                f"{path}: tensor {shown(name)} is no lora_A or lora_B of a module; "
+                f"{path}: tensor {shown(name)} is neither lora_A nor lora_B of a module; "
                 "embeddings and whole modules cannot be adapted"
             )
         module = SEEING.sub("model.", found[1], count=1) if SEEING.match(found[1]) else found[1]

@@ -30,7 +30,7 @@ CONVERT = (  # for a folder that transformers reads
 )
 LOOKED_FOR = (
     "a .gguf file, a folder with config.json and *.safetensors or pytorch_model.bin, "
-    "or a .safetensors or .bin file beside its config.json"
+    "or a .safetensors or .bin file next to its config.json"
 )
 
 

@@ -118,7 +118,7 @@ class FolderCheckpoint:
         if file.spans[name].kind not in FORMATS:
             kind = file.spans[name].kind
             raise CheckpointError(
-                f"{self.path}: tensor {shown(name)} is {kind}, which is no weight"
+                f"{self.path}: tensor {shown(name)} is {kind}, which is not a weight"
             )
         return file.file.rows(name, file.spans[name], start, stop)
 

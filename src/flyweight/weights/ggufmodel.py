@@ -94,7 +94,7 @@ class GgufCheckpoint:
             if scaling["rope_type"] != "linear":
                 raise CheckpointError(
                     f"{where}: rope_freqs.weight with rope scaling of type "
-                    f"{shown(scaling['rope_type'])} beside it; only linear can be"
+                    f"{shown(scaling['rope_type'])}; allowed: linear"
                 )
             with np.errstate(over="ignore"):  # a family refuses what overflows
                 factors = found["rope_freqs.weight"] * np.float32(scaling["factor"])

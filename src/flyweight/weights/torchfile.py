@@ -98,7 +98,7 @@ def _archive(file: MappedFile) -> tuple[Any, Places, int]:
     if len(pickles) != 1:
         raise CheckpointError(
             f"{file.path}: a zip archive with {len(pickles)} members FOLDER/data.pkl, "
-            "where PyTorch writes one; this is no checkpoint of PyTorch's"
+            "where PyTorch writes one; this is not a PyTorch checkpoint"
         )
     offset, size = inside[pickles[0]]
     if size > MOST_PICKLE:
@@ -123,12 +123,12 @@ def _stream(file: MappedFile) -> tuple[Any, Places, int]:
     if data[:1] != b"\x80":
         raise CheckpointError(
             f"{where}: neither a zip archive nor the pickles of PyTorch's older format; "
-            "this is no checkpoint of PyTorch's"
+            "this is not a PyTorch checkpoint"
         )
     magic = read_object(data, 0, where)
     protocol = read_object(data, magic.end, where) if magic.value == MAGIC else magic
     if (magic.value, protocol.value) != (MAGIC, PROTOCOL):
-        raise CheckpointError(f"{where}: a pickle that is no checkpoint of PyTorch's")
+        raise CheckpointError(f"{where}: a pickle that is not a PyTorch checkpoint")
     machine = read_object(data, protocol.end, where)
     if not isinstance(machine.value, dict) or machine.value.get("little_endian") is not True:
         raise CheckpointError(f"{where}: not a little-endian file")

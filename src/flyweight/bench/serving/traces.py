@@ -91,7 +91,7 @@ def seen(path: Path) -> Iterator[TraceRequest]:
     try:
         yield from kinds[path.suffix](path)
     except (UnicodeDecodeError, csv.Error):
-        raise ConfigError(f"dataset_path = {str(path)!r}: this is no text") from None
+        raise ConfigError(f"dataset_path = {str(path)!r}: this is not text") from None
 
 
 def azure(path: Path) -> Iterator[TraceRequest]:
@@ -140,4 +140,4 @@ def _judged(path: Path, number: int, one: TraceRequest, before: float) -> TraceR
 
 
 def _strange(path: Path, number: int, row: Sequence[object]) -> ConfigError:
-    return ConfigError(f"{path}, line {number}: this is no request of a trace: {shown(row)}")
+    return ConfigError(f"{path}, line {number}: this is not a request of a trace: {shown(row)}")

@@ -118,7 +118,7 @@ def located(given: str | None, default: str = "") -> Path:
         if place.is_file() and (given or place != path):
             return place
     below = "" if data else "; FLYWEIGHT_DATA, where data sets may be, is not set"
-    raise ConfigError(f"dataset_path = {word!r} is no file{below}")
+    raise ConfigError(f"dataset_path = {word!r} is not a file{below}")
 
 
 def place(url: str | None, host: str, port: int, *, verified: bool = True) -> ServerAddress:
@@ -145,7 +145,7 @@ def dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]])
 
     name = name.replace("-", "_")
     if name in DATASETS:
-        raise ConfigError(f"dataset_name = {name!r} is not taken here: {DATASETS[name]}")
+        raise ConfigError(f"dataset_name = {name!r} is not supported: {DATASETS[name]}")
     if name not in lengths:
         known = ", ".join(lengths)
         raise ConfigError(f"dataset_name = {name!r}; known: {known}{nearest(name, lengths)}")

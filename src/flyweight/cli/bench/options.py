@@ -55,7 +55,7 @@ def using(name: str, path: Path | None) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "this is no text"
+        why = error.strerror if isinstance(error, OSError) else "this is not text"
         raise ConfigError(f"{name} = {str(path)!r}: {why}") from None
 
 

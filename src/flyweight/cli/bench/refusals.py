@@ -1,4 +1,4 @@
-"""What of vLLM's `bench serve` is not taken here: options and data sets, by name, with the reason
+"""What of vLLM's `bench serve` is not supported: options and data sets, by name, with the reason
 and what to use instead.
 
 Invariant: nothing of vLLM's is left out in silence.  Standard library only.
@@ -58,4 +58,4 @@ def refusal(command: str, option: str) -> str:
     option = option.replace("_", "-")
     families = (why for begin, why in FAMILIES.items() if option.startswith(begin))
     why = OPTIONS.get(option) or next(families, "")
-    return f"{option} is not taken here: {why}" if why else ""
+    return f"{option} is not supported: {why}" if why else ""

@@ -57,7 +57,7 @@ def _level(draft: DraftArguments) -> None:
     asked = draft.text("uvicorn-log-level")
     if asked not in LEVELS:
         raise ConfigError(
-            f"--uvicorn-log-level = {shown(asked)} cannot be honoured: there is a line a request, "
+            f"--uvicorn-log-level = {shown(asked)} is not supported: there is a line a request, "
             f"or none; allowed: {', '.join(LEVELS)}; nearest valid: info"
         )
     active = "a line a request" if asked == "info" else "no line a request"

@@ -23,7 +23,7 @@ def switches(option: str, text: str) -> dict[str, Any]:
     for name, value in given.items():
         if name in OWN or name in OPTIONS or not 0 < len(name) <= LONGEST_NAME:
             raise ConfigError(
-                f"{option}: {shown(name)} is no switch of a template; allowed: names of its own "
+                f"{option}: {shown(name)} is not a switch of a template; allowed: names of its own "
                 f"variables, as enable_thinking, of up to {LONGEST_NAME} characters"
             )
         plain = value is None or isinstance(value, bool | int | float | str)

@@ -174,7 +174,7 @@ class Tools:
         return _kept(speech.grammar(reading, offers, demanded=demanded, thought=thought))
 
     def beside(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
-        """Whether the answer may be calls instead of this form.  One that is no JSON says itself
+        """Whether the answer may be calls instead of this form.  One that is not JSON says itself
         whether there are any.
         """
         return bool(reading.calls and self.all) and form.kind in ("json", "json_object")

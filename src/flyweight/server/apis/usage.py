@@ -13,7 +13,7 @@ REASONS = {
     "": "all was found that can be; the last token is always computed",
     "caching_off": "prefix caching is switched off",
     "short": "the prompt is not longer than one block, and only whole blocks are kept",
-    "rows_wanted": "log-probabilities of the prompt were asked for, so it is computed",
+    "rows_wanted": "log-probabilities of the prompt are requested, so it is computed",
     "evicted": "it was computed before, and its blocks were taken for others since",
     "not_yet": "another request is still computing it",
     "new_salt": "nothing is known under this cache_salt, or to this key",

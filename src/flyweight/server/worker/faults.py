@@ -49,7 +49,7 @@ class Fault:
             return None
         found = re.fullmatch(KINDS, text)
         if found is None:
-            raise ConfigError(f"FLYWEIGHT_FAULT = {text[:80]!r} is no fault; allowed: {FORMS}")
+            raise ConfigError(f"FLYWEIGHT_FAULT = {text[:80]!r} is not a fault; allowed: {FORMS}")
         if found[4]:
             return cls(int(found[5]), None)
         if found[6]:

@@ -52,7 +52,7 @@ def parse_mxfp4(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
 
 def parse_nvfp4(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """36 bytes a block of 64: 4 scales in E4M3 without sign; for each group of 16 elements 8 bytes
-    of two codes, low halves first. 127 is no number in E4M3, and means 0 here.
+    of two codes, low halves first. 127 is not a number in E4M3, and means 0 here.
     """
     n, k = shape
     blocks = raw.reshape(n, k // 64, 36)

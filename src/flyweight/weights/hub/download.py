@@ -177,7 +177,7 @@ def check_name(name: HubName, file: str) -> None:
     path = PurePosixPath(file)
     plain = file.isprintable() and "\\" not in file and str(path) == file
     if not plain or path.is_absolute() or ".." in path.parts:
-        raise CheckpointError(f"{name}: {shown(file)} is no plain name of a file")
+        raise CheckpointError(f"{name}: {shown(file)} is not a plain file name")
 
 
 def sha256(path: Path) -> str:

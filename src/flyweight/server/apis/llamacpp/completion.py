@@ -1,6 +1,6 @@
 """llama-server's /completion.
 
-Invariant: a field that cannot be honoured is refused, and taken only with the value that changes
+Invariant: a field that is not supported is refused, and taken only with the value that changes
 nothing.
 """
 
