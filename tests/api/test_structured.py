@@ -185,7 +185,7 @@ def test_drafts_memory_and_company_change_nothing(folder: Path, llm: LLM) -> Non
         ({"json": {"type": "object", "not": {"pattern": "a"}}}, "'not' is not supported"),
         ({"json": {"type": "array", "items": {"uniqueItems": True}}}, "/items"),
         ({"json": {"typ": "object"}}, "did you mean 'type'"),
-        ({"json": {"format": "regex"}}, "format"),
+        ({"json": {"format": "iri"}}, "format"),
         ({"json": {"pattern": "(?=a)"}}, "(?="),
         ({"json": {"minProperties": 2}}, "minProperties"),
         ({"json": False}, "nothing is valid"),
