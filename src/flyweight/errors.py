@@ -42,7 +42,7 @@ class FlyweightError(Exception):
 
     def __str__(self) -> str:
         value = "" if self.value is ... else f" = {brief(self.value)}"
-        gap = "" if self.problem.startswith((":", ",")) or not self.path else " "
+        gap = "" if self.problem.startswith((":", ",", ";")) or not self.path else " "
         allowed = f"; allowed: {self.allowed}" if self.allowed else ""
         hint = f"; {self.hint}" if self.hint else ""
         return f"{self.path}{value}{gap}{self.problem}{allowed}{hint}"

@@ -115,7 +115,8 @@ def names(path: str, body: bytes, told: Any) -> bool:
     # what messages are written out to is the prompt, in every dialect
     known = {name for name in (*fields()[path], *given, "prompt", "body") if name}
     if isinstance(error, dict) and error.get("param"):
-        return any(str(error["param"]).startswith(name[:50]) for name in known)
+        written = {"".join(c if c.isprintable() else ascii(c)[1:-1] for c in n) for n in known}
+        return any(str(error["param"]).startswith(name[:50]) for name in written)
     told_of = [spelled for name in known for spelled in (name, shown(name)[:50])]
     return any(re.search(rf"(^|\W){re.escape(spelled)}", message) for spelled in told_of)
 
