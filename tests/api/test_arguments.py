@@ -86,12 +86,12 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         given = {name for name, value in arguments.items() if value is not None}
         settings = {"gpu_memory_utilization", "load_format"} - rows.keys()
         assert given - {"seed"} <= rows.keys() | settings
-        assert all(row["active"] and row["why"] for row in rows.values())
-        assert rows["trust_remote_code"]["asked"] == "trust_remote_code = True"
-        assert rows["deterministic"]["active"] == "always"
-        assert rows["speculative_config"]["active"] == "ngram, 3 tokens a step"
-        assert rows["max_model_len"]["active"] == "64" and llm.settings.memory_limit == "90%"
-        assert not any("--" in row["why"] + row["asked"] for row in rows.values())
+        assert all(row["effective"] and row["reason"] for row in rows.values())
+        assert rows["trust_remote_code"]["requested"] == "trust_remote_code = True"
+        assert rows["deterministic"]["effective"] == "always"
+        assert rows["speculative_config"]["effective"] == "ngram, 3 tokens a step"
+        assert rows["max_model_len"]["effective"] == "64" and llm.settings.memory_limit == "90%"
+        assert not any("--" in row["reason"] + row["requested"] for row in rows.values())
     assert chosen({}).settings == Settings() and not chosen({"swap_space": None}).wishes
 
 
@@ -109,7 +109,7 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values tha
 def test_what_has_no_effect_is_listed(name: str) -> None:
     for value in NO_EFFECT[name]:
         (wish,) = chosen({name: value}).wishes
-        assert (wish.feature, wish.asked) == (name, f"{name} = {value!r}") and wish.why
+        assert (wish.feature, wish.requested) == (name, f"{name} = {value!r}") and wish.reason
 
 
 @pytest.mark.parametrize(

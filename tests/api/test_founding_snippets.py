@@ -65,7 +65,7 @@ def test_the_batch_is_answered(cache: Path) -> None:
     names = ran(WORK["batch"], cache)
     assert [output.prompt for output in names["outputs"]] == names["prompts"]
     assert names["llm"].loaded.limits.max_model_len == 4096
-    asked = {row["feature"]: row["asked"] for row in names["llm"].effective}
+    asked = {row["feature"]: row["requested"] for row in names["llm"].effective}
     assert asked["gpu_memory_utilization"] == "gpu_memory_utilization = 0.9"
 
 

@@ -35,7 +35,7 @@ def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
 
 def test_columns_of_a_log_are_aligned() -> None:
     head, *told = plain(*table(FEATURES))
-    places = [head.index(name) for name in ("asked", "active", "why")]
+    places = [head.index(name) for name in ("requested", "effective", "reason")]
     assert told[0][places[0] :].startswith("--speculative-config {}")
     assert told[0][places[1] :].startswith("ngram")
     assert told[0][places[2] :] == "up to 4 guesses a step"
@@ -59,12 +59,12 @@ def test_a_terminal_has_a_row_a_line(width: int) -> None:
     said = [COLOURS.sub("", line) for line in drawn(rows, lines, width)]
     assert len(said) == 2 + len(rows) + len(lines)
     for row, line in zip(rows, said[2:], strict=False):
-        assert line.startswith(row.feature) and f" {row.active} " in line
+        assert line.startswith(row.feature) and f" {row.effective} " in line
     cells = [len(line.rstrip()) for line in said[: 2 + len(rows)]]
-    assert max(cells) <= max(width, 20 + 20 + len("--enforce-eager") + len("8 blocks") + 6)
-    assert len(rows[-1].asked) <= WIDEST and rows[-1].asked.endswith("…")
+    assert max(cells) <= max(width, 20 + 20 + len("--enforce-eager") + len("effective") + 6)
+    assert len(rows[-1].requested) <= WIDEST and rows[-1].requested.endswith("…")
 
 
 def test_words_of_others_move_no_terminal() -> None:
     (row,), _ = table([FeatureRow("memory", "--memory-limit \x1b[2J", "1", "x")])
-    assert "\x1b" not in row.asked
+    assert "\x1b" not in row.requested

@@ -33,7 +33,7 @@ def test_defaults_of_templates_and_of_sampling() -> None:
     assert choice.server.template_defaults == {"enable_thinking": False, "tone": "dry"}
     expected = {"temperature": 0.3, "max_tokens": 9, "top_k": None}
     assert choice.server.sampling_defaults == expected
-    active = {wish.feature: wish.active for wish in choice.wishes.noted}
+    active = {wish.feature: wish.effective for wish in choice.wishes.noted}
     assert active["--default-chat-template-kwargs"] == "enable_thinking = false, tone = 'dry'"
     assert "temperature = 0.3" in active["--override-generation-config"]
     assert not chosen().server.template_defaults and not chosen().server.sampling_defaults

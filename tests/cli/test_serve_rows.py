@@ -77,9 +77,9 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
         assert f"--{name}" in str(error) and "is not supported" in str(error)
         return
     asked = f", {choice.wishes.given[name]}, "
-    told = [row for row in rows(choice).values() if asked in f", {row['asked']}, "]
+    told = [row for row in rows(choice).values() if asked in f", {row['requested']}, "]
     assert told and "secret" not in str(told)
-    assert all(row["active"] and row["why"] for row in told)
+    assert all(row["effective"] and row["reason"] for row in told)
 
 
 def test_a_row_has_what_is_active_and_why() -> None:
@@ -89,18 +89,20 @@ def test_a_row_has_what_is_active_and_why() -> None:
         )
     )
     row = found["--max-body-bytes"]
-    assert (row["asked"], row["active"]) == ("--max-body-bytes 2KiB", "2048")
-    assert row["why"] == "as asked: size of a request's body"
+    assert (row["requested"], row["effective"]) == ("--max-body-bytes 2KiB", "2048")
+    assert row["reason"] == "as asked: max size of a request body"
     assert (
-        found["--ignore-unknown-fields"]["asked"],
-        found["--ignore-unknown-fields"]["active"],
+        found["--ignore-unknown-fields"]["requested"],
+        found["--ignore-unknown-fields"]["effective"],
     ) == ("--no-ignore-unknown-fields", "off")
-    assert found["--port"]["active"] == "any that is free" and found["--seed"]["active"] == "7"
+    assert (
+        found["--port"]["effective"] == "any that is free" and found["--seed"]["effective"] == "7"
+    )
 
 
 def test_a_key_is_told_of_and_not_told() -> None:
     row = rows(choose(read(["--api-key", "hidden"])))["API key"]
-    assert row["asked"] == "--api-key" and row["active"] == "needed"
+    assert row["requested"] == "--api-key" and row["effective"] == "needed"
 
 
 def test_nothing_given_has_no_rows_of_options() -> None:

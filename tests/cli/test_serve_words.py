@@ -128,13 +128,13 @@ def test_dtypes_of_vllm(asked: str, computed: str) -> None:
     choice = chosen("--dtype", asked)
     assert choice.settings.activations == computed
     (wish,) = choice.wishes.noted
-    assert wish.feature == "--dtype" and wish.active in ("auto", f"activations {computed}")
-    assert ("float16 is computed as bfloat16" in wish.why) == (asked in ("half", "float16"))
+    assert wish.feature == "--dtype" and wish.effective in ("auto", f"activations {computed}")
+    assert ("float16 is computed as bfloat16" in wish.reason) == (asked in ("half", "float16"))
 
 
 def test_what_changes_no_answer_is_taken() -> None:
     words = "--enforce-eager --trust-remote-code --swap-space 4 --no-enforce-eager --deterministic"
-    active = {wish.feature: wish.active for wish in chosen(*words.split()).wishes.noted}
+    active = {wish.feature: wish.effective for wish in chosen(*words.split()).wishes.noted}
     assert active["--deterministic"] == "always" and active["--swap-space"] == "none"
     assert active["--trust-remote-code"] == "never used"
 
@@ -159,7 +159,7 @@ def test_a_key_of_the_environment(names: list[str], monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, " hidden\n")
     choice = chosen("--host", "0.0.0.0")
     assert choice.server.keys == ("hidden",)
-    assert [wish.asked for wish in choice.wishes.noted if wish.feature in names] == ["set"]
+    assert [wish.requested for wish in choice.wishes.noted if wish.feature in names] == ["set"]
     assert "hidden" not in str(choice.wishes)
     assert chosen("--api-key", "given").server.keys == ("given",)
     assert chosen().settings == choice.settings
@@ -298,8 +298,8 @@ def test_values_that_look_like_options() -> None:
 )  # fmt: skip
 def test_a_tokenizer_that_is_the_models_own_is_taken(words: list[str]) -> None:
     (wish,) = chosen(*words).wishes.noted
-    assert (wish.feature, wish.active) == ("--tokenizer", "the model's own")
-    assert "some" not in wish.asked, "no folder is told to clients"
+    assert (wish.feature, wish.effective) == ("--tokenizer", "the model's own")
+    assert "some" not in wish.requested, "no folder is told to clients"
     assert "--tokenizer = other is not" in refusal("some/model", "--tokenizer", "other")
 
 
@@ -310,7 +310,7 @@ def test_no_option_is_ignored(stance) -> None:
         words = {"on": [f"--{stance.name}"], "off": [f"--no-{stance.name}"]}
         said = words.get(value, [f"--{stance.name}", "3" if " " in value else value])
         (wish,) = chosen(*said).wishes.noted
-        assert (wish.feature, wish.active) == (f"--{stance.name}", stance.active)
+        assert (wish.feature, wish.effective) == (f"--{stance.name}", stance.active)
     if stance.kind == "text" and stance.active != "no effect":
         said = refusal(f"--{stance.name}", "nonsense")
         assert f"--{stance.name} = {'...' if stance.name == 'hf-token' else 'nonsense'}" in said
@@ -368,7 +368,7 @@ def test_uvicorns_lines_of_access_are_ours() -> None:
     for level in ("warning", "error", "critical"):
         choice = chosen("--uvicorn-log-level", level)
         assert not choice.server.enable_log_requests
-        assert choice.wishes.noted[0].active == "no line a request"
+        assert choice.wishes.noted[0].effective == "no line a request"
         assert chosen(
             "--enable-log-requests", "--uvicorn-log-level", level
         ).server.enable_log_requests

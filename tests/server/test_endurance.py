@@ -238,7 +238,7 @@ def test_all_processes_stay_within_the_memory_plan(at_length: bool) -> None:
 
     with served({"max_num_seqs": 16}) as server:
         facts = {one["feature"]: one for one in server.get("/v1/engine/effective").json["features"]}
-        planned = float(facts["memory"]["active"].split(" MiB")[0]) * (1 << 20)
+        planned = float(facts["memory"]["effective"].split(" MiB")[0]) * (1 << 20)
         fill(server, Random(3), 150)
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(client, range(6)))

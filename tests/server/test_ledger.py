@@ -69,7 +69,7 @@ def test_what_was_asked_for_is(given, settings, counter: str, name: str) -> None
     assert warning.startswith(f"{name} is on")
     assert ledger(given, **settings).note(counted(**used, **{counter: 1})) == []
     (row,) = [r for r in made.document(counted(**used))["features"] if r["feature"] == name]
-    assert row["asked"] == next(iter(given.values())) and row["counter"]["value"] == 0
+    assert row["requested"] == next(iter(given.values())) and row["counter"]["value"] == 0
 
 
 def test_an_engine_that_starts_over_takes_nothing_back() -> None:
@@ -101,9 +101,9 @@ def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
 
 def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
     rows = {r["feature"]: r for r in ledger().document(counted())["features"]}
-    assert rows["context"]["why"] == "of 1024: what memory has room for"
+    assert rows["context"]["reason"] == "of 1024: what memory has room for"
     asked = ledger(max_model_len=512).document(counted())["features"]
-    assert {r["feature"]: r for r in asked}["context"]["why"] == "as asked"
+    assert {r["feature"]: r for r in asked}["context"]["reason"] == "as asked"
 
 
 def test_a_portrait_in_words() -> None:

@@ -101,7 +101,7 @@ def test_a_servers_lines_go_there(refusal: Callable[..., str], tmp_path: Path) -
             row for row in server.get("/v1/engine/effective").json["features"]
             if row["feature"] == "--log-file"
         ]  # fmt: skip
-        assert row["active"] == "s.log" and str(tmp_path) not in str(row)
+        assert row["effective"] == "s.log" and str(tmp_path) not in str(row)
         for more in ([], ["--detach"]):
             said = refusal("--port", "0", "--log-file", str(path), *more)
             assert "written by another server" in said

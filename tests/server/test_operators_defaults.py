@@ -82,8 +82,8 @@ def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) 
 
 def test_the_ledger_tells_of_both(quiet: Running) -> None:
     rows = {r["feature"]: r for r in quiet.get("/v1/engine/effective").json["features"]}
-    assert rows["--default-chat-template-kwargs"]["active"] == "enable_thinking = false"
-    assert rows["--override-generation-config"]["active"].startswith("temperature = 0.3")
+    assert rows["--default-chat-template-kwargs"]["effective"] == "enable_thinking = false"
+    assert rows["--override-generation-config"]["effective"].startswith("temperature = 0.3")
 
 
 def test_a_switch_that_no_template_reads_is_refused_at_the_start(

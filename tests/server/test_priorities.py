@@ -35,7 +35,7 @@ def test_none_is_taken_where_the_first_come_is_the_first_served(
 
 def row(running: Running) -> tuple[str, str]:
     rows = {r["feature"]: r for r in running.get("/v1/engine/effective").json["features"]}
-    return rows["scheduling"]["asked"], rows["scheduling"]["active"]
+    return rows["scheduling"]["requested"], rows["scheduling"]["effective"]
 
 
 def test_the_ledger_and_the_document_say_so(in_order: Running, server: Running) -> None:

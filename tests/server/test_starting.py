@@ -77,17 +77,17 @@ def test_a_key_is_needed_where_one_was_given(asked: Running) -> None:
 def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
     told = effective(asked, **KEY)
     rows = {row["feature"]: row for row in told["features"]}
-    assert rows["--enforce-eager"]["active"] == "always"
-    assert rows["--tensor-parallel-size"]["asked"] == "--tensor-parallel-size 1"
-    assert rows["prefix caching"]["asked"] == "by default"
-    assert rows["speculation"]["active"] == "ngram"
-    assert rows["LoRA"]["active"] == "off"
-    assert rows["tool calls"]["asked"].startswith("--tool-call-parser hermes")
-    assert rows["tool calls"]["active"] == "<tool_call>, where demanded"
-    assert rows["reasoning"]["active"] == "off"
-    assert "limit 50%" in rows["memory"]["why"]
-    assert told["limits"]["prompts"] == 3
-    assert all(row["why"] for row in rows.values())
+    assert rows["--enforce-eager"]["effective"] == "always"
+    assert rows["--tensor-parallel-size"]["requested"] == "--tensor-parallel-size 1"
+    assert rows["prefix caching"]["requested"] == "by default"
+    assert rows["speculation"]["effective"] == "ngram"
+    assert rows["LoRA"]["effective"] == "off"
+    assert rows["tool calls"]["requested"].startswith("--tool-call-parser hermes")
+    assert rows["tool calls"]["effective"] == "<tool_call>, where demanded"
+    assert rows["reasoning"]["effective"] == "off"
+    assert "limit 50%" in rows["memory"]["reason"]
+    assert told["limits"]["max_prompts"] == 3
+    assert all(row["reason"] for row in rows.values())
     assert "token-abc123" not in json.dumps(told)
     blocks = asked.get("/server_info", **KEY).json["engine"]["memory"]["kv"]
     assert 0 < blocks <= 8 << 20
@@ -166,7 +166,7 @@ def test_an_adapter_and_a_template_of_the_operator(tmp_path: Path) -> None:
         assert server.post("/v1/completions", body).status == 200
         assert count(server, "LoRA") == 1
         row = feature(server, "LoRA")
-        assert (row["active"], row["asked"]) == (
+        assert (row["effective"], row["requested"]) == (
             "1 loaded",
             "--lora-modules poet=poet, --enable-lora",
         )

@@ -61,5 +61,5 @@ def test_usage_is_told_where_nobody_asked(sparing: Running, server: Running) -> 
 
 def test_the_ledger_tells_of_both(sparing: Running) -> None:
     rows = {r["feature"]: r for r in sparing.get("/v1/engine/effective").json["features"]}
-    assert rows["--stream-interval"]["active"] == "4"
-    assert rows["--enable-force-include-usage"]["active"] == "on"
+    assert rows["--stream-interval"]["effective"] == "4"
+    assert rows["--enable-force-include-usage"]["effective"] == "on"

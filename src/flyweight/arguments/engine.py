@@ -119,4 +119,6 @@ def _read(options: dict[str, Value], name: str, value: object) -> None:
 def _wish(wish: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
     """What became of an argument, in Python's words."""
     name = pythonic(wish.feature)
-    return SettingRequest(name, given.get(name, wish.asked), wish.active, pythonic(wish.why))
+    return SettingRequest(
+        name, given.get(name, wish.requested), wish.effective, pythonic(wish.reason)
+    )

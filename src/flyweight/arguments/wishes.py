@@ -14,9 +14,9 @@ class SettingRequest:
     """Something asked for that is no setting of the engine: what became of it, and why."""
 
     feature: str
-    asked: str
-    active: str
-    why: str
+    requested: str
+    effective: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

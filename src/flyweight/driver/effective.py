@@ -26,12 +26,17 @@ COUNTERS = {  # vLLM's name for a total of the engine's
 
 
 def effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str, str]]:
-    """Rows of feature, asked, active and why: what was decided, then every argument of vLLM's that
-    was given and is no setting.
+    """Rows of feature, requested, effective and reason: what was decided, then every argument of
+    vLLM that was given and is no setting.
     """
     rows = [*_decided(chosen, loaded), *chosen.wishes]
     return [
-        {"feature": row.feature, "asked": row.asked, "active": row.active, "why": row.why}
+        {
+            "feature": row.feature,
+            "requested": row.requested,
+            "effective": row.effective,
+            "reason": row.reason,
+        }
         for row in rows
     ]
 

@@ -25,23 +25,23 @@ ON, OFF = ("on", "always"), ("off", "none")
 
 class ConfigRow(NamedTuple):
     feature: str
-    asked: str
-    active: str
-    why: str
+    requested: str
+    effective: str
+    reason: str
 
 
-HEAD = ConfigRow("feature", "asked", "active", "why")
+HEAD = ConfigRow("feature", "requested", "effective", "reason")
 
 
 def table(features: Sequence[FeatureRow]) -> tuple[list[ConfigRow], dict[str, str]]:
     """Rows, and lines of what has none, by their names."""
-    told = [f for f in features if f.asked != DEFAULT or f.name in DECIDED]
+    told = [f for f in features if f.requested != DEFAULT or f.name in DECIDED]
     rows = [_row(feature) for feature in told]
     shared = [f for f in features if f not in told]
-    off = [f.name for f in shared if f.active in OFF]
-    on = [f.name if f.active in ON else f"{f.name} ({f.active})"
-          for f in shared if f.active not in OFF]  # fmt: skip
-    more = [f"{row.feature} {row.active}" for row in rows[MOST_ROWS:]]
+    off = [f.name for f in shared if f.effective in OFF]
+    on = [f.name if f.effective in ON else f"{f.name} ({f.effective})"
+          for f in shared if f.effective not in OFF]  # fmt: skip
+    more = [f"{row.feature} {row.effective}" for row in rows[MOST_ROWS:]]
     lines = {"also": more, "on by default": on, "off by default": off}
     return rows[:MOST_ROWS], {name: ", ".join(words) for name, words in lines.items() if words}
 
@@ -86,9 +86,9 @@ def _widths(rows: Sequence[ConfigRow]) -> list[int]:
 
 def _row(feature: FeatureRow) -> ConfigRow:
     """An option that is a row of its own has its value beside it."""
-    asked = feature.asked
+    asked = feature.requested
     if feature.name.startswith("--"):
         asked = asked.removeprefix(feature.name).strip(" =") or "yes"
     if len(asked) > WIDEST:
         asked = asked[: WIDEST - 1] + "\u2026"
-    return ConfigRow(*map(printable, (feature.name, asked, feature.active, feature.why)))
+    return ConfigRow(*map(printable, (feature.name, asked, feature.effective, feature.reason)))

@@ -6,7 +6,7 @@ that has done nothing after `PATIENCE` sequences is warned of once, and marked u
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from flyweight.arguments.wishes import DEFAULT, SettingRequests
@@ -27,9 +27,9 @@ class FeatureRow:
     """
 
     name: str
-    asked: str
-    active: str
-    why: str
+    requested: str
+    effective: str
+    reason: str
     counter: str = ""
     counts: str = ""
     expected: bool = False
@@ -51,10 +51,10 @@ class EffectiveConfiguration:
         computed = _computed(settings, server, wishes, facts)
         built = _built(settings, server, wishes, facts, portrait)
         known = (*computed, *built)
-        told = {(feature.asked, feature.active) for feature in known}  # have a row already
-        noted = [FeatureRow(w.feature, w.asked, w.active, w.why) for w in wishes.noted]
+        told = {(feature.requested, feature.effective) for feature in known}  # have a row already
+        noted = [FeatureRow(*astuple(wish)) for wish in wishes.noted]
         self.noted = tuple(
-            feature for feature in noted if (feature.asked, feature.active) not in told
+            feature for feature in noted if (feature.requested, feature.effective) not in told
         )
         self.features: tuple[FeatureRow, ...] = ()
         self._know(*known, *self.noted)
@@ -68,10 +68,13 @@ class EffectiveConfiguration:
     def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them tells of."""
         self._known = known
-        told = [f", {feature.asked}, " for feature in known]
+        told = [f", {feature.requested}, " for feature in known]
         plain = [wish for wish in self.wishes.plain
-                 if not any(f", {wish.asked}, " in one for one in told)]  # fmt: skip
-        self.features = (*known, *(FeatureRow(w.feature, w.asked, w.active, w.why) for w in plain))
+                 if not any(f", {wish.requested}, " in one for one in told)]  # fmt: skip
+        self.features = (
+            *known,
+            *(FeatureRow(w.feature, w.requested, w.effective, w.reason) for w in plain),
+        )
 
     def note(self, counts: ServerCounters) -> list[str]:
         """Warnings that are new with a step.  Costs a comparison where there are none due."""
@@ -117,9 +120,9 @@ class EffectiveConfiguration:
 def _row(feature: FeatureRow, counts: ServerCounters) -> dict[str, Any]:
     row: dict[str, Any] = {
         "feature": feature.name,
-        "asked": feature.asked,
-        "active": feature.active,
-        "why": feature.why,
+        "requested": feature.requested,
+        "effective": feature.effective,
+        "reason": feature.reason,
         "counter": None,
         "warning": None,
     }
