@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flyweight import _native
-from flyweight.ops.cpu.attention import Attention, CpuKV, kv_layer
+from flyweight.ops.cpu.attention import Attention, CpuKV, make_kv_layer
 from flyweight.spec import KVGroup
 from flyweight.wire import Batch
 
@@ -67,7 +67,7 @@ def step(sequences: int, computed: int, count: int, shared: int = 0) -> Batch:
 
 
 def filled(group: KVGroup, blocks: int, dtype: str, activations: str) -> CpuKV:
-    kv = kv_layer(group, blocks, BLOCK, dtype, activations)
+    kv = make_kv_layer(group, blocks, BLOCK, dtype, activations)
     noise = np.random.default_rng(1).normal(size=1 << 16)
     word = {"f32": noise.astype(np.float32), "f16": noise.astype(np.float16)}
     word["bf16"] = (word["f32"].view(np.uint32) >> 16).astype(np.uint16)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flyweight import _native
-from flyweight.ops.base import Array, rounding
+from flyweight.ops.base import Array, choose_rounding
 from flyweight.ops.cpu.gemm import MODES, Gemm, PackedWeight
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 
@@ -108,7 +108,7 @@ class Limits:
 def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activations: str) -> None:
     print("kind   act   N x K        rows       us    GB/s  of bw     Gop/s  of peak")
     for kind in kinds:
-        integer = rounding(activations, kind) == "int8"
+        integer = choose_rounding(activations, kind) == "int8"
         for n, k in SHAPES:
             part = random_weight(kind, n, k)
             size = gemm.packed_nbytes((n, k), kind)

@@ -7,7 +7,7 @@ import numpy as np
 
 from filewriters import BLOCKS, GGML_TYPES, encode, gguf_bytes, key, random_tensor, write_gguf
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.gguf_names import ARCHITECTURES
@@ -74,7 +74,7 @@ class Target:
                 checkpoint.read(name, 0, info.shape[0])
                 if len(info.shape) == 2 and FORMATS[info.kind].quantised:
                     checkpoint.blocks(name, 0, info.shape[0])
-            family(checkpoint.config).spec(checkpoint.config)
+            find_family(checkpoint.config).spec(checkpoint.config)
             return True
         except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has
             return False

@@ -11,7 +11,7 @@ import numpy as np
 
 from filewriters import encode, safetensors_bytes, write_folder
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.weights.checkpoint import open_checkpoint
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -110,7 +110,7 @@ def read(path: Path) -> bool:
         assert len(checkpoint.fingerprint) == 32
         for name, info in checkpoint.tensors.items():
             checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
-        family(checkpoint.config).spec(checkpoint.config)
+        find_family(checkpoint.config).spec(checkpoint.config)
         return True
     except CheckpointError:  # a shape no family has
         return False

@@ -12,7 +12,7 @@ import numpy as np
 from fuzz_safetensors import MODEL
 
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
 from torchwriter import archive, state, storage, stream, tensor
@@ -85,7 +85,7 @@ def read(path: Path) -> bool:
             if info.kind in FORMATS:
                 shape = info.shape or (1,)
                 checkpoint.read(name, 0, math.prod(shape[:-1]) if len(shape) > 1 else shape[0])
-        family(checkpoint.config).spec(checkpoint.config)
+        find_family(checkpoint.config).spec(checkpoint.config)
         return True
     finally:
         checkpoint.close()

@@ -15,7 +15,7 @@ from flyweight.describe import (
     LoadListener,
     ModelDescription,
     SilentListener,
-    allowed_bytes,
+    count_allowed_bytes,
     describe,
     find,
 )
@@ -27,32 +27,32 @@ from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import ConfigError
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.memory import Prefault, kv_memory
+from flyweight.kv.memory import Prefault, allocate_kv
 from flyweight.kv.residency import Residency
-from flyweight.models.adapters import kinds as adapter_kinds
-from flyweight.models.adapters import low_rank
+from flyweight.models.adapters import list_kinds as adapter_kinds
+from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
-from flyweight.plan.machine import Machine, anonymous, machine, resident
+from flyweight.plan.machine import Machine, measure_anonymous, measure_resident, read_machine
 from flyweight.plan.memory import (
     MemoryPlan,
     Needs,
     Sizing,
     SlotKinds,
-    block_bytes,
+    count_block_bytes,
+    count_server_bytes,
     plan_memory,
-    server_bytes,
 )
 from flyweight.sampling.grammar import Compiler, GrammarVocabulary, compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint
-from flyweight.weights.load import load, slot_kinds
+from flyweight.weights.load import list_slot_kinds, load
 from flyweight.weights.packed.folder import CacheFolder
-from flyweight.weights.packed.layout import key_of, lay_out
+from flyweight.weights.packed.layout import lay_out, make_key
 from flyweight.weights.packed.moving import LayerPrefetch
 from flyweight.weights.packed.shelf import Note, Opener, UncachedWeights
 from flyweight.wire import F32
@@ -96,17 +96,17 @@ def build(
     `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
-    here = machine()
+    here = read_machine()
     found = describe(find(settings, tell))
     ops = backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = needs(found.checkpoint, found.spec, found.plan, ops)
-    asked = asked.beside(_adapter_kinds(adapters, found), ops)
+    asked = asked.add(_adapter_kinds(adapters, found), ops)
     memory = memory_plan(settings, asked, here, served=served)
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     weights, moving = load_kept(settings, found, ops, tell)
-    low = [low_rank(adapter, found.published, ops) for adapter in adapters]
+    low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
     limits = Limits(
@@ -120,7 +120,7 @@ def build(
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
     )
-    layers = kv_memory(found.spec, ops, limits, memory.sizing.kv_dtype)
+    layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
     engine = _engine(settings, limits, Runner(model, ops, layers), found)
     found.checkpoint.close()
     for adapter in adapters:
@@ -164,15 +164,15 @@ def kept_weights(
     room = PackedCacheSettings.of_environment()
     if not settings.packed_cache or not isinstance(ops, Packing) or room.folder is None:
         return None
-    key = key_of(checkpoint.fingerprint, checkpoint.stamps, plan, ops.packing)
+    key = make_key(checkpoint.fingerprint, checkpoint.stamps, plan, ops.packing)
     matrices = [
         (slot, (shape[0], shape[1]), kind)
-        for slot, parts in slot_kinds(checkpoint, plan).items()
+        for slot, parts in list_slot_kinds(checkpoint, plan).items()
         for shape, kind in parts
         if len(shape) == 2
     ]
     layout = lay_out(key, matrices, ops.packed_nbytes)
-    return Opener(CacheFolder(room.folder, room.room), layout, ops, note, machine().cores)
+    return Opener(CacheFolder(room.folder, room.room), layout, ops, note, read_machine().cores)
 
 
 def _adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:
@@ -182,7 +182,7 @@ def _adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> Slot
 
 def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
     """What a model asks of memory."""
-    return Needs.of(spec, slot_kinds(checkpoint, plan), ops)
+    return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
 
 
 def memory_plan(
@@ -191,8 +191,8 @@ def memory_plan(
     """The memory plan at the requested context, or at the longest that fits, up to the model's; of
     a `served` model with grammars and the processes of its server.
     """
-    held, vocab = resident(), asked.spec.vocab
-    others = anonymous(os.getppid()) if served else 0  # the API server has begun
+    held, vocab = measure_resident(), asked.spec.vocab
+    others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or asked.spec.context
     kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
     blocks = settings.blocks or _bought(settings, asked.spec, kv_dtype)
@@ -209,11 +209,11 @@ def memory_plan(
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
         grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
-        server=server_bytes(vocab) if served else 0,
+        server=count_server_bytes(vocab) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
-    allowed = allowed_bytes(settings, here, held + others)
+    allowed = count_allowed_bytes(settings, here, held + others)
     return plan_memory(asked, sizing, (held, allowed), least)
 
 
@@ -221,7 +221,7 @@ def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
     """K/V blocks for kv_cache_memory_bytes; 0 where they have no limit of their own."""
     if not settings.kv_cache_memory_bytes:
         return 0
-    block = block_bytes(spec, settings.block_size, kv_dtype)
+    block = count_block_bytes(spec, settings.block_size, kv_dtype)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
     blocks = settings.kv_cache_memory_bytes // block
     if blocks < least:

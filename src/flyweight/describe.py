@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from flyweight.config import Settings, parse_bytes
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import Family, family
-from flyweight.plan.machine import Machine, machine, resident
+from flyweight.models.registry import Family, find_family
+from flyweight.plan.machine import Machine, measure_resident, read_machine
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
-from flyweight.weights.checkpoint import Checkpoint, of_format, open_checkpoint
+from flyweight.weights.checkpoint import Checkpoint, choose_format, open_checkpoint
 from flyweight.weights.folder import TORCH
 from flyweight.weights.gguf import read_gguf
-from flyweight.weights.hub.names import HubName, hub_name
-from flyweight.weights.load import slot_kinds
+from flyweight.weights.hub.names import HubName, parse_hub_name
+from flyweight.weights.load import list_slot_kinds
 
 if TYPE_CHECKING:
     from flyweight.plan.memory import MemoryPlan
@@ -70,17 +70,17 @@ def find(settings: Settings, tell: LoadListener | None = None) -> Path:
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
     Raises `ConfigError` where its files are not of the kind asked for.
     """
-    return of_format(_found(settings, tell or SilentListener()), settings.load_format)
+    return choose_format(_find_checkpoint(settings, tell or SilentListener()), settings.load_format)
 
 
-def _found(settings: Settings, tell: LoadListener) -> Path:
+def _find_checkpoint(settings: Settings, tell: LoadListener) -> Path:
     model = settings.model
     if model is None or model == DEFAULT_MODEL:
         return ASSETS / f"{DEFAULT_MODEL}.gguf"
     path = os.path.expanduser(model)
     if os.path.exists(path):
         return Path(path)
-    name = hub_name(str(model), settings.revision)
+    name = parse_hub_name(str(model), settings.revision)
     if name is None:
         raise CheckpointError(
             f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
@@ -95,20 +95,22 @@ def fetch(name: HubName, settings: Settings, tell: LoadListener, *, newest: bool
     from flyweight.weights.hub.find import HubSearch  # its client takes long to import
     from flyweight.weights.hub.find import find as find_on_hub
 
-    here = machine()
-    room = allowed_bytes(settings, here, resident()) * 9 // 10  # the rest is for K/V and arrays
-    search = HubSearch(room, settings.offline, newest, family)
+    here = read_machine()
+    room = (
+        count_allowed_bytes(settings, here, measure_resident()) * 9 // 10
+    )  # the rest is for K/V and arrays
+    search = HubSearch(room, settings.offline, newest, find_family)
     return find_on_hub(name, search, tell)
 
 
 def describe(path: Path) -> ModelDescription:
     """Opens and checks a model's files and loads its tokenizer; reads no weights."""
     checkpoint = open_checkpoint(path)
-    with _named(path):
-        kind = family(checkpoint.config)
+    with _prefix_errors(path):
+        kind = find_family(checkpoint.config)
         spec = read_spec(checkpoint, kind)
         plan = read_plan(checkpoint, kind, spec)
-        slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
+        list_slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = stop_ids(checkpoint, tokenizer, spec)
     return ModelDescription(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
@@ -124,7 +126,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model, of a GGUF file that is a vocabulary alone, or in a file of its
     own.
     """
-    with _named(path):
+    with _prefix_errors(path):
         if path.suffix == ".gguf":
             return load_tokenizer(read_gguf(path).metadata)
         weights = path.suffix in (".safetensors", ".bin") or path.name == TORCH.index
@@ -143,13 +145,13 @@ def read_plan(checkpoint: Checkpoint, kind: Family, spec: ModelSpec) -> WeightPl
     return kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
 
 
-def allowed_bytes(settings: Settings, here: Machine, held: int) -> int:
+def count_allowed_bytes(settings: Settings, here: Machine, held: int) -> int:
     """Bytes the process may hold."""
     return min(parse_bytes(str(settings.memory_limit), here.total), held + here.available)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _prefix_errors(path: Path) -> Iterator[None]:
     """Puts the model's path before errors that know only a key of its metadata."""
     try:
         yield

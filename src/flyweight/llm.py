@@ -33,18 +33,18 @@ from flyweight.requests.preparing import (
     Params,
     RequestChecks,
     RequestPreparer,
-    conversation,
-    generation_options,
-    spelled,
+    list_special_tokens,
+    read_generation_options,
+    render_conversation,
 )
 from flyweight.requests.pretrained import PreTrainedTokenizer
 from flyweight.requests.prompts import (
     ContextFactory,
     PreparedPrompt,
     Prompt,
-    listed,
-    one_each,
-    salted,
+    add_salt,
+    list_prompts,
+    spread_options,
 )
 from flyweight.sampling.grammar import TrialCompiler
 from flyweight.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class LLM:
             spec.vocab, limits.max_model_len, limits.scored, self.loaded.stop_ids, adapters,
             self.settings.max_logprobs,
         )  # fmt: skip
-        judge = TrialCompiler(lambda: spelled(self.tokenizer))
+        judge = TrialCompiler(lambda: list_special_tokens(self.tokenizer))
         self._asking = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
         self.loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.generation_defaults()  # a bad file is refused now, not at the first request
@@ -144,7 +144,7 @@ class LLM:
         `SamplingParams`' names.
         """
         theirs = self.loaded.generation if self._chosen.model_defaults else {}
-        found = {**generation_options(theirs), **self._chosen.sampling}
+        found = {**read_generation_options(theirs), **self._chosen.sampling}
         return {name: value for name, value in found.items() if value is not None}
 
     def stats(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class LLM:
         goes first.  `adapter` names one of `Settings.adapters`, `lora_request` does so in vLLM's
         way.  Each but `salt` is one value for all prompts, or a list with one for each.
         """
-        many = listed(prompts)
+        many = list_prompts(prompts)
         params = self._params(sampling_params, len(many))
         asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.collector, use_tqdm)
@@ -197,8 +197,8 @@ class LLM:
         lora_request: LoRARequests = None,
     ) -> list[EmbeddingRequestOutput]:
         """One vector a prompt: hidden states after the final norm, pooled."""
-        many = listed(prompts)
-        params = one_each("pooling_params", pooling_params, PoolingParams, len(many))
+        many = list_prompts(prompts)
+        params = spread_options("pooling_params", pooling_params, PoolingParams, len(many))
         asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
         return self._all(asked, self._asking.vector, use_tqdm)
 
@@ -216,8 +216,8 @@ class LLM:
         """The likeliest continuations of every prompt that `beam_width` beams find, best first;
         `sequences` of a result are the same as vLLM has them.
         """
-        many = listed(prompts)
-        searches = one_each("params", params, BeamSearchParams, len(many))
+        many = list_prompts(prompts)
+        searches = spread_options("params", params, BeamSearchParams, len(many))
         asked = self._asked(many, searches, ContextFactory(salt, priority, adapter, lora_request))
         found = self._all(asked, self._asking.collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
@@ -242,7 +242,7 @@ class LLM:
         **unknown: Never,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, through the model's chat template (without one, the
-        messages line by line); the keywords before `salt` are `conversation`'s, the others
+        messages line by line); the keywords before `salt` are `render_conversation`'s, the others
         `generate`'s.
         """
         name, form = "chat_template_content_format", chat_template_content_format
@@ -296,7 +296,7 @@ class LLM:
 
         options = {name: value for name, value in given.items() if value is not None}
         own = merge_options({**options, **unknown}, chat_template_kwargs)
-        return conversation(
+        return render_conversation(
             self.tokenizer, messages, chat_template=chat_template, tools=tools, **own
         )
 
@@ -350,12 +350,12 @@ class LLM:
         """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
         copies = {id(one): _kept(one) for one in params}  # the caller's may change
         self.loaded  # noqa: B018  (not once it is closed)
-        each = lanes.each(len(prompts), self.settings.adapters)
+        each = lanes.make_each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
             raise RequestError("cannot be combined with scheduling_policy = 'fcfs'", "priority")
         found = zip(prompts, params, each, strict=True)
         return [
-            self._asking.ask(one, copies[id(own)], salted(one, lane)) for one, own, lane in found
+            self._asking.ask(one, copies[id(own)], add_salt(one, lane)) for one, own, lane in found
         ]
 
     def _all(
@@ -391,7 +391,7 @@ class LLM:
     ) -> Sequence[SamplingParams]:
         if given is None:
             given = self.get_default_sampling_params()
-        return one_each("sampling_params", given, SamplingParams, wanted)
+        return spread_options("sampling_params", given, SamplingParams, wanted)
 
 
 def _kept(params: Params) -> Params:

@@ -14,10 +14,10 @@ def accepts(schema: Mapping[str, Any] | bool | str, text: str) -> bool:
     """Whether `text` could be the whole answer under a JSON schema.  Raises `RequestError` for a
     schema that is refused.
     """
-    return acceptor(StructuredOutputs(json=schema))(text)
+    return make_acceptor(StructuredOutputs(json=schema))(text)
 
 
-def acceptor(outputs: StructuredOutputs) -> Callable[[str], bool]:
+def make_acceptor(outputs: StructuredOutputs) -> Callable[[str], bool]:
     """The same for any constraint and many texts; what is dear is done once.  Raises
     `RequestError`.
     """

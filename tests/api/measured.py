@@ -67,7 +67,7 @@ class OnlyPlan:
 
 
 def parts(plan: MemoryPlan) -> dict[str, int]:
-    rows = dict(plan.rows())
+    rows = dict(plan.list_rows())
     return rows | {"need": plan.need, "limit": plan.limit, "blocks": plan.blocks}
 
 

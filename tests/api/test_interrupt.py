@@ -26,7 +26,7 @@ def idle(llm: LLM) -> None:
     engine = llm.loaded.engine
     assert not engine.busy and not engine.scheduler.by_id and not llm.loop.live
     pool = engine.scheduler.pool
-    pool.integrity([])
+    pool.check_integrity([])
     assert len(pool.free) == pool.blocks
 
 

@@ -344,7 +344,7 @@ def test_a_length_above_the_models_is_allowed_with_a_warning(folder: Path) -> No
 
     class Told:
         def planned(self, plan, found) -> None:
-            heard.append(json.dumps(plan.rows()))
+            heard.append(json.dumps(plan.list_rows()))
 
         def progress(self, done, total) -> None: ...
 

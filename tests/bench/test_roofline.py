@@ -12,11 +12,11 @@ from flyweight.plan.roofline import (
     OpCost,
     Shape,
     StepShape,
-    attention,
-    met,
-    met_in,
-    shape,
-    work,
+    count_chunk_pairs,
+    count_pairs,
+    make_attention_cost,
+    make_shape,
+    sum_work,
 )
 from flyweight.spec import KVGroup, LayerSpec
 
@@ -26,22 +26,22 @@ LAYER = LayerSpec(heads=4, head=8, kv=KVGroup(heads=2, k_dim=8, v_dim=8), inner=
 
 def test_an_op_takes_what_binds() -> None:
     assert (
-        OpCost(2000, 100, "int8").seconds(LIMITS) == 2.0
+        OpCost(2000, 100, "int8").compute_seconds(LIMITS) == 2.0
     )  # arithmetic: 2000 / 1000 above 100 / 100
-    assert OpCost(2000, 500, "int8").seconds(LIMITS) == 5.0  # memory
-    assert OpCost(2000, 100, "bf16").seconds(LIMITS) == 4.0
-    assert OpCost(2000, 100, "f32").seconds(LIMITS) == 8.0
+    assert OpCost(2000, 500, "int8").compute_seconds(LIMITS) == 5.0  # memory
+    assert OpCost(2000, 100, "bf16").compute_seconds(LIMITS) == 4.0
+    assert OpCost(2000, 100, "f32").compute_seconds(LIMITS) == 8.0
 
 
 def test_a_matrix_counts_two_operations_a_weight_and_token() -> None:
-    assert Matrix(10, 20, 300, "int8").op(7) == OpCost(2 * 10 * 20 * 7, 300, "int8")
-    assert Matrix(10, 20, 300, "int8").op(0) == OpCost(
+    assert Matrix(10, 20, 300, "int8").make_op(7) == OpCost(2 * 10 * 20 * 7, 300, "int8")
+    assert Matrix(10, 20, 300, "int8").make_op(0) == OpCost(
         0, 0, "int8"
     )  # nothing meets it, nothing is read
 
 
 def test_an_expert_is_met_by_its_share_of_tokens() -> None:
-    op = Matrix(10, 20, 300, "int8", share=0.25).op(2)
+    op = Matrix(10, 20, 300, "int8", share=0.25).make_op(2)
     assert op.operations == 2 * 10 * 20 * 2 * 0.25
     assert op.nbytes == pytest.approx(300 * (1 - 0.75 * 0.75))
 
@@ -59,7 +59,7 @@ def test_an_expert_is_met_by_its_share_of_tokens() -> None:
     ],
 )
 def test_pairs_of_queries_and_keys(count: int, context: int, window: int, pairs: int) -> None:
-    assert met(count, context, window) == pairs
+    assert count_pairs(count, context, window) == pairs
     walked = sum(min(seen, window) for seen in range(context - count + 1, context + 1))
     assert walked == pairs
 
@@ -67,9 +67,9 @@ def test_pairs_of_queries_and_keys(count: int, context: int, window: int, pairs:
 @pytest.mark.parametrize("chunk", [1, 3, 8, 100])
 def test_pairs_within_chunks(chunk: int) -> None:
     for context in range(20):
-        assert met_in(chunk, context) == sum(p % chunk + 1 for p in range(context))
+        assert count_chunk_pairs(chunk, context) == sum(p % chunk + 1 for p in range(context))
     layer = replace(LAYER, kv=replace(LAYER.kv, chunk=8))
-    op = attention(layer, StepShape(((3, 18),), 1, 100), 2)
+    op = make_attention_cost(layer, StepShape(((3, 18),), 1, 100), 2)
     assert op.operations == 2 * (8 + 1 + 2) * 4 * 16  # positions 15, 16, 17
     assert op.nbytes == (18 - 8) * layer.kv.width * 2
 
@@ -78,13 +78,15 @@ def test_attention_reads_shared_positions_once() -> None:
     alone = StepShape(((1, 100), (1, 100)), rows=2, distinct=200)
     together = dataclasses.replace(alone, distinct=110)
     width = 2 * (8 + 8)
-    assert attention(LAYER, alone, 2) == OpCost(2 * 200 * 4 * 16, 200 * width * 2, "bf16")
-    assert attention(LAYER, together, 2) == OpCost(2 * 200 * 4 * 16, 110 * width * 2, "bf16")
+    assert make_attention_cost(LAYER, alone, 2) == OpCost(2 * 200 * 4 * 16, 200 * width * 2, "bf16")
+    assert make_attention_cost(LAYER, together, 2) == OpCost(
+        2 * 200 * 4 * 16, 110 * width * 2, "bf16"
+    )
 
 
 def test_attention_reads_no_more_than_its_window() -> None:
     layer = dataclasses.replace(LAYER, kv=KVGroup(2, 8, 8, window=10))
-    op = attention(layer, StepShape(((1, 100),), rows=1, distinct=100), 2, layers=3)
+    op = make_attention_cost(layer, StepShape(((1, 100),), rows=1, distinct=100), 2, layers=3)
     assert op == OpCost(3 * 2 * 10 * 4 * 16, 3 * 10 * 32 * 2, "bf16")
 
 
@@ -95,17 +97,17 @@ def test_a_step_adds_up_its_ops_each_at_its_own_limit() -> None:
     step = StepShape(((3, 3),), rows=1, distinct=3)
     # two bodies: 1200 operations, 300 bytes: 3 s of reading each; head: 2000 bf16 = 4 s
     # attention: 2 * 6 pairs * 4 heads * 16 = 768 bf16 = 1.536 s; 3 * 32 * 2 = 192 bytes = 1.92 s
-    done = work(two, [step], LIMITS)
+    done = sum_work(two, [step], LIMITS)
     assert done.operations == 2 * 1200 + 2000 + 768
     assert done.nbytes == 600 + 100 + 192
     assert done.seconds == pytest.approx(3 + 3 + 4 + 1.92)
-    again = work(two, [step, step], LIMITS)
+    again = sum_work(two, [step, step], LIMITS)
     assert again.seconds == pytest.approx(2 * done.seconds)
 
 
 def test_the_shape_of_the_model_inside_is_its_files() -> None:
     found = describe(ASSETS / "stories.gguf")
-    asked = shape(found.checkpoint, found.plan, found.spec, "int8", "f16")
+    asked = make_shape(found.checkpoint, found.plan, found.spec, "int8", "f16")
     read = sum(matrix.nbytes * n for matrix, n in asked.matrices)
     size = (ASSETS / "stories.gguf").stat().st_size
     assert 0.9 * size < read < size  # the rest: vocabulary, norms, padding

@@ -25,7 +25,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     in every memory plan.
     """
     for room in ("build", "describe"):
-        monkeypatch.setattr(f"flyweight.{room}.resident", lambda: 64 << 20)
+        monkeypatch.setattr(f"flyweight.{room}.measure_resident", lambda: 64 << 20)
 
 
 @pytest.fixture(scope="session")

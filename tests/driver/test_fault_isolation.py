@@ -54,7 +54,7 @@ def run(engine: Engine, spoil: Callable[[int], None]) -> dict[tuple[str, int], A
             events = driver.recover(error)
         for event in events:
             take(found, event)
-        engine.scheduler.pool.integrity(
+        engine.scheduler.pool.check_integrity(
             seq.table for group in engine.scheduler.by_id.values() for seq in group
         )
     assert not engine.busy and not engine.scheduler.by_id

@@ -87,7 +87,7 @@ def finish(run: Engine, steps: int = 500) -> dict[tuple[str, int], list[int]]:
             return texts
         for event in run.step():
             texts.setdefault((event.id, event.index), []).extend(event.tokens)
-        run.scheduler.pool.integrity([seq.table for seq in run.scheduler.running])
+        run.scheduler.pool.check_integrity([seq.table for seq in run.scheduler.running])
     raise AssertionError(f"no end after {steps} steps")
 
 
@@ -212,7 +212,7 @@ def test_integrity_sees_a_fork_nobody_counted() -> None:
     run.step()
     run.fork("a")
     with pytest.raises(AssertionError, match="reference counts differ from the tables"):
-        run.scheduler.pool.integrity([seq.table for seq in run.scheduler.running])
+        run.scheduler.pool.check_integrity([seq.table for seq in run.scheduler.running])
 
 
 def test_a_fork_at_the_prompt_waits_for_it() -> None:
@@ -258,7 +258,7 @@ def test_an_interrupted_search_starts_over_from_its_last_state(monkeypatch) -> N
             hit, found = _interrupted(run, at)
             if found or not hit:
                 assert found == [h.tokens for h in search(sought)]
-            run.scheduler.pool.integrity([])
+            run.scheduler.pool.check_integrity([])
             assert not run.scheduler.by_id and not run.beams.searches
         assert at > 20, "the tripwire never fired"
 

@@ -49,16 +49,16 @@ class FreesShared(BlockPool):
 
 
 class NeverCopies(BlockPool):
-    def need(self, table: Table, start: int, stop: int) -> int:
+    def count_needed(self, table: Table, start: int, stop: int) -> int:
         return max(0, -(-stop // self.block_size) - len(table.blocks))
 
-    def _own(self, table: Table, index: int, count: int) -> None:  # type: ignore[override]
+    def _copy_on_write(self, table: Table, index: int, count: int) -> None:  # type: ignore[override]
         """Leaves the block shared, to be written by both."""
 
 
 class CopiesTooLittle(BlockPool):
-    def _own(self, table: Table, index: int, count: int) -> Copy:
-        return replace(super()._own(table, index, count), count=count - 1)
+    def _copy_on_write(self, table: Table, index: int, count: int) -> Copy:
+        return replace(super()._copy_on_write(table, index, count), count=count - 1)
 
 
 class KeepsStaleKeys(BlockPool):
@@ -115,7 +115,7 @@ class SharesUncomputed(PrefixCache):
 class PreemptsTheOldest(Scheduler):
     def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
         free = len(self.pool.free)
-        if self.pool.need(seq.table, seq.computed, seq.computed + 1) > free:
+        if self.pool.count_needed(seq.table, seq.computed, seq.computed + 1) > free:
             self._preempt(self.running[0], plan)
         return super()._decode(seq, spare, plan) if seq in self.running else 0
 
@@ -218,8 +218,8 @@ def test_a_search_that_decides_too_early_is_caught(monkeypatch):
 
 
 def test_a_hash_without_the_salt_is_caught(monkeypatch):
-    right = prefix_room.root_key
-    monkeypatch.setattr(prefix_room, "root_key", lambda salt, *rest: right("", *rest))
+    right = prefix_room.make_root_key
+    monkeypatch.setattr(prefix_room, "make_root_key", lambda salt, *rest: right("", *rest))
     assert caught()
 
 

@@ -14,7 +14,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv import known
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.known import Known, common
+from flyweight.kv.known import Known, count_common
 from flyweight.types import Request, Reuse, SamplingParams
 
 LIMITS = Limits(
@@ -129,7 +129,7 @@ def test_an_evicted_key_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(known, "KEYS", 2)
     memory = Known(BlockPool(4, 4))
     for key in (b"a", b"b", b"c"):
-        memory.lose(key)
+        memory.forget(key)
     assert list(memory.lost) == [b"b", b"c"]
 
 
@@ -181,4 +181,4 @@ def test_a_preempted_request_keeps_its_first_explanation() -> None:
 def test_common_beginnings(same: int) -> None:
     a = array("i", range(8))
     b = array("i", [*range(same), *[99] * (9 - same)])
-    assert common(a, b) == common(b, a) == same
+    assert count_common(a, b) == count_common(b, a) == same

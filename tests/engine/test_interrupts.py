@@ -101,5 +101,5 @@ def test_an_interrupted_commit_leaves_all_in_order(step):
             if not harness.engine.busy:
                 break
         assert not harness.engine.busy and not harness.scheduler.by_id
-        harness.scheduler.pool.integrity([])
+        harness.scheduler.pool.check_integrity([])
     assert at > 10, "the tripwire never fired"

@@ -126,7 +126,7 @@ def test_the_last_in_rank_is_preempted_and_comes_back():
         plan = s.schedule()
         seen += [seq.request.id for seq in plan.preempted]
         commit(s, plan)
-        s.pool.integrity([seq.table for seq in s.running])
+        s.pool.check_integrity([seq.table for seq in s.running])
     assert seen and set(seen) == {"a"}
 
 
@@ -183,7 +183,7 @@ def test_an_abort_frees_at_once_in_every_state():
     for id in "abc":
         (event,) = s.abort(id)
         assert event.finish is Finish.ABORT
-        s.pool.integrity([seq.table for seq in s.running])
+        s.pool.check_integrity([seq.table for seq in s.running])
     assert not s.busy and len(s.pool.free) == LIMITS.blocks
     assert commit(s, plan) == []
     assert s.abort("a") == []
@@ -283,7 +283,7 @@ def test_two_plans_may_be_in_flight():
                 ]
                 for event in s.commit(done, made):
                     texts.setdefault((event.id, event.index), []).extend(event.tokens)
-                s.pool.integrity([seq.table for seq in s.running])
+                s.pool.check_integrity([seq.table for seq in s.running])
         for r in requests:
             for i in range(r.params.n):
                 assert tuple(texts[r.id, i]) == answer(r, i), f"workload({seed}): {r.id}/{i}"

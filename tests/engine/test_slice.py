@@ -14,10 +14,10 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.memory import kv_memory
+from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.reference import ReferenceOps
 from flyweight.spec import Files
 from flyweight.types import Request, SamplingParams
@@ -44,7 +44,7 @@ LIMITS = Limits(
 
 @pytest.fixture(scope="module")
 def model():
-    ops, kind = ReferenceOps("f32"), family(CONFIG)
+    ops, kind = ReferenceOps("f32"), find_family(CONFIG)
     spec = kind.spec(CONFIG)
     rng = np.random.default_rng(0)
     weights = {}
@@ -57,7 +57,7 @@ def model():
 def engine_of(model, limits, drafter=None):
     decoder, spec, ops = model
     pool = BlockPool(limits.blocks, limits.block_size)
-    runner = Runner(decoder, ops, kv_memory(spec, ops, limits, "f32"))
+    runner = Runner(decoder, ops, allocate_kv(spec, ops, limits, "f32"))
     return Engine(Scheduler(limits, pool), runner, drafter, EngineMetrics())
 
 

@@ -276,7 +276,7 @@ class Harness:
     def _check_pool(self) -> None:
         s = self.scheduler
         require(all(not seq.table.blocks for seq in s.waiting), "a waiting sequence holds blocks")
-        s.pool.integrity([seq.table for seq in s.running])
+        s.pool.check_integrity([seq.table for seq in s.running])
 
     def _take(self, event: Event) -> None:
         key = (event.id, event.index)

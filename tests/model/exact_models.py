@@ -12,7 +12,7 @@ import numpy as np
 from fixture_models import LONGROPE, YARN
 
 from filewriters import encode, write_folder
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.spec import Files
 
 PROMPT, EVERY = 160, 8  # tokens of a prompt; logits of every eighth are kept
@@ -84,7 +84,7 @@ def prompt(name: str) -> np.ndarray:
 def make(name: str, out: Path) -> Path:
     """Writes a checkpoint of one of `MODELS`."""
     config = MODELS[name]
-    kind = family(config)
+    kind = find_family(config)
     plan = kind.plan(kind.spec(config), Files())
     shapes: dict[str, tuple[int, ...]] = {}
     for source in (source for slot in plan.slots for source in slot.sources):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.models.adapters import low_rank
+from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
@@ -45,7 +45,7 @@ def decoder(
     weights are planned, `plan` the weight plan, and `weights` what was loaded.
     """
     checkpoint = open_checkpoint(path)
-    kind = family(checkpoint.config)
+    kind = find_family(checkpoint.config)
     spec = kind.spec({**checkpoint.config, **(config or {})})
     files = Files(checkpoint.converted, frozenset(checkpoint.tensors))
     planned = kind.plan(spec, files)
@@ -53,7 +53,7 @@ def decoder(
     if weights:
         weights(loaded)
     published = kind.plan(spec, Files())
-    low = [low_rank(open_adapter(folder), published, ops) for folder in adapters]
+    low = [pack_adapter(open_adapter(folder), published, ops) for folder in adapters]
     return Decoder(
         Parts(ops, SingleProcess(), (change or (lambda s: s))(spec), loaded, low),
         length or spec.context,

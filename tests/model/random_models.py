@@ -12,11 +12,11 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.memory import kv_memory
+from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.registry import FAMILIES
-from flyweight.ops.base import Ops, bf16_bits
+from flyweight.ops.base import Ops, to_bf16_bits
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.spec import Files
 from flyweight.types import Request, SamplingParams, TokenLogprobs
@@ -48,7 +48,7 @@ def random_weight(
     if kind == "f16":
         return x.astype(np.float16)
     if kind == "bf16":
-        return bf16_bits(x)
+        return to_bf16_bits(x)
     part = random_grouped(rng, kind, n, k)
     return scaled(part, float(x.std() / part.dequantize().std()))
 
@@ -78,7 +78,7 @@ def engine(
         "blocks": 200,
     }
     bounds = Limits(**{**chosen, **limits})  # type: ignore[arg-type]
-    layers = kv_memory(model.spec, model.ops, bounds, kv)
+    layers = allocate_kv(model.spec, model.ops, bounds, kv)
     scheduler = Scheduler(bounds, BlockPool(bounds.blocks, bounds.block_size))
     return Engine(scheduler, Runner(model, model.ops, layers), None, EngineMetrics(), adapters)
 

@@ -14,8 +14,8 @@ from random_models import Answer, answers, engine, request
 
 from filewriters import encode, write_safetensors
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.models.adapters import places
-from flyweight.models.registry import family
+from flyweight.models.adapters import place_adapter
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
 from flyweight.types import Request
@@ -176,9 +176,9 @@ def test_tensors_that_do_not_fit(fault: str, tmp_path: Path) -> None:
     tensors = {name: encode(np.zeros(shape), "f32") for name, shape in shapes.items()}
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     config = read_json(MODELS / "llama3" / "config.json")
-    kind = family(config)
+    kind = find_family(config)
     with pytest.raises(CheckpointError, match=message):
-        places(open_adapter(folder), kind.plan(kind.spec(config), Files()))
+        place_adapter(open_adapter(folder), kind.plan(kind.spec(config), Files()))
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
@@ -190,9 +190,9 @@ def test_a_model_with_pictures_names_its_text_otherwise(prefix: str, tmp_path: P
         for side in "AB"
     }
     write_safetensors(folder / "adapter_model.safetensors", tensors)
-    kind = family({"model_type": "gemma3"})
+    kind = find_family({"model_type": "gemma3"})
     spec = kind.spec({"text_config": read_json(MODELS / "gemma3" / "config.json")})
-    assert [*places(open_adapter(folder), kind.plan(spec, Files()))] == ["layers.0.qkv"]
+    assert [*place_adapter(open_adapter(folder), kind.plan(spec, Files()))] == ["layers.0.qkv"]
     for own in (prefix, "^" + prefix):  # patterns name it as the file does
         config = {"peft_type": "LORA", "lora_alpha": 4, "alpha_pattern": {own + layer: 12}}
         (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -227,7 +227,7 @@ def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
     """Their matrices are in the plan, but no adapter would run beside them."""
     folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
     config = read_json(MODELS / "mixtral" / "config.json")
-    kind = family(config)
+    kind = find_family(config)
     plan = kind.plan(kind.spec(config), Files())
     for module, rows in (("experts.0.w1", config["intermediate_size"]), ("gate", 5)):
         name = f"base_model.model.model.layers.0.block_sparse_moe.{module}"
@@ -235,7 +235,7 @@ def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
         tensors = {key: encode(np.zeros(shape), "f32") for key, shape in shapes.items()}
         write_safetensors(folder / "adapter_model.safetensors", tensors)
         with pytest.raises(CheckpointError, match="cannot be adapted"):
-            places(open_adapter(folder), plan)
+            place_adapter(open_adapter(folder), plan)
 
 
 def test_folders_that_are_no_adapters(tmp_path: Path) -> None:

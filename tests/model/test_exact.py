@@ -8,7 +8,7 @@ import pytest
 from exact_models import EVERY, MODELS, make, prompt
 from harness import decoder, logits
 
-from flyweight.models.rope import inverse_frequencies
+from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import RopeSpec
 
@@ -29,5 +29,5 @@ def test_frequencies_are_rounded_powers(base: float, dim: int) -> None:
     """An ulp of a frequency is as many of an angle as there are positions before it."""
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     powers = np.array([math.pow(base, float(e)) for e in exponents], np.float32)
-    got = inverse_frequencies(RopeSpec(dim, base), 100)
+    got = compute_inverse_frequencies(RopeSpec(dim, base), 100)
     assert (got == np.float32(1) / powers).all()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from harness import MODELS, Weights, decoder, logits
 
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, LayerSpec, ModelSpec, Source, WeightPlan
@@ -241,7 +241,7 @@ def test_the_clamp_is_felt() -> None:
 
 def planned(name: str) -> WeightPlan:
     config = read_json(MODELS / name / "config.json")
-    kind = family(config)
+    kind = find_family(config)
     with_names = open_checkpoint(MODELS / name)
     files = Files(False, frozenset(with_names.tensors))
     with_names.close()

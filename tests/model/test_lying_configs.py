@@ -11,7 +11,7 @@ from gguf_twins import metadata, twin
 from harness import MODELS
 
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.spec import Files
 from flyweight.validation.untrusted import read_json
 from flyweight.weights import gguf_config
@@ -51,7 +51,7 @@ def test_every_key_given_every_kind_of_value(name: str) -> None:
                 inner = inner[key]
             inner[way[-1]] = value
             try:
-                kind = family(changed)
+                kind = find_family(changed)
                 spec = kind.spec(changed)
                 for converted in (False, True):
                     kind.plan(spec, Files(converted))
@@ -88,8 +88,8 @@ def test_every_gguf_key_given_every_kind_of_value(name: str, tmp_path: Path) -> 
     for key in {*true, *(f"{arch}.{unsaid}" for unsaid in UNSAID_KEYS)}:
         for value in ODD:
             try:
-                config = gguf_config.hf_config(true | {key: value}, spans, "m.gguf")
-                kind = family(config)
+                config = gguf_config.make_hf_config(true | {key: value}, spans, "m.gguf")
+                kind = find_family(config)
                 kind.plan(kind.spec(config), Files(True, frozenset(source.tensors)))
             except CheckpointError as error:
                 refused += 1
@@ -101,7 +101,7 @@ def test_every_gguf_key_given_every_kind_of_value(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_deepseek_may_have_experts_from_the_first_layer_on(first: int) -> None:
     config = read_json(MODELS / "deepseek-v2" / "config.json") | {"first_k_dense_replace": first}
-    layers = family(config).spec(config).layers
+    layers = find_family(config).spec(config).layers
     assert [layer.moe is None for layer in layers] == [i < first for i in range(len(layers))]
 
 
@@ -110,6 +110,6 @@ def test_a_plan_is_not_sized_by_a_lie(model_type: str) -> None:
     name = {"mixtral": "mixtral", "deepseek_v2": "deepseek-v2"}[model_type]
     config = read_json(MODELS / name / "config.json")
     lies = {"num_local_experts": 1 << 20, "n_routed_experts": 1 << 20, "num_hidden_layers": 1024}
-    kind = family(config)
+    kind = find_family(config)
     with pytest.raises(CheckpointError, match=r"experts and .* in 1024 layers; at most 32768"):
         kind.plan(kind.spec(config | lies), Files())

@@ -14,7 +14,7 @@ from test_features import FELT, PLAIN_ROPE, layers, moved
 
 from filewriters import encode, write_folder
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops, from_bf16_bits
 from flyweight.spec import ModelSpec
 from flyweight.validation.untrusted import read_json
@@ -30,7 +30,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def spec_of(config: dict[str, Any]) -> ModelSpec:
-    return family(config).spec(config)
+    return find_family(config).spec(config)
 
 
 def tensors_of(name: str) -> dict[str, np.ndarray]:
@@ -203,7 +203,7 @@ def test_minicpm_config_may_lack_a_model_type(native: Ops) -> None:
     """MiniCPM 4 is published with architectures alone."""
     config = without(config_of("minicpm"), "model_type")
     with pytest.raises(CheckpointError, match="model_type = None is not supported"):
-        family(config)
+        find_family(config)
     named = {**config, "architectures": ["MiniCPMForCausalLM"]}
     assert spec_of(named) == spec_of(config_of("minicpm"))
 
@@ -272,7 +272,7 @@ def translated(name: str, *tensors: str, **others: object) -> dict[str, Any]:
     """
     keys = {k: v for k, v in {**metadata(config_of(name)), **others}.items() if v is not None}
     spans: Any = dict.fromkeys(tensors)
-    return gguf_config.hf_config({**keys, "tokenizer.ggml.tokens": ["a"]}, spans, "m.gguf")
+    return gguf_config.make_hf_config({**keys, "tokenizer.ggml.tokens": ["a"]}, spans, "m.gguf")
 
 
 def test_olmo2_file_with_a_window_is_olmo3() -> None:

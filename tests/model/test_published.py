@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flyweight.models.registry import family
-from flyweight.models.rope import rope_spec
+from flyweight.models.registry import find_family
+from flyweight.models.rope import read_rope_spec
 from flyweight.spec import Files, WeightPlan
 
 LONG_LISTS = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
@@ -286,7 +286,7 @@ def numbers(plan: WeightPlan) -> int:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
-    kind = family(config)
+    kind = find_family(config)
     assert numbers(kind.plan(kind.spec(config), Files())) == count
 
 
@@ -307,7 +307,7 @@ def test_a_published_config_gives_the_published_size(name: str) -> None:
 def test_null_means_what_the_family_usually_has(name: str, unsaid: str) -> None:
     """The values these configs give are the usual ones."""
     _, config = PUBLISHED[name]
-    kind = family(config)
+    kind = find_family(config)
     without = {key: value for key, value in config.items() if key != unsaid}
     assert kind.spec(config | {unsaid: None}) == kind.spec(without) == kind.spec(config)
 
@@ -316,4 +316,4 @@ def test_null_means_what_the_family_usually_has(name: str, unsaid: str) -> None:
 def test_a_part_of_a_head_is_counted_exactly(head: int) -> None:
     """GGUF says how many elements turn, a config which part of a head they are."""
     for turned in range(2, head + 1, 2):
-        assert rope_spec({"partial_rotary_factor": turned / head}, head).dim == turned
+        assert read_rope_spec({"partial_rotary_factor": turned / head}, head).dim == turned

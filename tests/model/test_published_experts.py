@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_published import LLAMA3_ROPE, llama_like, numbers, sizes
 
-from flyweight.models.registry import family
-from flyweight.models.rope import inverse_frequencies
+from flyweight.models.registry import find_family
+from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.spec import Files, RopeSpec, TemperSpec
 
 YARN = dict(mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=4096, type="yarn")
@@ -72,7 +72,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
-    kind = family(config)
+    kind = find_family(config)
     assert numbers(kind.plan(kind.spec(config), Files())) == count
 
 
@@ -80,7 +80,7 @@ def test_a_published_config_gives_the_published_size(name: str) -> None:
 def test_queries_without_positions_have_a_temperature(name: str) -> None:
     """Configs say true, or 4, which transformers 4 wrote."""
     _, config = PUBLISHED[name]
-    layers = family(config).spec(config).layers
+    layers = find_family(config).spec(config).layers
     assert {x.temper for x in layers if x.rope is None} == {TemperSpec(8192, 0.1)}
     assert {x.temper for x in layers if x.rope is not None} == {None}
 
@@ -88,8 +88,8 @@ def test_queries_without_positions_have_a_temperature(name: str) -> None:
 def test_llama4s_frequencies_have_no_blend() -> None:
     """Scout's thresholds are one: frequencies are kept or divided by 16."""
     _, config = PUBLISHED["Llama-4-Scout"]
-    (rope,) = family(config).spec(config).ropes
-    plain = inverse_frequencies(RopeSpec(128, 500000.0), 8192)
-    factors = plain / inverse_frequencies(rope, 8192)
+    (rope,) = find_family(config).spec(config).ropes
+    plain = compute_inverse_frequencies(RopeSpec(128, 500000.0), 8192)
+    factors = plain / compute_inverse_frequencies(rope, 8192)
     assert set(np.round(factors, 3).tolist()) == {1.0, 16.0}
     assert ((factors < 2) == (2 * np.pi / plain <= 8192)).all()

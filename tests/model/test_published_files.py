@@ -10,7 +10,7 @@ from harness import MODELS, decoder, logits
 
 from filewriters import encode, write_folder, write_gguf
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
 from flyweight.validation.untrusted import read_json
@@ -18,7 +18,7 @@ from flyweight.weights import gguf_config
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats.dense import to_f32
 from flyweight.weights.gguf import read_gguf
-from flyweight.weights.survey import value_faults
+from flyweight.weights.survey import find_value_faults
 
 OLD_GEMMA3 = {  # what transformers 4 called the rope of the fixture
     "rope_theta": 50000.0,
@@ -68,9 +68,11 @@ def test_the_masks_of_older_files_are_passed_over(native: Ops, tmp_path: Path) -
     config = read_json(MODELS / "gpt-neox" / "config.json")
     write_folder(tmp_path, config, tensors)
     assert same("gpt-neox", tmp_path, native)
-    checkpoint, kind = open_checkpoint(tmp_path), family(config)
+    checkpoint, kind = open_checkpoint(tmp_path), find_family(config)
     files = Files(False, frozenset(checkpoint.tensors))
-    assert not list(value_faults(checkpoint, None, kind.plan(kind.spec(config), files).ignored))
+    assert not list(
+        find_value_faults(checkpoint, None, kind.plan(kind.spec(config), files).ignored)
+    )
     tensors["gpt_neox.final_layer_norm.weight"] = ("bool", (64,), bytes(64))
     write_folder(tmp_path, config, tensors)
     with pytest.raises(CheckpointError, match=r"final_layer_norm.weight' holds bytes"):
@@ -102,8 +104,8 @@ def test_deepseek_v3_files_from_before_groups_were_said() -> None:
     meta = {k: v for k, v in meta.items() if "expert_group" not in k} | {"deepseek2.vocab_size": 9}
     for experts, groups, kept in ((256, 8, 4), (384, 1, 1)):
         said = meta | {"deepseek2.expert_count": experts}
-        config = gguf_config.hf_config(said, {}, "m.gguf")
-        moe = family(config).spec(config).layers[-1].moe
+        config = gguf_config.make_hf_config(said, {}, "m.gguf")
+        moe = find_family(config).spec(config).layers[-1].moe
         assert moe is not None and moe.route.corrected
         assert (moe.route.scoring, moe.route.groups, moe.route.kept) == ("sigmoid", groups, kept)
 
@@ -125,26 +127,26 @@ def test_the_layer_that_predicts_a_second_token_is_not_read(native: Ops, tmp_pat
 def test_fp8_blocks_are_refused_by_name(model_type: str) -> None:
     config = {"model_type": model_type, "quantization_config": {"quant_method": "fp8"}}
     with pytest.raises(CheckpointError, match=rf"of 'fp8' is not supported yet for {model_type}"):
-        family(config)
+        find_family(config)
 
 
 def test_latents_whose_queries_have_a_temperature_are_refused() -> None:
     meta = metadata(read_json(MODELS / "deepseek-v3" / "config.json")) | {"deepseek2.vocab_size": 9}
     meta["deepseek2.attention.temperature_scale"] = 0.1
     with pytest.raises(CheckpointError, match=r"attention.temperature_scale = 0.1; latent"):
-        gguf_config.hf_config(meta, {}, "m.gguf")
+        gguf_config.make_hf_config(meta, {}, "m.gguf")
 
 
 def test_what_files_of_llama4_leave_out() -> None:
     """Maverick has 128 experts and no head norms; a window of 0 is another model."""
     meta = metadata(read_json(MODELS / "llama4-scout" / "config.json")) | {"llama4.vocab_size": 9}
     for experts, norm in ((16, "unit"), (128, "")):
-        config = gguf_config.hf_config(meta | {"llama4.expert_count": experts}, {}, "m.gguf")
-        layers = family(config).spec(config).layers
+        config = gguf_config.make_hf_config(meta | {"llama4.expert_count": experts}, {}, "m.gguf")
+        layers = find_family(config).spec(config).layers
         assert [x.qk_norm for x in layers] == [norm, norm, norm, ""]
         assert [x.kv.chunk for x in layers] == [8192, 8192, 8192, 0]
     with pytest.raises(CheckpointError, match=r"llama4.attention.sliding_window = 0; chunked"):
-        gguf_config.hf_config(meta | {"llama4.attention.sliding_window": 0}, {}, "m.gguf")
+        gguf_config.make_hf_config(meta | {"llama4.attention.sliding_window": 0}, {}, "m.gguf")
 
 
 def test_deepseek_files_from_before_the_matrices_were_parted(native: Ops, tmp_path: Path) -> None:
@@ -178,8 +180,8 @@ def test_gemma3_without_a_window_has_one_rope() -> None:
         kept = {k: v for k, v in meta.items() if "sliding_window" not in k} | {
             "gemma3.vocab_size": 9
         }
-        config = gguf_config.hf_config(kept | window, {}, "m.gguf")
-        layers = family(config).spec(config | {"num_hidden_layers": 12}).layers
+        config = gguf_config.make_hf_config(kept | window, {}, "m.gguf")
+        layers = find_family(config).spec(config | {"num_hidden_layers": 12}).layers
         near = [bool(window) and (i + 1) % 6 != 0 for i in range(12)]
         assert [layer.rope == 1 for layer in layers] == near
         assert [layer.kv.window for layer in layers] == [33 if n else 0 for n in near]

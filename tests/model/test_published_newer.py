@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_published import LONG_LISTS, llama_like, numbers, sizes
 
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.spec import Files
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -117,7 +117,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
-    kind = family(config)
+    kind = find_family(config)
     assert numbers(kind.plan(kind.spec(config), Files())) == count
 
 
@@ -135,6 +135,6 @@ def test_published_config_gives_the_published_size(name: str) -> None:
 )
 def test_null_means_the_usual_value(name: str, unsaid: str) -> None:
     _, config = PUBLISHED[name]
-    kind = family(config)
+    kind = find_family(config)
     without = {key: value for key, value in config.items() if key != unsaid}
     assert kind.spec(config | {unsaid: None}) == kind.spec(without) == kind.spec(config)

@@ -9,16 +9,16 @@ import pytest
 from harness import decoder, logits
 
 from filewriters import Tensor, encode, random_tensor, write_gguf
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.reference import ReferenceOps
-from flyweight.plan.memory import weight_bytes
+from flyweight.plan.memory import count_weight_bytes
 from flyweight.spec import Files
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.load import load, slot_kinds
+from flyweight.weights.load import list_slot_kinds, load
 from flyweight.wire import F32
 
 KINDS = tuple(kind for kind, form in FORMATS.items() if form.quantised)
@@ -105,11 +105,11 @@ def test_integer_kernels_give_what_the_reference_gives(pair: list[Path]) -> None
 
 def test_the_memory_plan_counts_what_is_held(pair: list[Path]) -> None:
     checkpoint, ops = open_checkpoint(pair[0]), CpuOps(1)
-    kind = family(checkpoint.config)
+    kind = find_family(checkpoint.config)
     files = Files(checkpoint.converted, frozenset(checkpoint.tensors))
     plan = kind.plan(kind.spec(checkpoint.config), files)
     held = load(checkpoint, plan, ops)
-    planned = weight_bytes(slot_kinds(checkpoint, plan), ops)
+    planned = count_weight_bytes(list_slot_kinds(checkpoint, plan), ops)
     assert planned == sum(
         part.nbytes for w in held.values() for part in (w if isinstance(w, tuple) else (w,))
     )

@@ -6,7 +6,7 @@ import pytest
 
 from filewriters import gguf_bytes, key
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import FAMILIES, family
+from flyweight.models.registry import FAMILIES, find_family
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.gguf_names import ARCHITECTURES
 
@@ -26,7 +26,7 @@ OTHERS = ("mllama", "gpt_neo", "gptj", "qwen4", "gemma9", "phi", "bloom", "lama"
 
 def refusal(model_type: str) -> str:
     with pytest.raises(CheckpointError) as error:
-        family({"model_type": model_type})
+        find_family({"model_type": model_type})
     return str(error.value)
 
 

@@ -68,7 +68,7 @@ def test_searches_find_what_transformers_finds(name: str, limits: dict, native: 
     found: dict[tuple[str, int], Event] = {}
     while run.busy:
         found |= {(event.id, event.index): event for event in run.step()}
-        run.scheduler.pool.integrity([seq.table for seq in run.scheduler.running])
+        run.scheduler.pool.check_integrity([seq.table for seq in run.scheduler.running])
     for i, request in enumerate(requests):
         events = [found[request.id, k] for k in range(request.width)]
         assert [event.tokens for event in events] == sequences[i], request.beam

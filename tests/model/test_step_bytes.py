@@ -11,11 +11,11 @@ import pytest
 from harness import BLOCK, MODELS, batch, decoder
 
 from flyweight.config import Limits
-from flyweight.kv.memory import kv_memory
+from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.stack import Layer, SteppedStack
-from flyweight.plan.step import FLOAT, experts_bytes, layer_bytes
+from flyweight.plan.step import FLOAT, count_experts_bytes, count_layer_bytes
 
 TOKENS = 200  # many, so that what does not grow with them cannot hide a missing array
 
@@ -76,18 +76,18 @@ def test_arrays_between_ops_are_bounded(name: str) -> None:
     blocks = -(-tokens // BLOCK) + 2
     limits = Limits(max_model_len=tokens, max_num_seqs=1, max_num_batched_tokens=tokens,
                     block_size=BLOCK, blocks=blocks)  # fmt: skip
-    kv = kv_memory(spec, ops, limits, "f32")  # type: ignore[arg-type]
+    kv = allocate_kv(spec, ops, limits, "f32")  # type: ignore[arg-type]
     prompt = rng.integers(0, spec.vocab, tokens)
     step = batch([(prompt, 0)], tokens, np.zeros(0, np.int32))
     ops.live = ops.peak = 0
     model.hidden(step, kv, step.rows)
-    planned = layer_bytes(spec, {"": [((1, 0), "f32")]}, "f32", tokens)
+    planned = count_layer_bytes(spec, {"": [((1, 0), "f32")]}, "f32", tokens)
     if not any(x.latent for x in spec.layers):
         planned -= 64 * tokens  # the least that rounded rows are counted with
     mixtures = [x.moe for x in spec.layers if x.moe is not None]
     if mixtures:  # without the kernel's own memory
         route, inner = mixtures[0].route, mixtures[0].inner
-        planned -= experts_bytes(route, spec.hidden, inner, tokens)
+        planned -= count_experts_bytes(route, spec.hidden, inner, tokens)
         planned += FLOAT * tokens * (route.experts + spec.hidden + 2 * route.top)
     peak = max(ops.peak, in_one_call(native, model, tokens))
     assert peak <= planned <= 1.6 * peak

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import grouped_weights
-from flyweight.ops.base import Array, Ops, bf16_bits
+from flyweight.ops.base import Array, Ops, to_bf16_bits
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.sampling.arrays import columns
@@ -88,7 +88,7 @@ def part(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight |
         return grouped_weights.random_grouped(rng, kind, n, k)
     dense = normal(rng, n, k)
     if kind == "bf16":
-        return bf16_bits(dense)
+        return to_bf16_bits(dense)
     return dense.astype(np.float16 if kind == "f16" else np.float32)
 
 

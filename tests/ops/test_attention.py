@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from op_cases import Paged, ids, normal, paged, poisoned, still
 
 from flyweight.errors import ConfigError
-from flyweight.ops.base import Array, bf16_bits, from_bf16_bits
+from flyweight.ops.base import Array, from_bf16_bits, to_bf16_bits
 from flyweight.ops.operands import HeadNorm, Rotation
-from flyweight.plan.machine import resident
+from flyweight.plan.machine import measure_resident
 from flyweight.spec import KVGroup
 from flyweight.wire import F32
 
 _native = pytest.importorskip("flyweight._native")
-from flyweight.ops.cpu.attention import Attention, CpuKV, kv_layer  # noqa: E402
+from flyweight.ops.cpu.attention import Attention, CpuKV, make_kv_layer  # noqa: E402
 
 ISAS = _native.isas()
 DTYPES = ("f32", "f16", "bf16")
@@ -58,12 +58,12 @@ class Ops(Attention):
     def __init__(self, isa: str, threads: int = 2) -> None:
         super().__init__(_native.Pool(threads, isa))
 
-    kv_layer = staticmethod(kv_layer)
+    kv_layer = staticmethod(make_kv_layer)
 
 
 def rounded(x: F32, dtype: str) -> NDArray[np.float64]:
     if dtype == "bf16":
-        return from_bf16_bits(bf16_bits(x)).astype(np.float64)
+        return from_bf16_bits(to_bf16_bits(x)).astype(np.float64)
     return x.astype(np.float16 if dtype == "f16" else np.float32).astype(np.float64)
 
 
@@ -94,7 +94,7 @@ class Case:
 
     def store(self, ops: Ops, block: int, dtype: str) -> tuple[CpuKV, Paged]:
         pages = paged(self.rng, [(0, c) for c in self.contexts], block)
-        kv = kv_layer(self.group, pages.blocks, block, dtype)
+        kv = make_kv_layer(self.group, pages.blocks, block, dtype)
         fill_nan(kv)
         batch = pages.step([(0, c) for c in self.contexts])
         k, v = np.concatenate(self.k), np.concatenate(self.v)
@@ -256,7 +256,7 @@ def test_rope_store(isa: str, dim: int, rotated: int) -> None:
     pages = paged(rng, [(0, tokens)], 16)
     ops, batch = Ops(isa), pages.step([(0, tokens)])
     for norm in (None, norms):
-        kv = kv_layer(group, pages.blocks, 16, "f32")
+        kv = make_kv_layer(group, pages.blocks, 16, "f32")
         q = ops.rope_store(qkv, kv, batch, rope, norm)
         y = x.astype(np.float64)
         if norm is not None:
@@ -280,7 +280,7 @@ def test_rope_store(isa: str, dim: int, rotated: int) -> None:
 @pytest.mark.parametrize("block", [1, 16])
 def test_move_kv_reads_before_it_writes(isa: str, block: int) -> None:
     ops, group = Ops(isa), KVGroup(2, 6, 10)
-    kv = kv_layer(group, 64 // block, block, "f16")
+    kv = make_kv_layer(group, 64 // block, block, "f16")
     rng = np.random.default_rng(0)
     kv.k.view(np.uint16)[:] = rng.integers(0, 1 << 15, kv.k.size // 2)
     kv.v.view(np.uint16)[:] = rng.integers(0, 1 << 15, kv.v.size // 2)
@@ -303,7 +303,7 @@ def test_move_kv_reads_before_it_writes(isa: str, block: int) -> None:
 
 
 def test_untouched_blocks_cost_nothing() -> None:
-    kv = kv_layer(KVGroup(8, 128, 128), 1 << 16, 16, "f16")  # 4 GiB of address space
+    kv = make_kv_layer(KVGroup(8, 128, 128), 1 << 16, 16, "f16")  # 4 GiB of address space
     assert kv.nbytes == (1 << 20) * 8 * 256 * 2
     assert kv.block_size == 16 and kv.group.heads == 8
 
@@ -312,20 +312,20 @@ def populates() -> bool:
     """Whether memory that is asked for is there before it is written; qemu passes over it."""
     advice = 23  # MADV_POPULATE_WRITE, of Linux 5.14
     with mmap.mmap(-1, 16 << 20) as room:
-        before = resident()
+        before = measure_resident()
         with suppress(OSError):
             room.madvise(advice)
-        return resident() - before >= 15 << 20
+        return measure_resident() - before >= 15 << 20
 
 
 def test_memory_asked_for_is_there_and_what_was_written_stays() -> None:
-    ops, kv = Ops(ISAS[-1]), kv_layer(KVGroup(8, 128, 128), 1 << 12, 16, "f16")
+    ops, kv = Ops(ISAS[-1]), make_kv_layer(KVGroup(8, 128, 128), 1 << 12, 16, "f16")
     able = populates()
     kv.k[: 1 << 20] = 7
-    before = resident()
+    before = measure_resident()
     ops.populate_kv(kv, 0, 1 << 10)  # 32 MiB of K and as much of V
     if able:
-        assert resident() - before >= (63 << 20) - (2 << 20)
+        assert measure_resident() - before >= (63 << 20) - (2 << 20)
     ops.populate_kv(kv, (1 << 12) - 1, 1)
     ops.populate_kv(kv, 5, 0)
     assert (kv.k[: 1 << 20] == 7).all() and not kv.k[1 << 20 : 40 << 20].any()
@@ -337,9 +337,9 @@ def test_memory_asked_for_is_there_and_what_was_written_stays() -> None:
 def test_refusals() -> None:
     ops, group = Ops(ISAS[-1]), KVGroup(1, 8, 8)
     with pytest.raises(ConfigError, match="did you mean 'f16'"):
-        kv_layer(group, 1, 16, "fp16")
+        make_kv_layer(group, 1, 16, "fp16")
     with pytest.raises(ConfigError, match="window"):
-        kv_layer(KVGroup(1, 8, 8, "window", 4), 1, 16, "f16")
+        make_kv_layer(KVGroup(1, 8, 8, "window", 4), 1, 16, "f16")
     case = Case([20], group, 1)
     kv, pages = case.store(ops, 16, "f32")
     batch, q = pages.step([(0, 20)]), case.q[0]

@@ -27,10 +27,10 @@ from op_cases import (
 )
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import ACTIVATIONS, Array, Ops, bf16_bits, from_bf16_bits
+from flyweight.ops.base import ACTIVATIONS, Array, Ops, from_bf16_bits, to_bf16_bits
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.ops.operands import HeadNorm, Weight
-from flyweight.ops.reference import ReferenceOps, quantize_rows, rounding
+from flyweight.ops.reference import ReferenceOps, choose_rounding, quantize_rows
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 
@@ -121,14 +121,14 @@ def linear_cases(
         x = normal(rng, rows, k) * np.float32(10) ** rng.integers(-3, 3, (rows, 1))
         x[:, : k // 2][rng.random(rows) < 0.2] = 0  # whole groups of nothing
         x = x.astype(np.float32)
-        bound = linear_bound(x, parts, bias, rounding(mode, kind))
+        bound = linear_bound(x, parts, bias, choose_rounding(mode, kind))
         asked.append((x, ref.linear(x, truth), bound))
     return parts, bias, asked
 
 
 def linear_bound(x: F32, parts: list[GroupedWeight | Array], bias: F32, to: str) -> Array:
     if to == "bf16":
-        x = from_bf16_bits(bf16_bits(x))
+        x = from_bf16_bits(to_bf16_bits(x))
     elif to == "int8":
         codes, scales = quantize_rows(x)
         x = codes.astype(np.float32) * np.repeat(scales, 32, axis=1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import Array, bf16_bits, from_bf16_bits
+from flyweight.ops.base import Array, from_bf16_bits, to_bf16_bits
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.weights.formats import FORMATS
 from flyweight.wire import F32
@@ -38,7 +38,7 @@ def make(kind: str, n: int, k: int, rng: np.random.Generator) -> Part:
     """A random canonical part [n,k] that uses every code, signed scales and extreme sub-scales."""
     if kind in ("f32", "f16", "bf16"):
         w = rng.standard_normal((n, k)).astype(np.float32)
-        return {"f32": w, "f16": w.astype(np.float16), "bf16": bf16_bits(w)}[kind]
+        return {"f32": w, "f16": w.astype(np.float16), "bf16": to_bf16_bits(w)}[kind]
     return random_grouped(rng, kind, n, k)
 
 
@@ -65,7 +65,7 @@ def seen(x: F32, activations: str, kind: str) -> NDArray[np.float64]:
             x.shape
         )
     if activations == "bf16" or (activations == "int8" and kind == "bf16"):
-        return from_bf16_bits(bf16_bits(x)).astype(np.float64)
+        return from_bf16_bits(to_bf16_bits(x)).astype(np.float64)
     return x.astype(np.float64)
 
 
@@ -232,7 +232,7 @@ EXPANDED |= {"iq2_xxs": 4.19, "iq1_m": 4.93, "iq1_s": 5.52, "tq2_0": 4.19, "tq1_
 def test_packed_bytes_beside_the_file(kind: str) -> None:
     form = FORMATS[kind]
     packed = gemm().packed_nbytes((64, 512), form.packed)
-    assert packed <= EXPANDED.get(kind, 1.05) * form.bytes_for((64, 512))
+    assert packed <= EXPANDED.get(kind, 1.05) * form.count_bytes((64, 512))
 
 
 def test_tuple_outputs_lie_side_by_side() -> None:

@@ -12,7 +12,7 @@ from flyweight.ops.base import ACTIVATIONS, Array, Ops
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.operands import Weights
 from flyweight.ops.reference import ReferenceOps
-from flyweight.plan.step import experts_bytes
+from flyweight.plan.step import count_experts_bytes
 from flyweight.spec import RouteSpec
 from flyweight.wire import F32, I32
 
@@ -276,6 +276,6 @@ def test_the_plan_bounds_the_working_memory(
     x, (chosen, weights) = normal(rng, tokens, HIDDEN), choices(rng, tokens, top)
     ops.experts(x, chosen, weights, [gate_up] * EXPERTS, [down] * EXPERTS, "silu")
     route = RouteSpec(EXPERTS, top)
-    planned = experts_bytes(route, HIDDEN, inner, tokens)
+    planned = count_experts_bytes(route, HIDDEN, inner, tokens)
     returned = tokens * (HIDDEN + EXPERTS) * 4 + 2 * chosen.nbytes
     assert ops._gemm.panels.nbytes + returned <= planned <= 3 * (ops._gemm.panels.nbytes + returned)

@@ -7,7 +7,7 @@ import pytest
 from op_cases import DENSE, GROUPED, ids, normal, paged, part, poisoned, still
 
 from flyweight.errors import CheckpointError, ConfigError
-from flyweight.ops.base import bf16_bits, from_bf16_bits
+from flyweight.ops.base import from_bf16_bits, to_bf16_bits
 from flyweight.ops.operands import HeadNorm
 from flyweight.ops.reference import ReferenceOps, quantize_rows
 from flyweight.spec import KVGroup
@@ -63,8 +63,8 @@ def test_what_linear_multiplies_with(rng: np.random.Generator) -> None:
     x = normal(rng, 1, 256)
     shape, eye = (256, 256), np.eye(256, dtype=np.float32)
     q4 = part(rng, "q4_0", 1, 256)
-    rounded = from_bf16_bits(bf16_bits(x))
-    for kind, dense in (("f32", eye), ("f16", eye.astype(np.float16)), ("bf16", bf16_bits(eye))):
+    rounded = from_bf16_bits(to_bf16_bits(x))
+    for kind, dense in (("f32", eye), ("f16", eye.astype(np.float16)), ("bf16", to_bf16_bits(eye))):
         for mode in ("f32", "bf16", "int8"):
             ops = ReferenceOps(mode)
             lossy = mode == "bf16" or (mode == "int8" and kind == "bf16")

@@ -14,7 +14,7 @@ import pytest
 from flyweight import _native
 from flyweight.ops.base import DENSE_KINDS
 from flyweight.ops.cpu import CpuOps
-from flyweight.ops.cpu.gemm import fields
+from flyweight.ops.cpu.gemm import list_fields
 from grouped_weights import GROUPED, random_grouped
 
 # SHA-256 of every kind's tiles at PACKING's value.  A kind whose bytes change needs a new PACKING
@@ -82,7 +82,7 @@ def test_a_weight_in_a_file_is_the_weight(ops: CpuOps, file: int, moved: bool) -
     assert np.array_equal(tiles.bytes(), packed(ops, "q4_0"))
     part = random_grouped(rng, "q4_0", N, K)
     with pytest.raises(ValueError, match="read only"):
-        _native.pack_rows(ops._pool, tiles, 0, N, *fields(part))
+        _native.pack_rows(ops._pool, tiles, 0, N, *list_fields(part))
     with pytest.raises(ValueError, match="read-only"):
         tiles.bytes()[0] = 1
 

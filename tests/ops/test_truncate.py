@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.ops import truncate
-from flyweight.ops.reference_sample import XTC, adjust, choose, cuts_of, kept, sample, uniform
+from flyweight.ops.reference_sample import (
+    XTC,
+    adjust,
+    choose,
+    draw_uniform,
+    find_cuts,
+    sample,
+    select_candidates,
+)
 from flyweight.ops.truncate import OFF
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
@@ -31,7 +39,7 @@ def row(position: int = 0, mu: float = 0.0, **options: Any) -> LogitsRow:
 def left(logits: F32, one: LogitsRow) -> list[int]:
     """The ids the chain leaves, best first."""
     s = columns([one])
-    return kept(logits, s, 0, cuts_of(s).get(0, OFF))[0].tolist()
+    return select_candidates(logits, s, 0, find_cuts(s).get(0, OFF))[0].tolist()
 
 
 def softmax(logits: F32, temperature: float = 1.0) -> dict[int, float]:
@@ -113,8 +121,8 @@ def test_xtc_strikes_as_often_as_told_and_apart_from_the_draw() -> None:
         len(left(logits, row(i, xtc_probability=0.3, xtc_threshold=0.2))) == 1 for i in range(4000)
     ]
     assert abs(np.mean(struck) - 0.3) < 0.03
-    u = np.array([uniform(5, 0, i) for i in range(4000)])
-    v = np.array([uniform(5, 0, i, stream=XTC) for i in range(4000)])
+    u = np.array([draw_uniform(5, 0, i) for i in range(4000)])
+    v = np.array([draw_uniform(5, 0, i, stream=XTC) for i in range(4000)])
     assert abs(np.corrcoef(u, v)[0, 1]) < 0.05
     assert ((v < 0.3) == struck).all()
 
@@ -150,8 +158,8 @@ def test_mirostat_holds_the_surprise_it_is_told(version: int) -> None:
         for i in range(400):
             options = {"mirostat": version, "mirostat_tau": tau, "mirostat_eta": 0.2}
             s = columns([row(i, mu, **options)])
-            ids, p = kept(logits, s, 0, cuts_of(s)[0])
-            token, after = choose(logits, s, 0, cuts_of(s)[0])
+            ids, p = select_candidates(logits, s, 0, find_cuts(s)[0])
+            token, after = choose(logits, s, 0, find_cuts(s)[0])
             surprise = -math.log2(p[ids.tolist().index(token)] / p.sum())
             assert after == pytest.approx(mu - 0.2 * (surprise - tau), abs=1e-12)
             mu = after
@@ -194,13 +202,13 @@ def test_a_candidate_survives_every_cut(
     values: Sequence[float], mass: float, n: float, threshold: float, mu: float
 ) -> None:
     logits = np.array(values, np.float32)
-    rest = truncate.above_sigmas(logits, n)
+    rest = truncate.ban_below_sigmas(logits, n)
     assert rest.max() == logits.max()
     p = np.sort(np.exp(logits.astype(np.float64) - logits.max()))[::-1]
-    assert 1 <= len(truncate.typical(p, mass)) <= len(p)
-    assert 0 <= truncate.excluded(p, threshold) < len(p)
+    assert 1 <= len(truncate.select_typical(p, mass)) <= len(p)
+    assert 0 <= truncate.count_excluded(p, threshold) < len(p)
     for version in (1, 2):
-        assert 1 <= truncate.mirostat(p, version, mu, 32000) <= len(p)
+        assert 1 <= truncate.count_mirostat(p, version, mu, 32000) <= len(p)
 
 
 @pytest.mark.parametrize("options", [

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from flyweight.kv.blocks import BlockPool, Copy, Table, chain_key, root_key
+from flyweight.kv.blocks import BlockPool, Copy, Table, make_chain_key, make_root_key
 
-ROOT = root_key("", "", "model")
+ROOT = make_root_key("", "", "model")
 
 
 def filled(pool: BlockPool, tokens: list[int], root: bytes = ROOT) -> Table:
@@ -22,9 +22,9 @@ def filled(pool: BlockPool, tokens: list[int], root: bytes = ROOT) -> Table:
 
 
 def test_keys_name_every_token_before_them():
-    first = chain_key(ROOT, [1, 2])
-    assert chain_key(ROOT, [1, 2]) == first != chain_key(ROOT, [2, 1])
-    assert chain_key(first, [3]) != chain_key(chain_key(ROOT, [1, 4]), [3])
+    first = make_chain_key(ROOT, [1, 2])
+    assert make_chain_key(ROOT, [1, 2]) == first != make_chain_key(ROOT, [2, 1])
+    assert make_chain_key(first, [3]) != make_chain_key(make_chain_key(ROOT, [1, 4]), [3])
     assert len(first) == 32
 
 
@@ -32,11 +32,11 @@ def test_keys_name_every_token_before_them():
     "other", [("b", "", "model"), ("", "b", "model"), ("", "", "b"), ("a", "bmodel", "")]
 )
 def test_roots_differ_by_salt_adapter_and_model(other):
-    assert root_key(*other) != root_key("a", "b", "model")
+    assert make_root_key(*other) != make_root_key("a", "b", "model")
     pool = BlockPool(8, 2)
     tokens = [1, 2, 3, 4, 5]
     filled(pool, tokens)
-    assert pool.match(Table(root_key(*other)), tokens) == []
+    assert pool.match(Table(make_root_key(*other)), tokens) == []
 
 
 def test_a_match_leaves_one_token_to_compute():
@@ -53,7 +53,7 @@ def test_only_full_blocks_below_computed_are_published():
     pool.grow(table, 0, 6)
     pool.publish(table, [1, 2, 3, 4, 5, 6], 3)
     assert pool.match(Table(ROOT), [1, 2, 3, 4, 5, 6]) == list(table.blocks[:1])
-    pool.integrity([table])
+    pool.check_integrity([table])
 
 
 def test_released_blocks_are_found_until_they_are_taken_suffixes_first():
@@ -69,7 +69,7 @@ def test_released_blocks_are_found_until_they_are_taken_suffixes_first():
     pool.grow(other, 0, 4)  # the partial block goes first: there is nothing to find in it
     assert lost == [held[2]]
     assert pool.match(Table(ROOT), tokens) == held[:2]
-    pool.integrity([other])
+    pool.check_integrity([other])
 
 
 def test_the_oldest_release_is_taken_first():
@@ -88,25 +88,25 @@ def test_a_fork_copies_the_block_it_writes_to():
     pool.grow(table, 0, 6)
     fork = Table(ROOT)
     pool.share(fork, table.blocks)
-    assert pool.need(fork, 6, 7) == 1
+    assert pool.count_needed(fork, 6, 7) == 1
     copy = pool.grow(fork, 6, 7)
     assert copy == Copy(table.blocks[1], fork.blocks[1], 2)
     assert fork.blocks[0] == table.blocks[0]
     assert pool.grow(table, 6, 7) is None, "the last holder writes in place"
-    pool.integrity([table, fork])
+    pool.check_integrity([table, fork])
     pool.release(table)
-    pool.integrity([fork])
-    assert pool.unheld(fork.blocks) == 0
+    pool.check_integrity([fork])
+    assert pool.count_unheld(fork.blocks) == 0
 
 
 def test_integrity_notices():
     pool = BlockPool(4, 1)
     table = filled(pool, [1, 2])
     with pytest.raises(AssertionError, match="reference counts"):
-        pool.integrity([])
+        pool.check_integrity([])
     pool.by_hash.clear()
     with pytest.raises(AssertionError, match="index differs"):
-        pool.integrity([table])
+        pool.check_integrity([table])
 
 
 def test_random_use_keeps_integrity_and_contents():
@@ -119,18 +119,18 @@ def test_random_use_keeps_integrity_and_contents():
         if live and rng.random() < 0.5:
             pool.release(live.pop(rng.randrange(len(live))))
         tokens = [rng.randrange(2) for _ in range(rng.randint(1, 12))]
-        table = Table(root_key(rng.choice("ab"), "", ""))
+        table = Table(make_root_key(rng.choice("ab"), "", ""))
         found = pool.match(table, tokens)
         for i, block in enumerate(found):
             assert holds[block] == (table.root, tokens[: 3 * i + 3])
-        if -(-len(tokens) // 3) - len(found) <= len(pool.free) - pool.unheld(found):
+        if -(-len(tokens) // 3) - len(found) <= len(pool.free) - pool.count_unheld(found):
             pool.share(table, found)
             pool.grow(table, 3 * len(found), len(tokens))
             for i in range(len(found), len(tokens) // 3):
                 holds[table.blocks[i]] = (table.root, tokens[: 3 * i + 3])
             pool.publish(table, tokens, len(tokens))
             live.append(table)
-        pool.integrity(live)
+        pool.check_integrity(live)
 
 
 def test_pool_and_scheduler_need_no_array_library():

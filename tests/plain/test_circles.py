@@ -40,7 +40,7 @@ def test_it_is_found_where_the_definition_finds_it(
     cut = data.draw(st.integers(0, len(answer))) if data else 3  # known before this step
     least = data.draw(st.integers(-2, 9)) if data else 0
     before, new = array("i", prompt + answer[:cut]), answer[cut:]
-    found = rule.ends(before, len(prompt), new, least)
+    found = rule.find_end(before, len(prompt), new, least)
     ends = (i for i in range(1, len(new) + 1) if i >= least and as_defined(answer[: cut + i], rule))
     assert found == next(ends, None) and before.tolist() == prompt + answer[:cut]
 
@@ -50,9 +50,9 @@ def test_long_patterns_are_found_at_their_last_token(size: int) -> None:
     rule = RepetitionDetectionParams(size, size, LONGEST // LARGEST)
     pattern = [i * i % 1009 for i in range(size)]
     before = array("i", [-1, *(pattern * rule.min_count)[:-1]])
-    assert rule.ends(before, 1, [pattern[-1]], 0) == 1
-    assert rule.ends(before, 1, [pattern[-1] + 1], 0) is None
-    assert rule.ends(before[:1] + before[2:], 1, [pattern[-1]], 0) is None
+    assert rule.find_end(before, 1, [pattern[-1]], 0) == 1
+    assert rule.find_end(before, 1, [pattern[-1] + 1], 0) is None
+    assert rule.find_end(before[:1] + before[2:], 1, [pattern[-1]], 0) is None
 
 
 def test_what_it_costs_does_not_grow_with_the_text() -> None:
@@ -62,7 +62,7 @@ def test_what_it_costs_does_not_grow_with_the_text() -> None:
         text = array("i", range(length))
         began = time.perf_counter()
         for _ in range(100):
-            rule.ends(text, 0, [-1], 0)
+            rule.find_end(text, 0, [-1], 0)
         return time.perf_counter() - began
 
     short = min(seconds(1000) for _ in range(5))
@@ -95,4 +95,4 @@ def test_params_take_one_and_nothing_else() -> None:
 
 
 def test_a_pattern_of_no_tokens_is_none_at_all() -> None:
-    assert RepetitionDetectionParams().ends(array("i", [1, 1, 1]), 0, [1, 1], 0) is None
+    assert RepetitionDetectionParams().find_end(array("i", [1, 1, 1]), 0, [1, 1], 0) is None

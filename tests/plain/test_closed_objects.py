@@ -12,7 +12,7 @@ from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import embedded
 from flyweight.sampling.schema import prepared
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 NUMBER = {"type": "integer"}
 
@@ -84,10 +84,10 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_closed(case: str) -> None:
     schema, good, bad = CASES[case]
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     assert [one for one in good if not judge(json.dumps(one))] == []
     assert [one for one in bad if judge(json.dumps(one))] == []
-    rules = acceptor(StructuredOutputs(grammar=f"start: {embedded(schema)}"))  # as in calls
+    rules = make_acceptor(StructuredOutputs(grammar=f"start: {embedded(schema)}"))  # as in calls
     assert [one for one in good if not rules(json.dumps(one))] == []
     assert [one for one in bad if rules(json.dumps(one))] == []
 
@@ -101,10 +101,10 @@ def test_a_one_of_is_not_proven_by_what_was_closed() -> None:
         {"$defs": {"X": kind("x")}, "oneOf": [{"$ref": "#/$defs/X"}, kind("x", "a")]},
     ):  # fmt: skip
         with pytest.raises(RequestError, match="oneOf"):
-            acceptor(StructuredOutputs(json=schema))
+            make_acceptor(StructuredOutputs(json=schema))
     mixed = {"$defs": {"X": {**kind("x"), "type": ["object", "string"]}},
              "oneOf": [{"$ref": "#/$defs/X"}, {"type": "string"}]}  # fmt: skip
-    judge = acceptor(StructuredOutputs(json=mixed))
+    judge = make_acceptor(StructuredOutputs(json=mixed))
     assert judge('{"k": "x"}') and not judge('"a"')
 
 
@@ -155,7 +155,7 @@ def test_whatever_is_taken_is_valid() -> None:
         defs["B"].pop("$ref", None)
         schema = {"type": "object", **drawn(rng), "$defs": defs}
         try:
-            judge = acceptor(StructuredOutputs(json=schema))
+            judge = make_acceptor(StructuredOutputs(json=schema))
         except RequestError:
             continue
         compiled += 1

@@ -113,7 +113,7 @@ def test_pieces_wait_for_an_interval_from_the_second_on() -> None:
     for i, token in enumerate(IDS[:9]):
         finish = Finish.LENGTH if i == 8 else None
         gathered.feed(Event("r", 0, (token,), finish=finish))
-        sizes.append([len(piece.tokens) for piece in gathered.pieces()])
+        sizes.append([len(piece.tokens) for piece in gathered.take_pieces()])
     assert sizes == [[1], [], [], [3], [], [], [3], [], [2]]
 
 

@@ -8,7 +8,7 @@ from flyweight.errors import RequestError
 from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary, embedded
 from flyweight.sampling.patterns import translated
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 from flyweight.types import SamplingParams
 
 
@@ -108,7 +108,7 @@ def test_sizes_are_numbers_with_units(given: dict[str, Any], says: str) -> None:
     ],
 )  # fmt: skip
 def test_what_schemas_mean(schema: Any, good: list[str], bad: list[str]) -> None:
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     assert [text for text in good if not judge(text)] == []
     assert [text for text in bad if judge(text)] == []
 
@@ -134,9 +134,9 @@ def test_hostile_sources_are_read_once(text: str) -> None:
 
 def test_white_space_is_as_asked() -> None:
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
-    tight = acceptor(StructuredOutputs(json=closed, disable_any_whitespace=True))
+    tight = make_acceptor(StructuredOutputs(json=closed, disable_any_whitespace=True))
     assert tight('{"a":null}') and not tight('{"a": null}')
-    wide = acceptor(StructuredOutputs(json=closed, whitespace_pattern="\\n[ ]{0,2}"))
+    wide = make_acceptor(StructuredOutputs(json=closed, whitespace_pattern="\\n[ ]{0,2}"))
     assert wide('{"a":\n  null}') and not wide('{"a": null}')
 
 
@@ -147,7 +147,7 @@ def test_free_text_up_to_a_mark() -> None:
         "start: text | before call\ntext: /(?s:.*)/\n"
         'before[suffix="<call>"]: /(?s:.*)/\ncall: args "</call>"\nargs: ' + args
     )
-    judge = acceptor(StructuredOutputs(grammar=lark))
+    judge = make_acceptor(StructuredOutputs(grammar=lark))
     assert judge("Nothing < to <cal") and judge('Well, <call>{"n": "2024-01-01"}</call>')
     for text in ("<call>", "<call>x", '<call>{"n": "2024-13-01"}</call>', '<call>{ "n": 1}</call>'):
         assert not judge(text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.gbnf_lark import lark
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 LETTERS, LENGTH = "abc", 5
 TEXTS = ["".join(t) for n in range(LENGTH + 1) for t in itertools.product(LETTERS, repeat=n)]
@@ -151,7 +151,7 @@ def nodes() -> st.SearchStrategy[Node]:
 
 
 def judged(text: str, letters: str) -> set[str]:
-    judge, other = acceptor(StructuredOutputs(grammar=text)), Writer(random.Random(), letters)
+    judge, other = make_acceptor(StructuredOutputs(grammar=text)), Writer(random.Random(), letters)
     return {one for one in TEXTS if judge(other.spelled(one))}
 
 

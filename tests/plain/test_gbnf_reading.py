@@ -9,7 +9,7 @@ from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, is_gbnf, read
 from flyweight.sampling.gbnf_lark import lark
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 JSON = r"""
 root   ::= object
@@ -98,7 +98,7 @@ space ::= [ \t\n]*
     ],
 )  # fmt: skip
 def test_what_grammars_mean(grammar: str, good: list[str], bad: list[str]) -> None:
-    judge = acceptor(StructuredOutputs(grammar=grammar))
+    judge = make_acceptor(StructuredOutputs(grammar=grammar))
     assert [text for text in good if not judge(text)] == []
     assert [text for text in bad if judge(text)] == []
 
@@ -150,7 +150,7 @@ def test_what_grammars_mean(grammar: str, good: list[str], bad: list[str]) -> No
 )  # fmt: skip
 def test_what_is_no_gbnf_is_refused_with_its_line(grammar: str, words: str) -> None:
     with pytest.raises(RequestError, match=r"structured_outputs\.grammar: ") as refusal:
-        acceptor(StructuredOutputs(grammar=grammar))
+        make_acceptor(StructuredOutputs(grammar=grammar))
     assert words in str(refusal.value)
     assert len(str(refusal.value)) < 300 and "\n" not in str(refusal.value)
     assert refusal.value.path == "structured_outputs.grammar"
@@ -167,7 +167,7 @@ def test_lark_is_told_from_gbnf() -> None:
         assert is_gbnf(text), text
     for text in ('start: "::="', "// root ::= x\nstart: /a ::= b/", "# root ::= x\nstart: x", ""):
         assert not is_gbnf(text), text
-    assert acceptor(StructuredOutputs(grammar='start: "x ::= y"'))("x ::= y")
+    assert make_acceptor(StructuredOutputs(grammar='start: "x ::= y"'))("x ::= y")
 
 
 def test_a_special_token_is_named_by_its_spelling() -> None:
@@ -198,7 +198,7 @@ def test_hostile_grammars_are_read_once(text: str) -> None:
     """In time that grows with their length: a square of it would take minutes."""
     assert len(text.encode()) <= LONGEST
     try:
-        acceptor(StructuredOutputs(grammar=text))
+        make_acceptor(StructuredOutputs(grammar=text))
         made = lark(text)
     except RequestError:
         return
@@ -219,6 +219,6 @@ def test_a_mangled_grammar_is_read_or_refused(grammar: str, data: st.DataObject)
         grammar = grammar[:at] + piece + grammar[end:]
     try:
         read(grammar)
-        acceptor(StructuredOutputs(grammar=grammar))
+        make_acceptor(StructuredOutputs(grammar=grammar))
     except RequestError:
         pass

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyweight.kv.blocks import BlockPool, Table, root_key
+from flyweight.kv.blocks import BlockPool, Table, make_root_key
 from flyweight.kv.memory import RUN, SPARE, Prefault
 
-ROOT = root_key("", "", "model")
+ROOT = make_root_key("", "", "model")
 
 
 @dataclass

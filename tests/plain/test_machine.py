@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.plan.machine import Machine, machine, resident
+from flyweight.plan.machine import Machine, measure_resident, read_machine
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNLIMITED_V1 = "9223372036854771712\n"
@@ -29,11 +29,11 @@ def root(path: Path, files: dict[str, str], group: str = "0::/\n") -> Path:
 
 def test_no_limits(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}
-    assert machine(root(tmp_path, files)) == Machine(8, 16 * GIB, 12 * GIB)
+    assert read_machine(root(tmp_path, files)) == Machine(8, 16 * GIB, 12 * GIB)
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:
-    assert machine(root(tmp_path, {})) == Machine(8, 16 * GIB, 12 * GIB)
+    assert read_machine(root(tmp_path, {})) == Machine(8, 16 * GIB, 12 * GIB)
 
 
 def test_a_container_of_version_2(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_container_of_version_2(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory.stat": f"anon {GIB}\nactive_file {GIB}\ninactive_file {GIB // 2}\n",
         "sys/fs/cgroup/cpu.max": "250000 100000\n",
     }
-    assert machine(root(tmp_path, files)) == Machine(3, 4 * GIB, 4 * GIB - 3 * GIB // 2)
+    assert read_machine(root(tmp_path, files)) == Machine(3, 4 * GIB, 4 * GIB - 3 * GIB // 2)
 
 
 def test_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
         at + "job.scope/cpu.max": "150000 100000\n",
         "sys/fs/cgroup/other/memory.max": "1\n",
     }
-    found = machine(root(tmp_path, files, "0::/user.slice/job.scope\n"))
+    found = read_machine(root(tmp_path, files, "0::/user.slice/job.scope\n"))
     assert found == Machine(2, 2 * GIB, GIB)
 
 
@@ -72,7 +72,7 @@ def test_a_fuller_group_above_leaves_less(tmp_path: Path, above: int) -> None:
         parent + "memory.max": f"{above * GIB}\n",
         parent + "memory.current": f"{above * GIB - GIB // 2}\n",
     }
-    found = machine(root(tmp_path, files, group="0::/pod/own\n"))
+    found = read_machine(root(tmp_path, files, group="0::/pod/own\n"))
     assert (found.total, found.available) == (4 * GIB, GIB // 2)
 
 
@@ -88,31 +88,31 @@ def test_version_1(tmp_path: Path) -> None:
         cpu + "job/cpu.cfs_period_us": "100000\n",
     }
     groups = "12:memory:/job\n3:cpu:/job\n1:name=systemd:/job\n"
-    assert machine(root(tmp_path, files, groups)) == Machine(1, GIB, 3 * GIB // 4)
+    assert read_machine(root(tmp_path, files, groups)) == Machine(1, GIB, 3 * GIB // 4)
 
 
 def test_a_group_named_from_outside_the_container(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n"}
-    found = machine(root(tmp_path, files, "4:memory:/docker/0123abcd\n"))
+    found = read_machine(root(tmp_path, files, "4:memory:/docker/0123abcd\n"))
     assert found.total == GIB
 
 
 def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5})
-    assert machine(root(tmp_path, {"sys/fs/cgroup/cpu.max": "800000 100000\n"})).cores == 2
+    assert read_machine(root(tmp_path, {"sys/fs/cgroup/cpu.max": "800000 100000\n"})).cores == 2
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-5 100000", "1", "max", "100000 0 0"])
 def test_odd_files_are_no_limit(tmp_path: Path, text: str) -> None:
     files = {"sys/fs/cgroup/cpu.max": text, "sys/fs/cgroup/memory.max": text.split(" ")[0] * 3}
-    assert machine(root(tmp_path, files)).cores == 8
+    assert read_machine(root(tmp_path, files)).cores == 8
 
 
 def test_this_machine() -> None:
-    here = machine()
+    here = read_machine()
     assert here.cores >= 1 and 0 < here.available <= here.total
-    before = resident()
+    before = measure_resident()
     with mmap.mmap(-1, 64 * MIB) as held:  # new pages, whatever this process has free
         for page in range(0, len(held), mmap.PAGESIZE):
             held[page] = 7
-        assert 0.9 < (resident() - before) / len(held) < 1.1
+        assert 0.9 < (measure_resident() - before) / len(held) < 1.1

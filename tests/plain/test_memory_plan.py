@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from flyweight.config import Limits
 from flyweight.errors import ConfigError
-from flyweight.kv.memory import kv_memory
-from flyweight.models.registry import family
+from flyweight.kv.memory import allocate_kv
+from flyweight.models.registry import find_family
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.plan.memory import (
     MIB,
     Needs,
     Sizing,
-    block_bytes,
+    count_block_bytes,
+    make_smallest_plan,
     plan_memory,
-    smallest,
-    summary,
+    summarize,
 )
 from flyweight.plan.step import attend_bytes, sample_bytes
 from flyweight.spec import Files
@@ -40,7 +40,7 @@ CONFIG = {
     "max_position_embeddings": 40960,
     "tie_word_embeddings": True,
 }
-KIND = family(CONFIG)
+KIND = find_family(CONFIG)
 SPEC = KIND.spec(CONFIG)
 SIZING = Sizing(4096, 8, 512, 32, "f16", threads=2)
 HELD = 90 * MIB
@@ -65,8 +65,8 @@ def test_blocks_are_what_backends_allocate(dtype: str, block: int) -> None:
     limits = Limits(max_model_len=64, max_num_seqs=1, max_num_batched_tokens=8, block_size=block,
                     blocks=5)  # fmt: skip
     for ops in (CpuOps(1), ReferenceOps("f32")):
-        layers = kv_memory(small, ops, limits, dtype)
-        assert sum(layer.nbytes for layer in layers) == 5 * block_bytes(small, block, dtype)
+        layers = allocate_kv(small, ops, limits, dtype)
+        assert sum(layer.nbytes for layer in layers) == 5 * count_block_bytes(small, block, dtype)
 
 
 @pytest.mark.parametrize("shape", [(483, 32), (96, 64), (17, 256)])
@@ -84,7 +84,7 @@ def test_the_shape_in_bytes() -> None:
     per_layer = 1024 * (4096 + 2048) + 3 * 1024 * 3072
     vectors = 28 * (2 * 1024 + 2 * 128) + 1024
     assert NEEDS.weights == (28 * per_layer + 151936 * 1024) * 18 // 32 + 4 * vectors
-    assert block_bytes(SPEC, 32, "f16") == 32 * 28 * 8 * 256 * 2
+    assert count_block_bytes(SPEC, 32, "f16") == 32 * 28 * 8 * 256 * 2
 
 
 def test_blocks_are_what_is_useful_or_what_fits() -> None:
@@ -101,7 +101,7 @@ def test_an_unasked_context_is_the_longest_that_fits() -> None:
     got = plan(wide, limit=2 << 30)
     assert 512 < got.sizing.max_model_len < 40960 and got.need <= 2 << 30
     longer = replace(wide, max_model_len=got.sizing.max_model_len + 1)
-    assert smallest(NEEDS, longer, (HELD, 2 << 30)).need > 2 << 30
+    assert make_smallest_plan(NEEDS, longer, (HELD, 2 << 30)).need > 2 << 30
     with pytest.raises(ConfigError, match="for 512 tokens"):
         plan(wide, limit=450 * MIB)
     with pytest.raises(ConfigError, match="for 40960 tokens"):
@@ -117,19 +117,22 @@ def test_an_unasked_context_is_the_longest_that_fits() -> None:
 )  # fmt: skip
 def test_need_grows_with_every_setting(change) -> None:
     at = (HELD, 64 << 30)
-    assert smallest(NEEDS, replace(SIZING, **change), at).need > smallest(NEEDS, SIZING, at).need
+    assert (
+        make_smallest_plan(NEEDS, replace(SIZING, **change), at).need
+        > make_smallest_plan(NEEDS, SIZING, at).need
+    )
 
 
 def test_grammars_are_counted_where_they_may_be_asked_for() -> None:
     without, room = plan(), 110 * MIB
     counted = plan(replace(SIZING, grammars=room))
     assert counted.need == without.need + room and counted.blocks == without.blocks
-    rows = dict(counted.rows())
+    rows = dict(counted.list_rows())
     assert rows["grammars: the vocabulary, those in use"] == room
     assert sum(rows.values()) == counted.need
-    assert "grammars 110.0 MiB" in summary(counted)
-    assert not any("grammars" in what for what, _ in without.rows())
-    assert "grammars" not in summary(without)
+    assert "grammars 110.0 MiB" in summarize(counted)
+    assert not any("grammars" in what for what, _ in without.list_rows())
+    assert "grammars" not in summarize(without)
     with pytest.raises(ConfigError, match=r"110\.0 MiB for grammars") as refused:
         plan(replace(SIZING, grammars=room), limit=400 * MIB)
     way = re.search(r"memory_limit = (\d+)MiB", str(refused.value))
@@ -139,7 +142,7 @@ def test_grammars_are_counted_where_they_may_be_asked_for() -> None:
 
 def test_wider_activations_need_more() -> None:
     needs = [Needs.of(SPEC, kinds(), CpuOps(1, None, mode)) for mode in ("int8", "bf16", "f32")]
-    steps = [smallest(n, SIZING, (HELD, 1 << 40)).step for n in needs]
+    steps = [make_smallest_plan(n, SIZING, (HELD, 1 << 40)).step for n in needs]
     assert steps == sorted(steps) and steps[0] < steps[2]
 
 
@@ -154,7 +157,7 @@ def test_working_memory_is_bounded() -> None:
 
 def test_the_rows_shown_add_up() -> None:
     shown = plan()
-    assert sum(amount for _, amount in shown.rows()) == shown.need
+    assert sum(amount for _, amount in shown.list_rows()) == shown.need
 
 
 @settings(deadline=None)

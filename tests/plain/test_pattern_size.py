@@ -8,7 +8,7 @@ import pytest
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.pattern_size import LONGEST_TEXT, counted
-from flyweight.testing import acceptor, accepts
+from flyweight.testing import accepts, make_acceptor
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_time_grows_with_the_length() -> None:
 @pytest.mark.parametrize("count", [255, 2048, 10_000])
 def test_large_counts_work_to_their_end(count: int) -> None:
     schema = {"type": "string", "pattern": f"^[A-Za-z]{{1,{count}}}$"}
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     assert judge(json.dumps("a" * count)) and not judge(json.dumps("a" * (count + 1)))
 
 
@@ -51,11 +51,11 @@ def test_counts_that_outgrow_the_lexer_are_refused_at_once(pattern: str) -> None
     with pytest.raises(RequestError, match=r"at '/pattern': the counts of the pattern .* allowed"):
         accepts({"pattern": pattern}, '""')
     with pytest.raises(RequestError, match=r"structured_outputs\.regex: the counts"):
-        acceptor(StructuredOutputs(regex=pattern))
+        make_acceptor(StructuredOutputs(regex=pattern))
 
 
 def test_long_texts_end_where_the_lexer_can_follow() -> None:
-    judge = acceptor(StructuredOutputs(json={"type": "string", "maxLength": 100_000}))
+    judge = make_acceptor(StructuredOutputs(json={"type": "string", "maxLength": 100_000}))
     assert judge(json.dumps("a" * LONGEST_TEXT)) and not judge(json.dumps("a" * 4000))
     with pytest.raises(RequestError, match="at '/minLength': 4000; allowed: up to 3000"):
         accepts({"type": "string", "minLength": 4000}, '""')

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.engine.drafts import accept_drafts
-from flyweight.ops.reference_sample import exp32, sample, uniform, weights
+from flyweight.ops.reference_sample import compute_weights, draw_uniform, exp32, sample
 from flyweight.sampling.arrays import LogitsRow, OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.types import RequestWords, SamplingParams
@@ -68,15 +68,15 @@ def test_uniform_is_the_splitmix_chain() -> None:
                 h = mix(np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15))
                 h = mix(h ^ np.uint64(choice) * np.uint64(0xD1B54A32D192ED03))
                 h = mix(h ^ np.uint64(position) * np.uint64(0x8CB92BA72F3D8DD7))
-                assert uniform(seed, choice, position) == int(h >> np.uint64(11)) / 2**53
-    assert uniform(1, 2, 3) == 0.4785191720870067
+                assert draw_uniform(seed, choice, position) == int(h >> np.uint64(11)) / 2**53
+    assert draw_uniform(1, 2, 3) == 0.4785191720870067
 
 
 def test_uniform_is_uniform_along_each_key() -> None:
     keys: list[Callable[[int], float]] = [
-        lambda i: uniform(i, 0, 0),
-        lambda i: uniform(7, i, 5),
-        lambda i: uniform(7, 0, i),
+        lambda i: draw_uniform(i, 0, 0),
+        lambda i: draw_uniform(7, i, 5),
+        lambda i: draw_uniform(7, 0, i),
     ]
     for key in keys:
         counts = np.histogram([key(i) for i in range(10000)], 16, (0, 1))[0]
@@ -320,5 +320,5 @@ def test_weights_are_exponentials() -> None:
 @pytest.mark.parametrize("temperature", [1e-4, 0.7, 1e6, 1e-38])
 def test_weights_of_any_temperature_are_numbers(temperature: float) -> None:
     logits = np.float32([30.0, 30.0, 29.999, -1e30])
-    p = weights(logits, np.float32(temperature))
+    p = compute_weights(logits, np.float32(temperature))
     assert p[0] == p[1] == 1 and (np.diff(p) <= 0).all() and (p >= 0).all()

@@ -9,7 +9,7 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 ELSE: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 NAMED = {**ELSE, "properties": {"a": {"type": "integer"}, 'q"': {"type": "integer"},
@@ -66,7 +66,7 @@ def pattern(source: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_no_spelling_slips_through(schema: Any, valid: list[str], invalid: list[str]) -> None:
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     assert [text for text in invalid if judge(text)] == []
     assert [text for text in valid if not judge(text)] == []
 
@@ -75,7 +75,7 @@ def test_no_spelling_slips_through(schema: Any, valid: list[str], invalid: list[
     "schema", [{}, {"type": "array"}, {"type": "object"}, {"items": {"type": "integer"}}]
 )
 def test_white_space_has_an_end(schema: Any) -> None:
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     text = json.dumps([1, 2]) if schema.get("type") != "object" else '{"a": 1, "b": 2}'
     assert judge(text)
     for place in range(len(text) + 1):
@@ -97,8 +97,8 @@ def test_white_space_has_an_end(schema: Any) -> None:
 def test_characters_that_only_an_escape_can_write(
     schema: Any, valid: list[str], invalid: list[str]
 ) -> None:
-    judge = acceptor(StructuredOutputs(json=schema))
+    judge = make_acceptor(StructuredOutputs(json=schema))
     assert [text for text in invalid if judge(text)] == []
     assert [text for text in valid if not judge(text)] == []
     with pytest.raises(RequestError, match="control characters"):
-        acceptor(StructuredOutputs(json={"properties": {"x": schema}}))
+        make_acceptor(StructuredOutputs(json={"properties": {"x": schema}}))

@@ -13,7 +13,7 @@ import pytest
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.levels import DEEPEST, MOST_LOOPED, check_rules, check_schema
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 SMALL_STACK = """
 import json, sys, threading
@@ -64,7 +64,7 @@ LONG = {
 def test_what_leads_too_deep_is_refused(name: str) -> None:
     outputs = StructuredOutputs(**LONG[name])
     with pytest.raises(RequestError, match=r"structured_outputs\.(grammar|json): .*allowed: up to"):
-        acceptor(outputs)
+        make_acceptor(outputs)
 
 
 @pytest.mark.parametrize(

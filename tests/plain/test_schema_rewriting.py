@@ -14,7 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
 from flyweight.sampling.schema import prepared
-from flyweight.testing import acceptor, accepts
+from flyweight.testing import accepts, make_acceptor
 
 A = {"type": "object", "additionalProperties": True, "properties": {"a": {"type": "integer"}}}
 NEEDS_A = {"required": ["a"]}
@@ -91,7 +91,7 @@ PARTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema", EXACT + CLOSED, ids=json.dumps)
 def test_what_is_let_through_is_what_is_valid(schema: dict[str, Any]) -> None:
-    judge, known = acceptor(StructuredOutputs(json=schema)), validator(schema)
+    judge, known = make_acceptor(StructuredOutputs(json=schema)), validator(schema)
 
     def passes(value: Any) -> bool:
         orders = permutations(value.items()) if isinstance(value, dict) else ()

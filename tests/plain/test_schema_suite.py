@@ -15,7 +15,7 @@ import pytest
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.schema_keywords import LISTS, MAPS, SINGLE
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 
 FLOOR = 341  # of 461, of the suite's schemas
 # Valid only where formats are annotations; here they are kept to, as `format` asks.
@@ -57,7 +57,7 @@ def test_nothing_invalid_is_accepted(data: Callable[[str], Path], closed: bool) 
     for name, case in everything:
         try:
             schema = case["schema"] if closed else opened(case["schema"])
-            judge = acceptor(StructuredOutputs(json=schema))
+            judge = make_acceptor(StructuredOutputs(json=schema))
         except RequestError as error:
             assert str(error).startswith("structured_outputs.json"), name
             continue
@@ -94,7 +94,7 @@ def test_formats_are_no_looser_than_the_suite(
 ) -> None:
     """As above, one by one: these are patterns of ours."""
     path = data(f"schemas-json-schema-test-suite/draft2020-12/optional/format/{name}.json")
-    judge = acceptor(StructuredOutputs(json={"type": "string", "format": name}))
+    judge = make_acceptor(StructuredOutputs(json={"type": "string", "format": name}))
     texts = [t for case in json.loads(path.read_text(encoding="utf-8")) for t in case["tests"]]
     strings = [t for t in texts if isinstance(t["data"], str)]
     passed = [t for t in strings if judge(json.dumps(t["data"], ensure_ascii=False))]

@@ -11,7 +11,7 @@ import pytest
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
-from flyweight.plan.memory import server_bytes
+from flyweight.plan.memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
 from flyweight.server.worker.__main__ import facts
@@ -25,7 +25,7 @@ def test_the_plan_of_a_server_counts_grammars_and_its_other_processes() -> None:
     served, alone = build(SETTINGS, served=True), build(SETTINGS)
     room = LIVE_BYTES + compiler_nbytes(served.spec.vocab)
     assert facts(served, SETTINGS)["memory"]["grammars"] == room
-    more = room + server_bytes(served.spec.vocab)
+    more = room + count_server_bytes(served.spec.vocab)
     assert served.memory.need == served.memory.base + alone.memory.need - alone.memory.base + more
     assert alone.memory.sizing.grammars == 0
 

@@ -99,7 +99,7 @@ def test_an_end_that_raises_harms_nobody_else(
     breaks(monkeypatch, owner, name, after=after)
     ends.worker.take(pipe.Abort(GONE, 0 if stopped else None, stopped))
     assert list(scheduler.by_id) == [STAYS]
-    scheduler.pool.integrity(s.table for group in scheduler.by_id.values() for s in group)
+    scheduler.pool.check_integrity(s.table for group in scheduler.by_id.values() for s in group)
     assert ends.told() and GONE not in ends.worker.arrived
     assert kept and kept + ends.finished() == expected
     said = capfd.readouterr().err

@@ -35,7 +35,7 @@ class Stream:
         self.parts: list[tuple[str, list[int]]] = []
 
     def take(self, collector: Collector) -> None:
-        for piece in collector.pieces():
+        for piece in collector.take_pieces():
             for one in self.scores.singles(piece):
                 for step in self.telling.steps(one):
                     found = places(self.scores.step(step))
@@ -68,7 +68,7 @@ def collector(ids: list[int]) -> Collector:
 
 def expected(ids: list[int], parts: tuple[tuple[str, bool], ...]) -> list[list[int]]:
     """Places of the tokens each content has characters of, from the lengths of their texts."""
-    texts = collector(ids).detokenizer()
+    texts = collector(ids).make_detokenizer()
     ends = [len(texts.push([token])) for token in ids]
     found, at = [], 0
     for text, content in parts:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.requests.prompts import beginning, fitting
+from flyweight.requests.prompts import check_fits, encode_beginning
 from flyweight.server.apis.llamacpp.completion import MOST_BIASED, biases, mixed
 from flyweight.server.apis.ollama.models import shortened
 from flyweight.server.apis.openai.completions import holed
@@ -59,7 +59,7 @@ def model() -> Any:
         lambda model: mixed(["cat sat mat"] * 100_000, model),
         lambda model: biases({LONG: 1}, model.tokenizer),
         lambda model: biases([["cat" * 1000, 1]] * 1000, model.tokenizer),
-        lambda model: fitting(model.tokenizer, LONG, LONGEST),
+        lambda model: check_fits(model.tokenizer, LONG, LONGEST),
     ],
 )  # fmt: skip
 def test_what_is_too_long_is_refused_before_it_is_read(
@@ -76,7 +76,10 @@ def test_a_text_that_is_cut_is_read_little_further(model: Any) -> None:
     assert shortened(model, LONG)["prompt_token_ids"] == wanted
     assert model.tokenizer.read < MOST
     for text in ("", "a cat", LONG[:3000], " " * 9000 + LONG[:9000]):
-        assert beginning(model.tokenizer, text, LONGEST) == model.tokenizer.encode(text)[:LONGEST]
+        assert (
+            encode_beginning(model.tokenizer, text, LONGEST)
+            == model.tokenizer.encode(text)[:LONGEST]
+        )
 
 
 def test_prompts_are_counted_before_any_is_read(model: Any) -> None:

@@ -39,7 +39,7 @@ class Silent:
 class Mute(Collector):
     """Gathers without a vocabulary."""
 
-    def detokenizer(self) -> Any:
+    def make_detokenizer(self) -> Any:
         return Silent()
 
 

@@ -151,11 +151,13 @@ def test_log_probabilities_of_a_piece_are_made_when_they_are_looked_at(
     own.feed(Event("r", 0, (5, 6), (SCORED,) * 2))
     whole = own.output().outputs[0].logprobs
     spelled: list[int] = []
-    spell = Collector._spelled
-    monkeypatch.setattr(Collector, "_spelled", lambda c, id: spelled.append(id) or spell(c, id))
-    (first,) = own.pieces()
+    spell = Collector._decode_token
+    monkeypatch.setattr(
+        Collector, "_decode_token", lambda c, id: spelled.append(id) or spell(c, id)
+    )
+    (first,) = own.take_pieces()
     own.feed(Event("r", 0, (7,), (SCORED,), finish=Finish.LENGTH))
-    (second,) = own.pieces()
+    (second,) = own.take_pieces()
     assert not spelled and first.logprobs is not None and second.logprobs is not None
     assert list(first.logprobs) == list(whole or ()) and spelled
     assert [next(iter(entry)) for entry in second.logprobs] == [7] and len(second.logprobs) == 1
@@ -167,7 +169,7 @@ def test_running_usage_is_usage_at_the_end_and_looks_at_no_other_prompt() -> Non
     for i, one in enumerate(many):
         one.feed(Event("r", 0, (5, 6), (SCORED,) * 2, finish=Finish.LENGTH, cached=i))
         running.collectors = [one] * 5  # the others are out of its reach
-        for piece in one.pieces():
+        for piece in one.take_pieces():
             running.note(i, piece)
     assert running.told() == usage(many)
 

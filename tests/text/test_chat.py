@@ -12,7 +12,7 @@ import pytest
 from text_vocabularies import bpe_metadata
 
 from flyweight.errors import RequestError
-from flyweight.requests.preparing import conversation
+from flyweight.requests.preparing import render_conversation
 from flyweight.text.chat import choose, render
 from flyweight.text.messages import OPTIONS, OWN, prepare_messages, require_text
 from flyweight.text.meter import LEAST_CHARACTERS, MOST_CHARACTERS, RenderBounds
@@ -244,7 +244,7 @@ def test_what_is_written_is_bounded_by_what_was_given() -> None:
 
 def test_no_switch_is_taken_for_an_argument() -> None:
     """A switch of the client's is never an argument of ours by its name."""
-    ours = {*signature(render).parameters, *signature(conversation).parameters}
+    ours = {*signature(render).parameters, *signature(render_conversation).parameters}
     assert ours - {*OWN, *OPTIONS, "variables"} == set()
 
 

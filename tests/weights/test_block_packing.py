@@ -24,7 +24,7 @@ def ops() -> CpuOps:
 
 def blocks(kind: str, n: int, k: int, seed: int = 0) -> U8:
     """Any bits: minima and scales that are NaN or infinite among them."""
-    size = FORMATS[kind].bytes_for((n, k))
+    size = FORMATS[kind].count_bytes((n, k))
     return np.random.default_rng(seed).integers(0, 256, (n, size // n), np.uint8)
 
 

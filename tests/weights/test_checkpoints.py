@@ -17,11 +17,11 @@ from filewriters import (
     write_safetensors,
 )
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights import gguf_names
 from flyweight.weights.checkpoint import TensorInfo, open_checkpoint
-from flyweight.weights.survey import value_faults
+from flyweight.weights.survey import find_value_faults
 
 CONFIG = {"model_type": "llama", "eos_token_id": 2, "hidden_size": 8}
 RNG = np.random.default_rng(3)
@@ -216,16 +216,16 @@ def test_contexts_of_millions_are_read(context: int, tmp_path: Path) -> None:
     write_folder(tmp_path, config, TENSORS)
     found = open_checkpoint(tmp_path).config
     if context <= 1 << 24:
-        assert family(found).spec(found).context == context
+        assert find_family(found).spec(found).context == context
         return
     with pytest.raises(CheckpointError, match="max_position_embeddings = 16777217"):
-        family(found).spec(found)
+        find_family(found).spec(found)
 
 
 def test_a_config_cannot_reach_the_terminal() -> None:
     config = {"model_type": "llama", "hidden_size": "\x1b[2J\n" + "x" * 1000}
     with pytest.raises(CheckpointError, match="hidden_size") as error:
-        family(config).spec(config)
+        find_family(config).spec(config)
     assert str(error.value).isprintable() and len(str(error.value)) < 200
 
 
@@ -353,7 +353,7 @@ def test_gguf_rope_factors_are_checked(factors: list[float], tmp_path: Path) -> 
     bad = {"rope_freqs.weight": encode(np.array(factors, np.float32), "f32")}
     with pytest.raises(CheckpointError, match=r"rope_freqs|factors has 3 numbers"):
         config = open_checkpoint(write_gguf(tmp_path / "m.gguf", META, EMBED | bad)).config
-        family(config).spec(config)
+        find_family(config).spec(config)
 
 
 def test_gguf_tensor_of_two_names_is_refused(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_values_of_every_expert_are_looked_at(tmp_path: Path) -> None:
     values[2, 1, 3] = np.nan
     tensors = EMBED | {"blk.0.ffn_up_exps.weight": encode(values, "f32")}
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", META, tensors))
-    (fault,) = value_faults(checkpoint)
+    (fault,) = find_value_faults(checkpoint)
     assert "not finite in 1 of 6 rows, the first in row 5" in fault
 
 

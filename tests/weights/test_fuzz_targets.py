@@ -9,8 +9,8 @@ import pytest
 
 from filewriters import encode, write_gguf
 from flyweight.errors import CheckpointError
-from flyweight.models.registry import family
-from flyweight.models.rope import rope_spec
+from flyweight.models.registry import find_family
+from flyweight.models.rope import read_rope_spec
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
@@ -34,7 +34,7 @@ def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("half", [0x7C01, 0xFFFF, 0x7C00], ids=hex)  # NaNs of both sorts, infinity
 def test_blocks_of_any_bits_are_parsed_in_silence(kind: str, half: int) -> None:
     form = FORMATS[kind]
-    raw = np.full(form.bytes_for((2, 256)) // 2, half, np.uint16).view(np.uint8)
+    raw = np.full(form.count_bytes((2, 256)) // 2, half, np.uint16).view(np.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert form.parse(raw, (2, 256)).shape == (2, 256)
@@ -56,7 +56,7 @@ def test_rope_factors_so_small_that_no_frequency_is_left_are_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(CheckpointError, match="frequencies that are not finite"):
-            rope_spec({"rope_scaling": {"rope_type": "factors", "factors": [1, 1e-45]}}, 4)
+            read_rope_spec({"rope_scaling": {"rope_type": "factors", "factors": [1, 1e-45]}}, 4)
 
 
 def test_rope_factors_that_overflow_are_refused_in_silence(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_rope_factors_that_overflow_are_refused_in_silence(tmp_path: Path) -> No
         warnings.simplefilter("error")
         config = open_checkpoint(path).config
         with pytest.raises(CheckpointError, match="factors = inf"):
-            family(config).spec(config)
+            find_family(config).spec(config)

@@ -69,7 +69,7 @@ def test_equals_the_gguf_package_on_random_blocks(kind: str, shape: tuple[int, i
 def test_parsers_copy_and_stay_small(kind: str) -> None:
     form = FORMATS[kind]
     shape = (64, 512)
-    raw = np.zeros(form.bytes_for(shape), np.uint8)
+    raw = np.zeros(form.count_bytes(shape), np.uint8)
     found = parse(kind, raw, shape)
     arrays = [found.codes, found.scales, found.super_scales, found.mins, found.super_mins]
     held = [a for a in arrays if a is not None]

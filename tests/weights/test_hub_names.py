@@ -5,7 +5,7 @@ import pytest
 from flyweight.errors import CheckpointError
 from flyweight.weights.hub import names
 from flyweight.weights.hub.download import check_name
-from flyweight.weights.hub.names import HubName, choose, hub_name, label
+from flyweight.weights.hub.names import HubName, choose, find_label, parse_hub_name
 
 MIB = 1 << 20
 
@@ -39,13 +39,13 @@ MIB = 1 << 20
     ],
 )
 def test_names(text: str, wanted: HubName | None) -> None:
-    assert hub_name(text) == wanted
+    assert parse_hub_name(text) == wanted
 
 
 @pytest.mark.parametrize("revision", ["../../x", "a/../b", "-x", "a b", "x" * 300])
 def test_revisions_that_lead_elsewhere(revision: str) -> None:
     with pytest.raises(CheckpointError, match=r"revision = .* is not valid"):
-        hub_name("org/name", revision)
+        parse_hub_name("org/name", revision)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_revisions_that_lead_elsewhere(revision: str) -> None:
     ],
 )
 def test_labels(stem: str, wanted: str) -> None:
-    assert label(stem) == wanted
+    assert find_label(stem) == wanted
 
 
 def sizes(**files: int) -> dict[str, int]:
@@ -107,7 +107,7 @@ def test_safetensors_come_first_where_there_is_a_config() -> None:
     ],
 )
 def test_one_vocabulary_is_fetched(there: str, wanted: str) -> None:
-    assert names.beside(there.split()) == tuple(wanted.split())
+    assert names.list_companions(there.split()) == tuple(wanted.split())
 
 
 def test_a_wanted_quantisation() -> None:

@@ -119,7 +119,7 @@ def test_a_slot_of_several_kinds_is_cut_where_they_change(
     q, k, v = (values_of(tensors[f"blk.0.attn_{x}.weight"]) for x in "qkv")
     expected = np.concatenate([half_split(q, 4), half_split(k, 2), v])
     assert np.array_equal(np.concatenate([w.values for w in found]), expected)
-    planned = loader.slot_kinds(open_checkpoint(tmp_path / "m.gguf"), qkv_plan())["qkv"]
+    planned = loader.list_slot_kinds(open_checkpoint(tmp_path / "m.gguf"), qkv_plan())["qkv"]
     assert [shape[0] for shape, _ in planned] == MIXTURES[kinds]
     assert list(dict.fromkeys(kinds)) == list(dict.fromkeys(kind for _, kind in planned))
 
@@ -200,7 +200,7 @@ def test_every_tensor_is_used_and_every_slot_filled(fault: str, tmp_path: Path) 
         loader.load(checkpoint, pair_plan(), cast(Ops, recorder))
     assert not recorder.packed, "nothing may be loaded of a model that is refused"
     with pytest.raises(CheckpointError, match=expected):
-        loader.slot_kinds(checkpoint, pair_plan())
+        loader.list_slot_kinds(checkpoint, pair_plan())
 
 
 def test_a_quantised_vector_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from flyweight.build import backend, kept_weights
 from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec
-from flyweight.models.registry import family
+from flyweight.models.registry import find_family
 from flyweight.ops.cpu.gemm import PackedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import load
@@ -36,7 +36,7 @@ def test_what_is_kept_is_what_is_packed(
     monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path))
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1GiB")
     chosen, checkpoint = Settings(threads=1), open_checkpoint(model)
-    kind = family(checkpoint.config)
+    kind = find_family(checkpoint.config)
     plan = read_plan(checkpoint, kind, read_spec(checkpoint, kind))
     ops = backend(chosen, 1)
 

@@ -22,7 +22,7 @@ def test_those_unused_for_longest_give_way(tmp_path: Path) -> None:
         file.write_bytes(bytes(30 - age))
         os.utime(file, ns=(0, age))
     (tmp_path / "somebody's").write_bytes(bytes(500))
-    folder.used(b"a" * 32)
+    folder.mark_used(b"a" * 32)
     folder.make_room(20)
     left = {name for name in "abcd" if folder.file(name.encode() * 32).exists()}
     assert left == {"a", "d"} and (tmp_path / "somebody's").exists()

@@ -166,13 +166,13 @@ def test_after_another_boot_checksums_are_verified_once(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = story()
-    monkeypatch.setattr(keptfile, "boot_id", lambda: b"another boot    ")
+    monkeypatch.setattr(keptfile, "read_boot_id", lambda: b"another boot    ")
     looked: list[int] = []
-    real = keptfile.damaged
-    monkeypatch.setattr(keptfile, "damaged", lambda *given: looked.append(1) or real(*given))
+    real = keptfile.find_damaged
+    monkeypatch.setattr(keptfile, "find_damaged", lambda *given: looked.append(1) or real(*given))
     assert story() == story() == (first, [])
     assert looked == [1]
-    monkeypatch.setattr(keptfile, "boot_id", lambda: b"a third boot    ")
+    monkeypatch.setattr(keptfile, "read_boot_id", lambda: b"a third boot    ")
     damage(files(kept)[0])
     second, notes = story()
     assert second == first
@@ -222,7 +222,7 @@ def test_no_header_maps_beyond_its_file(
         os.truncate(path, size)
     used: list[int] = []
     try:
-        keptfile.verified(path, layout, 1, used.append)
+        keptfile.open_verified(path, layout, 1, used.append)
     except (CheckpointError, OSError):
         assert used == []
         return
@@ -232,7 +232,7 @@ def test_no_header_maps_beyond_its_file(
 
 def test_somebody_elses_file_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = story()
-    monkeypatch.setattr(keptfile, "_trusted", lambda owner: owner != os.geteuid())
+    monkeypatch.setattr(keptfile, "_is_trusted", lambda owner: owner != os.geteuid())
     second, notes = story()
     assert second == first
     assert notes == ["kept packed weights are made anew: it belongs to another user"]
@@ -286,7 +286,7 @@ def test_a_folder_that_is_none_costs_a_note(
 
 
 def test_a_nearly_full_disk_is_left_alone(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CacheFolder, "free", lambda self: 1 << 20)
+    monkeypatch.setattr(CacheFolder, "count_free", lambda self: 1 << 20)
     assert story()[1] == ["packed weights are not kept: the disk is nearly full"]
     assert files(kept) == []
 

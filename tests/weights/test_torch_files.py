@@ -14,10 +14,10 @@ from flyweight import LLM, SamplingParams
 from flyweight.config import Settings
 from flyweight.describe import find, open_tokenizer
 from flyweight.errors import CheckpointError, ConfigError
-from flyweight.weights.checkpoint import format_of, open_checkpoint
+from flyweight.weights.checkpoint import find_format, open_checkpoint
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
-from flyweight.weights.survey import header_faults
+from flyweight.weights.survey import find_header_faults
 from flyweight.weights.torchfile import TorchFile, read_torch
 from tiny_model import tiny_folder, tiny_tensors
 from torchwriter import archive, state, storage, tensor, torch_bytes, torch_folder
@@ -97,13 +97,13 @@ def test_a_model_generates_what_its_safetensors_do(old: bool, tmp_path: Path) ->
 def test_safetensors_are_preferred(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
     (folder / "pytorch_model.bin").write_bytes(b"damaged")
-    assert open_checkpoint(folder).format == format_of(folder) == "safetensors"
-    assert header_faults(folder) == []
+    assert open_checkpoint(folder).format == find_format(folder) == "safetensors"
+    assert find_header_faults(folder) == []
     (folder / "model.safetensors").unlink()
-    assert format_of(folder) == format_of(folder / "pytorch_model.bin") == "pt"
+    assert find_format(folder) == find_format(folder / "pytorch_model.bin") == "pt"
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: neither a zip archive nor"):
         open_checkpoint(folder)
-    assert len(header_faults(folder)) == 1
+    assert len(find_header_faults(folder)) == 1
 
 
 def test_the_format_asked_for_is_held_to(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_pytorch_files_are_loaded_where_asked_for(sharded: bool, tmp_path: Path)
     assert scores(folder, load_format="pt") == scores(twin) != scores(folder)
     index = find(Settings.of(model=str(folder), load_format="pt"))
     assert find(Settings.of(model=str(index), load_format="pt")) == index
-    assert header_faults(index) == []
+    assert find_header_faults(index) == []
     assert open_tokenizer(index).vocab_size == open_tokenizer(folder).vocab_size
 
 
@@ -166,7 +166,7 @@ def test_every_fault_of_a_file_is_found(tmp_path: Path) -> None:
     items = {"a": tensor(one, (4,)), "b": tensor(one, (8,)), "c": b"K\x05"}
     path = tmp_path / "m.bin"
     path.write_bytes(archive(state(items), {"0": bytes(16)}))
-    first, second = header_faults(path)
+    first, second = find_header_faults(path)
     assert "tensor 'b'" in first and "'c' is of type int" in second
 
 

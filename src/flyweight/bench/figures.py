@@ -14,7 +14,7 @@ from flyweight.bench.ours import BenchEngineOptions, TimedRun
 from flyweight.bench.rows import OURS, BenchRow, Spread
 from flyweight.bench.surroundings import Surroundings
 from flyweight.bench.workloads import Workload
-from flyweight.plan.roofline import Shape, StepShape, StepWork, work
+from flyweight.plan.roofline import Shape, StepShape, StepWork, sum_work
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def row(
     seconds = [timed.seconds for timed in column.timed]
     speeds = [test.timed / s for s in seconds]
     vector = [sample.vector for sample in column.around]
-    bound = [work(subject.shape, steps, limits) for limits in vector]
+    bound = [sum_work(subject.shape, steps, limits) for limits in vector]
     middle = statistics.median(seconds)
     return BenchRow(
         engine=column.engine,
@@ -120,7 +120,7 @@ def tile_shares(
     tiles = [sample.tile for sample in column.around if sample.tile is not None]
     if len(tiles) < len(seconds):
         return None
-    return shares([work(shape, steps, tile) for tile in tiles], seconds)
+    return shares([sum_work(shape, steps, tile) for tile in tiles], seconds)
 
 
 def shares(bound: Sequence[StepWork], seconds: Sequence[float]) -> Spread:

@@ -28,7 +28,7 @@ from flyweight.bench.rows import OURS, BenchRow, key
 from flyweight.bench.surroundings import OtherProcesses, Surroundings
 from flyweight.bench.workloads import Workload, needed
 from flyweight.describe import SilentListener, find
-from flyweight.plan.machine import machine
+from flyweight.plan.machine import read_machine
 
 BUSY = "while True: pass"  # a neighbour that takes a core
 UNTIMED = -1  # a round of its own, with other tokens
@@ -88,7 +88,7 @@ def missing(
         return [*asked.tests]
     given = settings(asked.model, asked.tests, asked.options)
     path = find(given, tell)
-    model = (file_name(path), size(path), given.threads or machine().cores)
+    model = (file_name(path), size(path), given.threads or read_machine().cores)
     options = (kv_dtype(given), asked.options.activations, asked.busy)
     engines = [(name, isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
     return [

@@ -22,8 +22,8 @@ from flyweight.bench.rows import Spread
 from flyweight.bench.surroundings import OtherProcesses
 from flyweight.bench.workloads import ids
 from flyweight.llm import LLM
-from flyweight.plan.machine import machine
-from flyweight.plan.roofline import Shape, StepShape, shape, work
+from flyweight.plan.machine import read_machine
+from flyweight.plan.roofline import Shape, StepShape, make_shape, sum_work
 from flyweight.types import SamplingParams
 
 PERCENTS = (10, 25, 50, 75, 90, 99)
@@ -91,9 +91,9 @@ class OfflineRun:
         self.llm.loaded.moving.settle()
         found, given = notes.found, self.llm.settings
         assert found is not None, "loading reports the model that it found"
-        self.path, self.threads = str(found.checkpoint.path), given.threads or machine().cores
+        self.path, self.threads = str(found.checkpoint.path), given.threads or read_machine().cores
         stored = self.llm.loaded.memory.sizing.kv_dtype
-        self.shape: Shape = shape(
+        self.shape: Shape = make_shape(
             found.checkpoint, found.plan, found.spec, given.activations, stored
         )
         self.weights = weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
@@ -151,8 +151,8 @@ class OfflineRun:
 def served(
     asked: Shape, steps: Sequence[StepShape], seconds: float, sample: LimitSample, others: float
 ) -> OfflineResult:
-    done = work(asked, steps, sample.vector)
-    tile = work(asked, steps, sample.tile).seconds / seconds if sample.tile else None
+    done = sum_work(asked, steps, sample.vector)
+    tile = sum_work(asked, steps, sample.tile).seconds / seconds if sample.tile else None
     return OfflineResult(
         seconds,
         done.nbytes / seconds / 1e9,

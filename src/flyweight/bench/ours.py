@@ -17,9 +17,9 @@ from flyweight.build import backend, build
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, SilentListener
 from flyweight.errors import ConfigError
-from flyweight.plan.machine import machine
+from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MemoryPlan
-from flyweight.plan.roofline import StepShape, shape
+from flyweight.plan.roofline import StepShape, make_shape
 from flyweight.types import Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
@@ -121,12 +121,12 @@ class OwnEngine:
         given = settings(model, tests, options)
         self.options, self.loaded = options, build(given, notes)
         self.loaded.moving.settle()
-        self.threads, self.isa = given.threads or machine().cores, isa(given)
+        self.threads, self.isa = given.threads or read_machine().cores, isa(given)
         found = notes.found
         assert found is not None, "loading reports the model that it found"
         self.facts, self.path = ModelFacts.of(found), found.checkpoint.path
         self.kv_dtype = self.loaded.memory.sizing.kv_dtype
-        self.shape = shape(
+        self.shape = make_shape(
             found.checkpoint, found.plan, found.spec, options.activations, self.kv_dtype
         )
         width = sum(layer.kv.width for layer in found.spec.layers)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight import __version__
-from flyweight.plan.machine import machine
+from flyweight.plan.machine import read_machine
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -32,7 +32,7 @@ class Surroundings:
 
     @classmethod
     def here(cls) -> "Surroundings":
-        found = machine()
+        found = read_machine()
         return cls(cpu_name(), found.cores, found.total, __version__, commit())
 
 

@@ -15,10 +15,10 @@ from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec, stop_ids
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
 from flyweight.llm import LLM
-from flyweight.models.registry import family
-from flyweight.plan.machine import machine
-from flyweight.plan.memory import size
-from flyweight.requests.preparing import generation_options
+from flyweight.models.registry import find_family
+from flyweight.plan.machine import read_machine
+from flyweight.plan.memory import format_size
+from flyweight.requests.preparing import read_generation_options
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.chat import render
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
@@ -27,8 +27,8 @@ from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.gguf import read_gguf
-from flyweight.weights.load import misfits
-from flyweight.weights.survey import Progress, header_faults, value_faults
+from flyweight.weights.load import find_misfits
+from flyweight.weights.survey import Progress, find_header_faults, find_value_faults
 
 Level = Literal["ok", "warning", "problem", "skipped"]
 T = TypeVar("T")
@@ -70,15 +70,15 @@ class Examination:
     def run(self) -> list[Finding]:
         """Every stage, in order."""
         stages: dict[str, Callable[[], Iterator[tuple[Level, str]]]] = {
-            "header": self._header,
-            "config": self._config,
-            "tensors": self._tensors,
-            "values": self._values,
-            "tokenizer": self._tokenizer,
-            "template": self._template,
-            "memory": self._memory,
-            "packed": self._kept,
-            "one token": self._token,
+            "header": self._check_header,
+            "config": self._check_config,
+            "tensors": self._check_tensors,
+            "values": self._check_values,
+            "tokenizer": self._check_tokenizer,
+            "template": self._check_template,
+            "memory": self._check_memory,
+            "packed": self._check_packed,
+            "one token": self._check_token,
         }
         try:
             for stage, look in stages.items():
@@ -90,8 +90,8 @@ class Examination:
                 self.checkpoint.close()
         return self.findings
 
-    def _header(self) -> Iterator[tuple[Level, str]]:
-        faults = header_faults(self.path)
+    def _check_header(self) -> Iterator[tuple[Level, str]]:
+        faults = find_header_faults(self.path)
         try:
             self.checkpoint = open_checkpoint(self.path)
         except CheckpointError as error:
@@ -99,63 +99,63 @@ class Examination:
         yield from (("problem", fault) for fault in faults)
         if self.checkpoint is not None:
             infos = self.checkpoint.tensors.values()
-            total = sum(FORMATS[i.kind].bytes_for(i.shape) for i in infos if i.kind in FORMATS)
+            total = sum(FORMATS[i.kind].count_bytes(i.shape) for i in infos if i.kind in FORMATS)
             kinds = sorted({info.kind for info in infos})
-            yield "ok", ", ".join([f"{len(infos)} tensors", size(total), *kinds])
+            yield "ok", ", ".join([f"{len(infos)} tensors", format_size(total), *kinds])
 
-    def _config(self) -> Iterator[tuple[Level, str]]:
+    def _check_config(self) -> Iterator[tuple[Level, str]]:
         if self.checkpoint is None:
             yield "skipped", "the files cannot be opened"
             return
         try:
-            kind = family(self.checkpoint.config)
+            kind = find_family(self.checkpoint.config)
             self.spec = read_spec(self.checkpoint, kind)
             self.plan = read_plan(self.checkpoint, kind, self.spec)
         except CheckpointError as error:
             yield "problem", str(error)
         try:
-            generation_options(self.checkpoint.generation)
+            read_generation_options(self.checkpoint.generation)
         except CheckpointError as error:
             yield "problem", str(error)
         if self.spec is not None:
             layers = len(self.spec.layers)
             yield "ok", f"{self.spec.family}, {layers} layers, context {self.spec.context}"
-            yield from self._ends(self.checkpoint, self.spec)
+            yield from self._check_ends(self.checkpoint, self.spec)
 
-    def _ends(self, checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[tuple[Level, str]]:
+    def _check_ends(self, checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[tuple[Level, str]]:
         beyond = [i for i in checkpoint.eos_ids if i >= spec.vocab]
         if beyond:
             yield "warning", f"end ids {beyond} are outside the vocabulary of {spec.vocab}"
 
-    def _tensors(self) -> Iterator[tuple[Level, str]]:
+    def _check_tensors(self) -> Iterator[tuple[Level, str]]:
         if self.checkpoint is None or self.plan is None:
             yield "skipped", "what the model wants is not known"
             return
-        found = list(misfits(self.checkpoint, self.plan))
+        found = list(find_misfits(self.checkpoint, self.plan))
         yield from (("problem", text) for text in found)
         if not found:
             yield "ok", "all there, of the right shapes, and none left over"
 
-    def _values(self) -> Iterator[tuple[Level, str]]:
+    def _check_values(self) -> Iterator[tuple[Level, str]]:
         if self.checkpoint is None:
             yield "skipped", "the files cannot be opened"
             return
         unused = self.plan.ignored if self.plan else ()
-        found = list(value_faults(self.checkpoint, self.progress, unused))
+        found = list(find_value_faults(self.checkpoint, self.progress, unused))
         yield from (("problem", text) for text in found)
         if not found:
             yield "ok", "all finite"
 
-    def _tokenizer(self) -> Iterator[tuple[Level, str]]:
+    def _check_tokenizer(self) -> Iterator[tuple[Level, str]]:
         try:
-            self.tokenizer = load_tokenizer(self._vocabulary())
+            self.tokenizer = load_tokenizer(self._find_vocabulary())
         except CheckpointError as error:
             yield "problem", str(error)
             return
         tokenizer = self.tokenizer
         yield "ok", f"{tokenizer.vocab_size} pieces"
         if self.spec is not None:
-            yield from self._agreement(tokenizer, self.spec)
+            yield from self._check_agreement(tokenizer, self.spec)
         try:
             back = tokenizer.decode(tokenizer.encode(WORDS, add_special=False))
         except FlyweightError as error:
@@ -164,7 +164,9 @@ class Examination:
         if back.strip() != WORDS:
             yield "warning", f"a text does not come back as it was: {shown(back)}"
 
-    def _agreement(self, tokenizer: Tokenizer, spec: ModelSpec) -> Iterator[tuple[Level, str]]:
+    def _check_agreement(
+        self, tokenizer: Tokenizer, spec: ModelSpec
+    ) -> Iterator[tuple[Level, str]]:
         """What ids mean has to be the same to the vocabulary and to the model."""
         if tokenizer.vocab_size > spec.vocab:
             yield (
@@ -178,7 +180,7 @@ class Examination:
         if not stop_ids(self.checkpoint, tokenizer, spec):
             yield "warning", "nothing ends a text: no end id is named"
 
-    def _vocabulary(self) -> Any:
+    def _find_vocabulary(self) -> Any:
         """Where the words are, even in files that cannot be opened as a model."""
         if self.checkpoint is not None:
             return self.checkpoint.tokenizer_source
@@ -188,7 +190,7 @@ class Examination:
         file.file.close()
         return file.metadata
 
-    def _template(self) -> Iterator[tuple[Level, str]]:
+    def _check_template(self) -> Iterator[tuple[Level, str]]:
         if self.tokenizer is None:
             yield "skipped", "there is no tokenizer"
             return
@@ -205,12 +207,12 @@ class Examination:
         if fine:
             yield "ok", f"renders {', '.join(fine)}"
 
-    def _memory(self) -> Iterator[tuple[Level, str]]:
+    def _check_memory(self) -> Iterator[tuple[Level, str]]:
         if self.plan is None or self._is_broken("tensors"):
             yield "skipped", "what the model needs is not known"
             return
         assert self.checkpoint is not None and self.spec is not None
-        here = machine()
+        here = read_machine()
         ops = backend(self.settings, here.cores)
         try:
             asked = needs(self.checkpoint, self.spec, self.plan, ops)
@@ -219,15 +221,18 @@ class Examination:
             yield "problem", str(error)
             return
         context = plan.sizing.max_model_len
-        yield "ok", f"{size(plan.need)} of {size(plan.limit)} allowed, context {context}"
+        yield (
+            "ok",
+            f"{format_size(plan.need)} of {format_size(plan.limit)} allowed, context {context}",
+        )
         if context < self.spec.context and self.settings.max_model_len is None:
             yield "warning", f"the whole context of {self.spec.context} does not fit"
 
-    def _kept(self) -> Iterator[tuple[Level, str]]:
+    def _check_packed(self) -> Iterator[tuple[Level, str]]:
         """Packed weights of an earlier start; nothing to say where there are none."""
         if self.plan is None or self._is_broken("tensors") or self.checkpoint is None:
             return
-        ops = backend(self.settings, machine().cores)
+        ops = backend(self.settings, read_machine().cores)
         notes: list[str] = []
         way = kept_weights(self.settings, self.checkpoint, self.plan, ops, notes.append)
         if way is None or not way.file.exists():
@@ -238,9 +243,9 @@ class Examination:
             reason = getattr(error, "strerror", None) or error
             yield "problem", f"{way.file}: {reason}; dropped, and made anew at the next load"
             return
-        yield "ok", f"{size(way.layout.data)} kept in {way.file}, checksums right"
+        yield "ok", f"{format_size(way.layout.data)} kept in {way.file}, checksums right"
 
-    def _token(self) -> Iterator[tuple[Level, str]]:
+    def _check_token(self) -> Iterator[tuple[Level, str]]:
         if any(self._is_broken(s) for s in ("header", "config", "tensors", "tokenizer", "memory")):
             yield "skipped", "not before the problems above are solved"
             return

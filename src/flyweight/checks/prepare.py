@@ -14,8 +14,8 @@ from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
-from flyweight.plan.machine import machine
-from flyweight.plan.memory import MARGIN, MIB, MemoryPlan, Needs, size, smallest
+from flyweight.plan.machine import read_machine
+from flyweight.plan.memory import MARGIN, MIB, MemoryPlan, Needs, format_size, make_smallest_plan
 from flyweight.weights.packed.shelf import LEAST
 
 
@@ -40,17 +40,17 @@ def prepare(settings: Settings, notify: LoadListener | None = None) -> PackedMod
     """
     tell: LoadListener = notify or SilentListener()
     found = describe(find(settings, tell))
-    ops = backend(settings, machine().cores)
-    memory = whole_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops))
+    ops = backend(settings, read_machine().cores)
+    memory = make_whole_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops))
     judge_length(settings, found.spec, tell)
     tell.planned(memory, found)
     try:
-        return _packed(settings, found, ops, tell, memory)
+        return _pack_model(settings, found, ops, tell, memory)
     finally:
         found.checkpoint.close()
 
 
-def _packed(
+def _pack_model(
     settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener, memory: MemoryPlan
 ) -> PackedModel:
     path = found.checkpoint.path
@@ -59,51 +59,53 @@ def _packed(
         return PackedModel(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
     data = way.layout.data
     if data < LEAST:
-        why = f"{size(data)} are packed faster than they are looked after"
+        why = f"{format_size(data)} are packed faster than they are looked after"
         return PackedModel(path, None, data, False, 0.0, memory, why)
     file = way.file
-    before, began = _inode(file), time.monotonic()
+    before, began = _read_inode(file), time.monotonic()
     load_kept(settings, found, ops, tell)
-    after, took = _inode(file), time.monotonic() - began
+    after, took = _read_inode(file), time.monotonic() - began
     if after is None:
-        why = f"{size(way.layout.size)} could not be kept in {size(way.folder.room)} of room"
+        room = format_size(way.folder.room)
+        why = f"{format_size(way.layout.size)} could not be kept in {room} of room"
         return PackedModel(path, None, data, False, took, memory, why)
     return PackedModel(path, file, data, before != after, took, memory)
 
 
-def _inode(file: Path) -> int | None:
+def _read_inode(file: Path) -> int | None:
     try:
         return file.stat().st_ino
     except OSError:
         return None
 
 
-def whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
+def make_whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
     """The plan with K/V for all sequences at full length.  Raises `ConfigError`."""
-    plan = memory_plan(settings, asked, machine())
+    plan = memory_plan(settings, asked, read_machine())
     length = settings.max_model_len or plan.sizing.max_model_len
 
     def at(seqs: int, tokens: int) -> MemoryPlan:
         blocks = seqs * -(-tokens // plan.sizing.block_size) + 1  # one to spare: copy-on-write
         sizing = replace(plan.sizing, max_num_seqs=seqs, max_model_len=tokens, blocks=blocks)
-        return smallest(asked, sizing, (plan.base, plan.limit))
+        return make_smallest_plan(asked, sizing, (plan.base, plan.limit))
 
     whole = at(settings.max_num_seqs, length)
     if whole.need <= whole.limit:
         return whole
-    seqs = _most(settings.max_num_seqs, lambda n: at(n, length))
-    tokens = _most(length, lambda n: at(settings.max_num_seqs, n))
+    seqs = _find_most(settings.max_num_seqs, lambda n: at(n, length))
+    tokens = _find_most(length, lambda n: at(settings.max_num_seqs, n))
     ways = [f"memory_limit = {-(-(whole.need + MARGIN) // MIB)}MiB"]
     ways += [f"max_batch_size = {seqs}"] if seqs else []
     ways += [f"{tokens} tokens of input and output"] if tokens else []
     raise ConfigError(
-        f"memory_limit of {size(whole.limit)} is too small for {settings.max_num_seqs} sequences "
-        f"of {length} tokens at once: they need {size(whole.need)} ({size(whole.weights)} weights, "
-        f"{size(whole.kv)} K/V); nearest settings that fit: {' or '.join(ways)}"
+        f"memory_limit of {format_size(whole.limit)} is too small for {settings.max_num_seqs} "
+        f"sequences of {length} tokens at once: they need {format_size(whole.need)} "
+        f"({format_size(whole.weights)} weights, "
+        f"{format_size(whole.kv)} K/V); nearest settings that fit: {' or '.join(ways)}"
     )
 
 
-def _most(high: int, at: Callable[[int], MemoryPlan]) -> int:
+def _find_most(high: int, at: Callable[[int], MemoryPlan]) -> int:
     """The largest number up to `high` whose plan fits, by bisection; 0 when none does."""
     low = 0
     while low < high:

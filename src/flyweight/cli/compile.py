@@ -77,7 +77,7 @@ def compile_model(
 
 def said(done: PackedModel) -> str:
     """What became of the packed weights, in a line."""
-    from flyweight.plan.memory import size
+    from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
 
     sizing = done.memory.sizing
@@ -85,7 +85,9 @@ def said(done: PackedModel) -> str:
     if done.kept is None:
         return f"{load}; packed weights are not kept: {done.why}"
     how = f"packed in {done.seconds:.1f} s" if done.fresh else "packed already"
-    return f"{load}; {size(done.packed)} of weights {how}, kept in {printable(str(done.kept))}"
+    return (
+        f"{load}; {format_size(done.packed)} of weights {how}, kept in {printable(str(done.kept))}"
+    )
 
 
 def document(done: PackedModel) -> dict[str, Any]:
@@ -101,5 +103,5 @@ def document(done: PackedModel) -> dict[str, Any]:
         "fits": plan.need <= plan.limit,
         "max_batch_size": plan.sizing.max_num_seqs,
         "max_model_len": plan.sizing.max_model_len,
-        "memory": dict(plan.rows()) | {"need": plan.need, "limit": plan.limit},
+        "memory": dict(plan.list_rows()) | {"need": plan.need, "limit": plan.limit},
     }

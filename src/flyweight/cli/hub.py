@@ -46,49 +46,51 @@ def pull(
 
 def models(as_json: opt.AsJson = False) -> None:
     """List the models in the cache."""
-    from flyweight.weights.hub.cache import cache_folder, kept_models, unfinished
+    from flyweight.weights.hub.cache import count_unfinished_bytes, find_cache_folder, list_models
 
-    found, stopped = kept_models(), unfinished()
+    found, stopped = list_models(), count_unfinished_bytes()
     if as_json:
         print(json.dumps([facts(one) for one in found], indent=1))
         return
     from flyweight.cli.show import plain_console, plain_table
-    from flyweight.plan.memory import size
+    from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
 
-    table = plain_table(str(cache_folder()), "name", "what", "revision", "size", "last used")
+    table = plain_table(str(find_cache_folder()), "name", "what", "revision", "size", "last used")
     table.columns[3].justify = "right"
     for one in found:
         revision = " ".join((one.commit[:7], *one.refs))
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
-        words = (one.name, one.what or "no weights", revision, size(one.size), used)
+        words = (one.name, one.what or "no weights", revision, format_size(one.size), used)
         table.add_row(*map(printable, words))
-    plain_console().print(table if found else f"no models in {cache_folder()}", soft_wrap=not found)
+    plain_console().print(
+        table if found else f"no models in {find_cache_folder()}", soft_wrap=not found
+    )
     if stopped:
-        print(f"unfinished downloads: {size(stopped)}", file=sys.stderr)
+        print(f"unfinished downloads: {format_size(stopped)}", file=sys.stderr)
 
 
 def rm(name: NameOf, revision: opt.Revision = None, yes: Yes = False) -> None:
     """Remove a model, or one quantisation of it, from the cache."""
-    from flyweight.plan.memory import size
+    from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
     from flyweight.weights.hub.cache import Removal
 
     removal = Removal(parsed(name, revision))
     for one in removal.models:
-        print(f"{printable(one.name)} {one.commit[:7]}: {size(one.size)}", file=sys.stderr)
-    if not yes and not agreed(f"remove, which frees {size(removal.freed)}? [y/N] "):
+        print(f"{printable(one.name)} {one.commit[:7]}: {format_size(one.size)}", file=sys.stderr)
+    if not yes and not agreed(f"remove, which frees {format_size(removal.freed)}? [y/N] "):
         print("nothing removed", file=sys.stderr)
         raise typer.Exit(1)
     removal.execute()
-    print(f"freed {size(removal.freed)}")
+    print(f"freed {format_size(removal.freed)}")
 
 
 def parsed(name: str, revision: str | None) -> HubName:
     """A name that must be one of the Hub."""
-    from flyweight.weights.hub.names import hub_name
+    from flyweight.weights.hub.names import parse_hub_name
 
-    found = hub_name(name, revision)
+    found = parse_hub_name(name, revision)
     if found is None:
         raise CheckpointError(
             f"{name!r} is not a name on the Hub; write org/name, org/name:Q4_K_M, "

@@ -55,13 +55,13 @@ def inspect(
     from flyweight.build import backend, memory_plan, needs
     from flyweight.cli.show import loading, memory_table, plain_console
     from flyweight.describe import describe, find
-    from flyweight.plan.machine import machine
-    from flyweight.weights.load import slot_kinds
+    from flyweight.plan.machine import read_machine
+    from flyweight.weights.load import list_slot_kinds
 
     with loading() as tell:
         path = find(settings, tell)
-    found, here = describe(path), machine()
-    kinds = slot_kinds(found.checkpoint, found.plan)
+    found, here = describe(path), read_machine()
+    kinds = list_slot_kinds(found.checkpoint, found.plan)
     asked = needs(found.checkpoint, found.spec, found.plan, backend(settings, here.cores))
     plan = memory_plan(settings, asked, here)
     if as_json:
@@ -82,7 +82,7 @@ def document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -> dic
         }
         for slot in found.plan.slots
     }
-    memory = dict(plan.rows()) | {"need": plan.need, "limit": plan.limit}
+    memory = dict(plan.list_rows()) | {"need": plan.need, "limit": plan.limit}
     return {
         "path": str(found.checkpoint.path),
         "spec": asdict(found.spec),

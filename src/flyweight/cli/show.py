@@ -25,7 +25,7 @@ from rich.table import Table
 
 from flyweight.describe import ModelDescription
 from flyweight.outputs import RequestOutput
-from flyweight.plan.memory import MemoryPlan, size, summary
+from flyweight.plan.memory import MemoryPlan, format_size, summarize
 from flyweight.validation.untrusted import printable
 
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
@@ -57,7 +57,7 @@ class LoadingDisplay:
         if self.verbose:
             self.console.print(memory_table(plan))
             return
-        line = f"{called(found.checkpoint.path)}: {summary(plan)}"
+        line = f"{called(found.checkpoint.path)}: {summarize(plan)}"
         self.console.print(line, style="dim", highlight=False, soft_wrap=True)
 
     def progress(self, done: int, total: int) -> None:
@@ -127,10 +127,10 @@ def memory_table(plan: MemoryPlan) -> Table:
     """The memory plan, part by part."""
     table = plain_table("Memory plan", "what", "bytes")
     table.columns[1].justify = "right"
-    for what, amount in plan.rows():
-        table.add_row(what, size(amount))
-    table.add_row("planned peak", size(plan.need), style="bold")
-    table.add_row("allowed", size(plan.limit))
+    for what, amount in plan.list_rows():
+        table.add_row(what, format_size(amount))
+    table.add_row("planned peak", format_size(plan.need), style="bold")
+    table.add_row("allowed", format_size(plan.limit))
     return table
 
 

@@ -54,7 +54,7 @@ def _nobody(port: int | None) -> str:
 
 def end(record: "ServerRecord", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
-    from flyweight.plan.memory import size
+    from flyweight.plan.memory import format_size
     from flyweight.server.lifecycle.processes import family, resident
 
     members = family(record.pid)
@@ -77,5 +77,5 @@ def end(record: "ServerRecord", now: bool) -> int:
         time.sleep(POLL)
     seconds = time.monotonic() - began
     print(f"stopped {record.url} (pid {record.pid}) after {seconds:.1f} s; "
-          f"{size(held)} given back")  # fmt: skip
+          f"{format_size(held)} given back")  # fmt: skip
     return 0

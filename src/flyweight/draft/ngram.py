@@ -74,13 +74,13 @@ class NgramDrafter:
         for _ in range(WALK):
             if end == 0 or longest == self._max:
                 break
-            length = self._common(tokens, end)
+            length = self._count_common(tokens, end)
             if length > longest:
                 best, longest = end, length
             end = chains.before[end]
         return best
 
-    def _common(self, tokens: Sequence[int], end: int) -> int:
+    def _count_common(self, tokens: Sequence[int], end: int) -> int:
         """How many tokens before `end` equal the text's last ones, up to max; min are known to."""
         length, last = self._min, len(tokens)
         while (

@@ -12,7 +12,7 @@ from flyweight.arguments.wishes import DEFAULT, SettingRequest
 from flyweight.build import LoadedModel
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
-from flyweight.plan.memory import size
+from flyweight.plan.memory import format_size
 
 COUNTERS = {  # vLLM's name for a total of the engine's
     "prefix_cache_hits": "cached",
@@ -51,7 +51,9 @@ def _decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[SettingRequ
     yield row(
         "max_model_len", limits.max_model_len, f"the model was made for {loaded.spec.context}"
     )
-    yield row("memory_limit", size(plan.limit), f"{size(plan.need)} are needed at most")
+    yield row(
+        "memory_limit", format_size(plan.limit), f"{format_size(plan.need)} are needed at most"
+    )
     yield row("activations", settings.activations, "what matrices are multiplied with")
     yield row("kv_cache_dtype", plan.sizing.kv_dtype, "what K/V is kept in")
     yield row("block_size", limits.block_size, f"{limits.blocks} blocks of so many tokens")

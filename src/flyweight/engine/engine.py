@@ -212,7 +212,7 @@ class Engine:
 
     def _evicted(self, block: int, key: bytes) -> None:
         self.metrics.evicted += 1
-        self.scheduler.prefix.known.lose(key)
+        self.scheduler.prefix.known.forget(key)
 
     def _queue_compiled(self) -> list[Event]:
         """Queues the requests whose grammar is compiled; the end of those whose cannot be."""

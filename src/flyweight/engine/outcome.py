@@ -28,7 +28,7 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     repetition = request.params.repetition_detection
     if repetition is not None:
         new = out.tokens[: kept - (finish is not None)]  # any other end comes first
-        ended = repetition.ends(seq.tokens, seq.prompt, new, least)
+        ended = repetition.find_end(seq.tokens, seq.prompt, new, least)
         if ended is not None:
             kept, finish = ended, Finish.REPETITION
     if kept < len(out.tokens):

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from secrets import token_bytes
 
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.kv.blocks import DIGEST, BlockPool, root_key
+from flyweight.kv.blocks import DIGEST, BlockPool, make_root_key
 from flyweight.kv.known import Known
 from flyweight.types import Request, Reuse
 
@@ -27,7 +27,7 @@ class PrefixCache:
 
     def root(self, request: Request) -> bytes:
         """The key that a request's chain of blocks begins with."""
-        return root_key(request.salt, request.adapter, self.fingerprint, self.secret)
+        return make_root_key(request.salt, request.adapter, self.fingerprint, self.secret)
 
     def find(self, seq: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:

@@ -120,7 +120,7 @@ class Scheduler(LiveSequences):
         tokens used.
         """
         start, count = seq.computed, 1 + min(len(seq.draft), spare)
-        while self.pool.need(seq.table, start, start + count) > len(self.pool.free):
+        while self.pool.count_needed(seq.table, start, start + count) > len(self.pool.free):
             if count > 1:
                 count = 1  # drafts never preempt a sequence
                 continue
@@ -204,7 +204,7 @@ class Scheduler(LiveSequences):
         """
         B = self.pool.block_size
         need = -(-len(seq.tokens) // B) - len(shared) + (valid % B > 0)
-        return need + len(self.running) <= len(self.pool.free) - self.pool.unheld(shared)
+        return need + len(self.running) <= len(self.pool.free) - self.pool.count_unheld(shared)
 
     def _start(self, seq: Sequence, shared: list[int], valid: int) -> Copy | None:
         if seq.request.explain and not seq.scheduled:

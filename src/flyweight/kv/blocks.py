@@ -19,7 +19,7 @@ DIGEST = 32  # bytes; wide enough against deliberate collisions
 Key = Callable[[bytes, Sequence[int]], bytes]
 
 
-def root_key(salt: str, adapter: str, fingerprint: str, secret: bytes = b"") -> bytes:
+def make_root_key(salt: str, adapter: str, fingerprint: str, secret: bytes = b"") -> bytes:
     """The parent of a first block.  Tenants, adapters and models with different roots never share a
     block; without the `secret` a key cannot be computed.
     """
@@ -31,7 +31,7 @@ def root_key(salt: str, adapter: str, fingerprint: str, secret: bytes = b"") -> 
     return h.digest()
 
 
-def chain_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+def make_chain_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The key of a full block that follows `parent`."""
     return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST).digest()
 
@@ -68,7 +68,7 @@ class BlockPool:
         self,
         blocks: int,
         block_size: int,
-        key: Key = chain_key,
+        key: Key = make_chain_key,
         residency: Residency | None = None,
     ) -> None:
         self.blocks, self.block_size = blocks, block_size
@@ -94,7 +94,7 @@ class BlockPool:
             found.append(block)
         return found
 
-    def unheld(self, blocks: Iterable[int]) -> int:
+    def count_unheld(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` are on the free list: what sharing them takes out of it."""
         return sum(1 for block in blocks if not self.refs[block])
 
@@ -109,9 +109,9 @@ class BlockPool:
             self.refs[block] += 1
         table.blocks.extend(blocks)
         if self.residency is not None:
-            self.residency.shared(blocks)
+            self.residency.record_shared(blocks)
 
-    def need(self, table: Table, start: int, stop: int) -> int:
+    def count_needed(self, table: Table, start: int, stop: int) -> int:
         """Free blocks that `grow` with the same arguments would take."""
         held = len(table.blocks)
         more = max(0, -(-stop // self.block_size) - held)
@@ -127,7 +127,7 @@ class BlockPool:
         copy = None
         first = start // B
         if first < len(blocks) and self.refs[blocks[first]] > 1:
-            copy = self._own(table, first, start % B)
+            copy = self._copy_on_write(table, first, start % B)
         while len(blocks) * B < stop:
             blocks.append(self._take())
         return copy
@@ -175,7 +175,7 @@ class BlockPool:
             self.residency.forget()
         return lost
 
-    def integrity(self, tables: Iterable[Table]) -> None:
+    def check_integrity(self, tables: Iterable[Table]) -> None:
         """Asserts that held + free is the whole pool and that the index is exact; `tables` are all
         live ones.
         """
@@ -198,7 +198,7 @@ class BlockPool:
             parent = hashes[-1] if hashes else table.root
             hashes.append(self.key(parent, tokens[i * B : (i + 1) * B]))
 
-    def _own(self, table: Table, index: int, count: int) -> Copy:
+    def _copy_on_write(self, table: Table, index: int, count: int) -> Copy:
         """Replaces a shared block by one of the table's own (copy-on-write)."""
         src, dst = table.blocks[index], self._take()
         table.blocks[index] = dst
@@ -213,7 +213,7 @@ class BlockPool:
             self.reached = block + 1
         key = self.hash_of[block]
         if self.residency is not None:
-            self.residency.taken(block, evicted=key is not None)
+            self.residency.record_taken(block, evicted=key is not None)
         if key is not None:
             del self.by_hash[key]
             self.hash_of[block] = None

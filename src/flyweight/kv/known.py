@@ -27,7 +27,7 @@ class Known:
         self.ended: deque[tuple[bytes, Tokens]] = deque()
         self._tokens = 0  # in `ended`
 
-    def lose(self, key: bytes) -> None:
+    def forget(self, key: bytes) -> None:
         """A key whose block is taken for something else."""
         self.lost[key] = None
         if len(self.lost) > KEYS:
@@ -53,8 +53,8 @@ class Known:
         held = next((i for i in range(full) if keys[i] not in self.pool.by_hash), full)
         hit = min(held, usable // B) * B
         ended = [tokens for root, tokens in self.ended if root == table.root]
-        near = max((common(prompt, tokens) for tokens in ended), default=0)
-        now = max((common(prompt, tokens) for tokens in live), default=0)
+        near = max((count_common(prompt, tokens) for tokens in ended), default=0)
+        now = max((count_common(prompt, tokens) for tokens in live), default=0)
         shared = max(near, now, held * B)
         diverged = shared if shared < len(prompt) else None
         if hit < held * B:
@@ -72,7 +72,7 @@ class Known:
         return Reuse(hit, reason, diverged)
 
 
-def common(a: Tokens, b: Tokens) -> int:
+def count_common(a: Tokens, b: Tokens) -> int:
     """How many first tokens are the same."""
     high = min(len(a), len(b))
     if a[:high] == b[:high]:

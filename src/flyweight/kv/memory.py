@@ -21,7 +21,7 @@ RUN = 4 << 20  # bytes of one layer that are touched at a time: a huge page of K
 SPARE = 2 << 30  # bytes of all layers that an idle engine touches ahead of the blocks in use
 
 
-def kv_memory(spec: ModelSpec, ops: Ops, limits: Limits, dtype: str) -> tuple[KVLayer, ...]:
+def allocate_kv(spec: ModelSpec, ops: Ops, limits: Limits, dtype: str) -> tuple[KVLayer, ...]:
     """Allocates K/V memory for every layer.  Raises `ConfigError` on an unknown dtype."""
     return tuple(
         ops.kv_layer(layer.kv, limits.blocks, limits.block_size, dtype) for layer in spec.layers

@@ -35,7 +35,7 @@ class Residency:
         self.ended: deque[Stay] = deque(maxlen=MOST)
         self._watched: dict[int, _Watched] = {}
 
-    def taken(self, block: int, evicted: bool) -> None:
+    def record_taken(self, block: int, evicted: bool) -> None:
         """A block is taken for new contents; `evicted` where the old could still be found."""
         old = self._watched.pop(block, None)
         drawn = self.rng.random() < self.share
@@ -49,7 +49,7 @@ class Residency:
         if drawn:
             self._watched[block] = _Watched(now)
 
-    def shared(self, blocks: Iterable[int]) -> None:
+    def record_shared(self, blocks: Iterable[int]) -> None:
         """One more table reads what they hold."""
         for block in blocks:
             found = self._watched.get(block)

@@ -33,13 +33,13 @@ class PlacedAdapter:
     first: int
 
 
-def places(adapter: Adapter, plan: WeightPlan) -> dict[str, list[PlacedAdapter]]:
+def place_adapter(adapter: Adapter, plan: WeightPlan) -> dict[str, list[PlacedAdapter]]:
     """Slot name to the pairs in it.  `plan` is the model's as published.  Raises `CheckpointError`
     for pairs that fit nowhere.
     """
     found: dict[str, list[PlacedAdapter]] = {}
     for slot in plan.slots:
-        placed = list(_of_slot(adapter, slot))
+        placed = list(_place_in_slot(adapter, slot))
         if placed:
             found[slot.name] = placed
     used = {placed.pair.module for pairs in found.values() for placed in pairs}
@@ -52,25 +52,26 @@ def places(adapter: Adapter, plan: WeightPlan) -> dict[str, list[PlacedAdapter]]
     return found
 
 
-def low_rank(adapter: Adapter, plan: WeightPlan, ops: Ops) -> dict[str, LowRank]:
+def pack_adapter(adapter: Adapter, plan: WeightPlan, ops: Ops) -> dict[str, LowRank]:
     """Slot name to its matrices, packed."""
     shapes = {slot.name: slot.shape for slot in plan.slots}
     return {
-        name: _packed(placed, shapes[name], ops) for name, placed in places(adapter, plan).items()
+        name: _pack_pair(placed, shapes[name], ops)
+        for name, placed in place_adapter(adapter, plan).items()
     }
 
 
-def kinds(adapter: Adapter, plan: WeightPlan) -> list[tuple[tuple[int, ...], str]]:
-    """(shape, kind) of every matrix `low_rank` packs, for the memory plan."""
+def list_kinds(adapter: Adapter, plan: WeightPlan) -> list[tuple[tuple[int, ...], str]]:
+    """(shape, kind) of every matrix `pack_adapter` packs, for the memory plan."""
     shapes = {slot.name: slot.shape for slot in plan.slots}
     found: list[tuple[tuple[int, ...], str]] = []
-    for name, placed in places(adapter, plan).items():
+    for name, placed in place_adapter(adapter, plan).items():
         rank = sum(p.pair.rank for p in placed)
         found += [((rank, shapes[name][1]), "f32"), ((shapes[name][0], rank), "f32")]
     return found
 
 
-def _of_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[PlacedAdapter]:
+def _place_in_slot(adapter: Adapter, slot: SlotPlan) -> Iterator[PlacedAdapter]:
     first, adapted = 0, slot.name.split(".", 2)[-1] in ADAPTED
     for source in slot.sources:
         pair = adapter.pairs.get(source.tensor.removesuffix(".weight"))
@@ -90,7 +91,7 @@ def _check(adapter: Adapter, pair: LoraPair, source: Source, slot: SlotPlan) -> 
         )
 
 
-def _packed(placed: list[PlacedAdapter], shape: tuple[int, ...], ops: Ops) -> LowRank:
+def _pack_pair(placed: list[PlacedAdapter], shape: tuple[int, ...], ops: Ops) -> LowRank:
     rank = sum(p.pair.rank for p in placed)
     down = np.concatenate([p.pair.down() for p in placed])  # [rank, K]
     up: F32 = np.zeros((shape[0], rank), np.float32)

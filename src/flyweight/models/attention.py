@@ -51,7 +51,7 @@ class AttentionLayer:
         q = ops.rope_store(qkv, kv, batch, rope, self.norms)  # [T, Hq, D]
         del qkv  # the memory plan counts it up to here
         if layer.temper is not None:
-            ops.scale_rows(q, warmth(layer.temper, batch.positions))
+            ops.scale_rows(q, compute_query_scale(layer.temper, batch.positions))
         seen = layer.kv.window, layer.softcap, self.sinks, layer.kv.chunk
         mixed = ops.attend(q, kv, batch, self.scale, *seen)  # [T, Hq*D]
         return self.comm.all_reduce(self.out(mixed, batch))
@@ -92,7 +92,7 @@ class LatentAttention:
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, heads, latent = self.ops, self.layer.heads, self.layer.latent
         assert latent is not None
-        queries = self.q(self._down(x, batch), batch).reshape(len(x), heads, -1)
+        queries = self.q(self._project_down(x, batch), batch).reshape(len(x), heads, -1)
         plain = ops.linear_heads(queries[:, :, latent.rope :], self.k_up)  # [T, Hq, rank]
         both = ops.concat((queries[:, :, : latent.rope], plain)).reshape(len(x), -1)
         stored = self.kv_down(x, batch)  # [T, rope+rank]
@@ -106,19 +106,19 @@ class LatentAttention:
     def recipe(self) -> None:
         return None
 
-    def _down(self, x: F32, batch: Batch) -> F32:
+    def _project_down(self, x: F32, batch: Batch) -> F32:
         if self.q_down is None or self.q_norm is None:
             return x
         return self.ops.norm(self.q_down(x, batch), self.q_norm, self.eps)
 
 
-def warmth(temper: TemperSpec, positions: I32) -> F32:
+def compute_query_scale(temper: TemperSpec, positions: I32) -> F32:
     """What queries at these positions are multiplied by: [T]."""
     passed = np.floor((positions.astype(np.float64) + 1) / temper.every)
     return (1 + temper.scale * np.log1p(passed)).astype(np.float32)
 
 
-def made(parts: Parts, i: int) -> Mixer:
+def make_mixer(parts: Parts, i: int) -> Mixer:
     """The attention block of layer i."""
     layer, eps, at = parts.spec.layers[i], parts.spec.norm.eps, f"layers.{i}."
     scale = layer.scale or layer.head**-0.5
@@ -128,14 +128,14 @@ def made(parts: Parts, i: int) -> Mixer:
             parts.ops,
             parts.comm,
             layer,
-            parts.optional(at + "q_down"),
+            parts.make_optional_linear(at + "q_down"),
             weights.get(at + "q_down_norm"),
-            parts.linear(at + "q"),
-            parts.linear(at + "kv_down"),
+            parts.make_linear(at + "q"),
+            parts.make_linear(at + "kv_down"),
             weights[at + "kv_norm"],
             [weights[f"{at}k_up.{h}"] for h in heads],
             [weights[f"{at}v_up.{h}"] for h in heads],
-            parts.linear(at + "out"),
+            parts.make_linear(at + "out"),
             scale,
             layer.latent.eps,
         )
@@ -148,6 +148,6 @@ def made(parts: Parts, i: int) -> Mixer:
         norms = HeadNorm(ones, ones, eps)
     elif layer.qk_norm:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
-    qkv, out = parts.linear(at + "qkv"), parts.linear(at + "out")
+    qkv, out = parts.make_linear(at + "qkv"), parts.make_linear(at + "out")
     sinks = weights.get(at + "sinks")
     return AttentionLayer(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps)

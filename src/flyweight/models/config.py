@@ -25,7 +25,7 @@ LARGEST = 1e30
 Config = Mapping[str, Any]
 
 
-def real(config: Config, key: str, default: float) -> float:
+def read_real(config: Config, key: str, default: float) -> float:
     """A number above 0, or `CheckpointError` naming key and value."""
     value = config.get(key)
     value = default if value is None else value
@@ -35,7 +35,7 @@ def real(config: Config, key: str, default: float) -> float:
     return float(value)
 
 
-def integer(
+def read_integer(
     config: Config, key: str, default: int | None = None, most: int = LIMIT, least: int = 1
 ) -> int:
     """A whole number of the config, or `CheckpointError` naming the key and the value."""
@@ -49,7 +49,7 @@ def integer(
     return value
 
 
-def known(config: Config, key: str, allowed: Mapping[str, str], default: str) -> str:
+def read_choice(config: Config, key: str, allowed: Mapping[str, str], default: str) -> str:
     """What a word of the config stands for, or `CheckpointError` listing those there are."""
     value = config.get(key)
     word = default if value is None else str(value)
@@ -61,12 +61,12 @@ def known(config: Config, key: str, allowed: Mapping[str, str], default: str) ->
     return allowed[word]
 
 
-def filled(config: Config, usual: Config) -> dict[str, Any]:
+def fill_defaults(config: Config, usual: Config) -> dict[str, Any]:
     """The config with what is usual where it says nothing, or null."""
     return {**usual, **{key: value for key, value in config.items() if value is not None}}
 
 
-def flag(config: Config, key: str, default: bool = False) -> bool:
+def read_flag(config: Config, key: str, default: bool = False) -> bool:
     """True or false; "false" is neither."""
     value = config.get(key)
     value = default if value is None else value
@@ -85,7 +85,7 @@ def refuse(config: Config, key: str, *usual: object) -> None:
         )
 
 
-def text_part(config: Config) -> Config:
+def find_text_config(config: Config) -> Config:
     """The text model's part of a config for text and images, or the config itself."""
     text = config.get("text_config", config)
     if not isinstance(text, dict):
@@ -93,7 +93,7 @@ def text_part(config: Config) -> Config:
     return text
 
 
-def switched_layers(config: Config, key: str, usual: list[bool]) -> list[bool]:
+def read_layer_switches(config: Config, key: str, usual: list[bool]) -> list[bool]:
     """True or false for every layer: a list of 1 and 0; where it is empty or missing, `usual`."""
     value = config.get(key) or usual
     if not isinstance(value, list) or len(value) != len(usual):
@@ -101,7 +101,7 @@ def switched_layers(config: Config, key: str, usual: list[bool]) -> list[bool]:
     return [bool(entry) for entry in value]
 
 
-def chosen_layers(config: Config, key: str, usual: list[str]) -> list[str]:
+def read_layer_choices(config: Config, key: str, usual: list[str]) -> list[str]:
     """A word for every layer, such as layer_types: full_attention or sliding_attention."""
     value = config.get(key)
     words = usual if value is None else value

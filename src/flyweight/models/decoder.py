@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
-from flyweight.models.rope import inverse_frequencies
+from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.wire import F32, I32, Batch
 
@@ -43,9 +43,11 @@ class Decoder:
         self.positions = weights.get("positions")
         self.head = weights["embed" if spec.tie else "head"]
         self.widen, self.narrow = weights.get("project_in"), weights.get("project_out")
-        self.final_norm = norms.made(parts, "norm")
-        self.stack = self.ops.stack([layer.made(parts, i) for i in range(len(spec.layers))])
-        self.ropes = [(inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes]
+        self.final_norm = norms.make_norm(parts, "norm")
+        self.stack = self.ops.stack([layer.make_layer(parts, i) for i in range(len(spec.layers))])
+        self.ropes = [
+            (compute_inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes
+        ]
         if any(x.rope is None for x in spec.layers):
             self.ropes.append((STILL, 1.0))  # the last one turns nothing
 
@@ -56,8 +58,8 @@ class Decoder:
         """
         ops = self.ops
         ops.begin(batch)
-        residual = self._embedded(batch)  # [T, H]
-        x = self.stack(residual, kv, batch, self._rotations(batch.positions))
+        residual = self._embed(batch)  # [T, H]
+        x = self.stack(residual, kv, batch, self._make_rotations(batch.positions))
         if len(rows) < len(residual) or rows is not batch.rows:
             x, residual = ops.take(x, rows), ops.take(residual, rows)
         x = self.final_norm.add(x, residual)
@@ -75,7 +77,7 @@ class Decoder:
             ops.softcap(logits, spec.logit_softcap)
         return self.comm.all_gather(logits)
 
-    def _embedded(self, batch: Batch) -> F32:
+    def _embed(self, batch: Batch) -> F32:
         x = self.ops.embed(self.embed, batch.tokens)  # [T, H]
         if self.spec.embed_scale != 1:
             self.ops.scale(x, self.spec.embed_scale)
@@ -85,6 +87,6 @@ class Decoder:
             self.ops.add(self.ops.embed(self.positions, batch.positions), x)
         return x
 
-    def _rotations(self, positions: I32) -> list[Rotation]:
+    def _make_rotations(self, positions: I32) -> list[Rotation]:
         """cos and sin of every rope of the model."""
         return [self.ops.rotation(positions, *rope) for rope in self.ropes]

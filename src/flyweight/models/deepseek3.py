@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from flyweight.errors import CheckpointError
 from flyweight.models import deepseek2
-from flyweight.models.config import Config, filled, flag, integer, real, refuse
+from flyweight.models.config import (
+    Config,
+    fill_defaults,
+    read_flag,
+    read_integer,
+    read_real,
+    refuse,
+)
 from flyweight.spec import Files, ModelSpec, MoeSpec, RouteSpec, WeightPlan
 
 USUAL = {  # what transformers fills in
@@ -25,16 +32,19 @@ JUDGES = 2  # experts whose scores, added up, are their group's
 
 def spec(config: Config) -> ModelSpec:
     """A `DeepseekV3ForCausalLM` config.json, of model_type deepseek_v3 or kimi_k2."""
-    whole = filled(config, USUAL)
+    whole = fill_defaults(config, USUAL)
     refuse(whole, "rope_interleave", True)
-    return deepseek2.latent_decoder(whole, "deepseek_v3", _mixture(whole))
+    return deepseek2.make_latent_spec(whole, "deepseek_v3", _read_moe(whole))
 
 
-def _mixture(config: Config) -> MoeSpec:
+def _read_moe(config: Config) -> MoeSpec:
     refuse(config, "scoring_func", "sigmoid")
     refuse(config, "topk_method", "noaux_tc")
-    count, top = integer(config, "n_routed_experts"), integer(config, "num_experts_per_tok")
-    groups, kept = integer(config, "n_group"), integer(config, "topk_group")
+    count, top = (
+        read_integer(config, "n_routed_experts"),
+        read_integer(config, "num_experts_per_tok"),
+    )
+    groups, kept = read_integer(config, "n_group"), read_integer(config, "topk_group")
     deepseek2.judge_groups(count, top, groups, kept)
     if groups > 1 and count // groups < JUDGES:
         raise CheckpointError(
@@ -45,15 +55,15 @@ def _mixture(config: Config) -> MoeSpec:
         count,
         top,
         "sigmoid",
-        flag(config, "norm_topk_prob"),
-        real(config, "routed_scaling_factor", 1.0),
+        read_flag(config, "norm_topk_prob"),
+        read_real(config, "routed_scaling_factor", 1.0),
         groups,
         kept,
         JUDGES if groups > 1 else 1,
         corrected=True,
     )
-    inner = integer(config, "moe_intermediate_size")
-    return MoeSpec(route, inner, inner * integer(config, "n_shared_experts"))
+    inner = read_integer(config, "moe_intermediate_size")
+    return MoeSpec(route, inner, inner * read_integer(config, "n_shared_experts"))
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:

@@ -4,8 +4,14 @@ with a bias on every matrix or on none.
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, flag
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, interleaved
+from flyweight.models.config import Config, read_flag
+from flyweight.models.plans import (
+    TensorNames,
+    change_layers,
+    make_decoder_plan,
+    make_gated_spec,
+    make_interleaved_order,
+)
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 USUAL = {
@@ -19,13 +25,13 @@ USUAL = {
 
 def spec(config: Config) -> ModelSpec:
     """An `Ernie4_5ForCausalLM` config.json."""
-    bias = flag(config, "use_bias")
-    return each(
-        gated_decoder({**USUAL, **config}, "ernie4_5"),
+    bias = read_flag(config, "use_bias")
+    return change_layers(
+        make_gated_spec({**USUAL, **config}, "ernie4_5"),
         lambda _, layer: replace(layer, attn_bias=bias, out_bias=bias, mlp_bias=bias),
     )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF keeps the interleaved order of q and k."""
-    return decoder_plan(spec, TensorNames(), files, interleaved(spec))
+    return make_decoder_plan(spec, TensorNames(), files, make_interleaved_order(spec))

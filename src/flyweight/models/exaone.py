@@ -1,7 +1,7 @@
 """EXAONE 3 and 3.5 (LG AI Research, 2024): a Llama under names of its own."""
 
 from flyweight.models.config import Config
-from flyweight.models.plans import TensorNames, decoder_plan, gated_decoder
+from flyweight.models.plans import TensorNames, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 NAMES = TensorNames(
@@ -25,8 +25,8 @@ RENAMED = {
 def spec(config: Config) -> ModelSpec:
     """An `ExaoneForCausalLM` config.json."""
     named = {key: config[own] for key, own in RENAMED.items() if config.get(own) is not None}
-    return gated_decoder({"rms_norm_eps": 1e-5, **config, **named}, "exaone")
+    return make_gated_spec({"rms_norm_eps": 1e-5, **config, **named}, "exaone")
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, NAMES, files)
+    return make_decoder_plan(spec, NAMES, files)

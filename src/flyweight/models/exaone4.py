@@ -6,8 +6,13 @@ from dataclasses import replace
 
 from flyweight.errors import CheckpointError
 from flyweight.models import olmo2
-from flyweight.models.config import Config, integer
-from flyweight.models.plans import each, gated_decoder, layer_kinds, sliding
+from flyweight.models.config import Config, read_integer
+from flyweight.models.plans import (
+    add_sliding_window,
+    change_layers,
+    make_gated_spec,
+    read_layer_kinds,
+)
 from flyweight.spec import LayerSpec, ModelSpec
 from flyweight.validation.untrusted import shown
 
@@ -19,25 +24,29 @@ def spec(config: Config) -> ModelSpec:
     rotates everything.
     """
     config = {"sliding_window": 4096, "rms_norm_eps": 1e-5, **config}
-    found = each(gated_decoder(config, "exaone4"), lambda _, x: replace(x, qk_norm="head"))
+    found = change_layers(
+        make_gated_spec(config, "exaone4"), lambda _, x: replace(x, qk_norm="head")
+    )
     if config["sliding_window"] is None:
         return found
-    pattern = _pattern(config, len(found.layers))
-    kinds = layer_kinds(found, config, lambda i: pattern[i])
+    pattern = _read_pattern(config, len(found.layers))
+    kinds = read_layer_kinds(found, config, lambda i: pattern[i])
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
         return replace(layer, rope=0 if kinds[i] == "sliding_attention" else None)
 
-    return sliding(each(found, change), {**config, "layer_types": kinds}, lambda i: True)
+    return add_sliding_window(
+        change_layers(found, change), {**config, "layer_types": kinds}, lambda i: True
+    )
 
 
-def _pattern(config: Config, layers: int) -> list[bool]:
+def _read_pattern(config: Config, layers: int) -> list[bool]:
     """Which layers have the window: every nth has none, or L (local) and G (global) in turn, where
     the last layer is global.
     """
     pattern = config.get("sliding_window_pattern")
     if not isinstance(pattern, str):
-        every = integer(config, "sliding_window_pattern", 4)
+        every = read_integer(config, "sliding_window_pattern", 4)
         return [(i + 1) % every != 0 for i in range(layers)]
     if not pattern or set(pattern) - {"L", "G"}:
         raise CheckpointError(

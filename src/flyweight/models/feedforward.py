@@ -67,7 +67,7 @@ class Mixture:
     def __call__(self, x: F32, batch: Batch) -> F32:
         ops = self.ops
         ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.choice_bias)
-        out = self.comm.all_reduce(self._mixed(x, ids, weights))
+        out = self.comm.all_reduce(self._mix_experts(x, ids, weights))
         if self.shared is not None:
             always = self.shared(x, batch)
             if self.shared_gate is not None:
@@ -75,7 +75,7 @@ class Mixture:
             ops.add(always, out)
         return out
 
-    def _mixed(self, x: F32, ids: I32, weights: F32) -> F32:
+    def _mix_experts(self, x: F32, ids: I32, weights: F32) -> F32:
         """The sum of what the chosen experts say."""
         ops, matrices = self.ops, (self.up, self.down, self.act)
         if not self.moe.before:
@@ -95,16 +95,16 @@ class Mixture:
         return None
 
 
-def made(parts: Parts, i: int) -> FeedForward:
+def make_feedforward(parts: Parts, i: int) -> FeedForward:
     """The block of layer i."""
     layer, at, ops, comm = parts.spec.layers[i], f"layers.{i}.", parts.ops, parts.comm
     kind = layer.act, layer.gated
     if layer.moe is None:
-        up, down = parts.linear(at + "up"), parts.linear(at + "down")
+        up, down = parts.make_linear(at + "up"), parts.make_linear(at + "down")
         return Mlp(ops, comm, layer.inner, up, down, *kind)
     shared = None
     if layer.moe.shared:
-        up, down = parts.linear(at + "shared_up"), parts.linear(at + "shared_down")
+        up, down = parts.make_linear(at + "shared_up"), parts.make_linear(at + "shared_down")
         shared = Mlp(ops, comm, layer.moe.shared, up, down, *kind)
     weights, experts = parts.weights, range(layer.moe.route.experts)
     return Mixture(

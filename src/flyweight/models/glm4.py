@@ -4,8 +4,14 @@ up in one matrix.  The 0414 models (`glm4`) also norm the output of each block.
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, filled, flag
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, interleaved
+from flyweight.models.config import Config, fill_defaults, read_flag
+from flyweight.models.plans import (
+    TensorNames,
+    change_layers,
+    make_decoder_plan,
+    make_gated_spec,
+    make_interleaved_order,
+)
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 NAMES = TensorNames(up=("mlp.gate_up_proj",))
@@ -21,18 +27,18 @@ USUAL = {
 
 def glm(config: Config) -> ModelSpec:
     """A `GlmForCausalLM` config.json (glm-4-9b-hf, glm-edge)."""
-    return _spec(config, "glm")
+    return _make_spec(config, "glm")
 
 
 def glm4(config: Config) -> ModelSpec:
     """A `Glm4ForCausalLM` config.json (GLM-4-0414, GLM-Z1)."""
-    return _spec(config, "glm4")
+    return _make_spec(config, "glm4")
 
 
-def _spec(config: Config, family: str) -> ModelSpec:
-    bias = flag(config, "attention_bias", True)
-    found = gated_decoder(filled(config, USUAL), family)
-    return each(found, lambda _, layer: replace(layer, attn_bias=bias))
+def _make_spec(config: Config, family: str) -> ModelSpec:
+    bias = read_flag(config, "attention_bias", True)
+    found = make_gated_spec(fill_defaults(config, USUAL), family)
+    return change_layers(found, lambda _, layer: replace(layer, attn_bias=bias))
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
@@ -40,4 +46,4 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     names = POST_NORMS if spec.family == "glm4" else NAMES
     if any(FUSED in name for name in files.names):
         names = replace(names, qkv=(FUSED,))
-    return decoder_plan(spec, names, files, interleaved(spec))
+    return make_decoder_plan(spec, names, files, make_interleaved_order(spec))

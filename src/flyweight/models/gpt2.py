@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from flyweight.models.config import MOST_POSITIONS, Config, integer, real, refuse
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
+from flyweight.models.config import MOST_POSITIONS, Config, read_integer, read_real, refuse
+from flyweight.models.plans import TensorNames, change_layers, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, SlotPlan, WeightPlan
 
 NAMES = TensorNames(
@@ -27,20 +27,20 @@ def spec(config: Config) -> ModelSpec:
     """A `GPT2LMHeadModel` config.json."""
     refuse(config, "scale_attn_weights", True)
     refuse(config, "scale_attn_by_inverse_layer_idx", False)
-    hidden = integer(config, "n_embd")
+    hidden = read_integer(config, "n_embd")
     renamed = {
         "hidden_size": hidden,
-        "num_attention_heads": integer(config, "n_head"),
-        "num_hidden_layers": integer(config, "n_layer"),
-        "intermediate_size": integer(config, "n_inner", 4 * hidden),
-        "max_position_embeddings": integer(config, "n_positions", 1024, MOST_POSITIONS),
+        "num_attention_heads": read_integer(config, "n_head"),
+        "num_hidden_layers": read_integer(config, "n_layer"),
+        "intermediate_size": read_integer(config, "n_inner", 4 * hidden),
+        "max_position_embeddings": read_integer(config, "n_positions", 1024, MOST_POSITIONS),
         "hidden_act": config.get("activation_function") or "gelu_new",
         "vocab_size": config.get("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
     }
-    found = gated_decoder(renamed, "gpt2", rotary=False)
-    norm = NormSpec(real(config, "layer_norm_epsilon", 1e-5), "layer", bias=True)
-    return replace(each(found, plain), norm=norm, positions=found.context)
+    found = make_gated_spec(renamed, "gpt2", rotary=False)
+    norm = NormSpec(read_real(config, "layer_norm_epsilon", 1e-5), "layer", bias=True)
+    return replace(change_layers(found, plain), norm=norm, positions=found.context)
 
 
 def plain(_: int, layer: LayerSpec) -> LayerSpec:
@@ -51,12 +51,12 @@ def plain(_: int, layer: LayerSpec) -> LayerSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """GGUF's converters turn the matrices."""
-    found = decoder_plan(spec, NAMES, files)
-    slots = found.slots if files.converted else tuple(map(_turned, found.slots))
+    found = make_decoder_plan(spec, NAMES, files)
+    slots = found.slots if files.converted else tuple(map(_transpose, found.slots))
     return replace(found, slots=slots, ignored=found.ignored + MASKS)
 
 
-def _turned(slot: SlotPlan) -> SlotPlan:
+def _transpose(slot: SlotPlan) -> SlotPlan:
     if slot.name.split(".")[-1] not in TURNED:
         return slot
     rows, columns = slot.shape

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from flyweight.models.config import Config, filled, flag, real
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
+from flyweight.models.config import Config, fill_defaults, read_flag, read_real
+from flyweight.models.plans import TensorNames, change_layers, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 
 NAMES = TensorNames(
@@ -26,25 +26,25 @@ MASKS = ("*.attention.bias", "*.attention.masked_bias")  # tables older files ca
 def spec(config: Config) -> ModelSpec:
     """A `GPTNeoXForCausalLM` config.json."""
     turned = {
-        "partial_rotary_factor": real(config, "rotary_pct", 0.25),
-        "rope_theta": real(config, "rotary_emb_base", 10000.0),
+        "partial_rotary_factor": read_real(config, "rotary_pct", 0.25),
+        "rope_theta": read_real(config, "rotary_emb_base", 10000.0),
     }
-    found = gated_decoder(filled(config, {"hidden_act": "gelu", **turned}), "gpt_neox")
-    bias = flag(config, "attention_bias", True)
+    found = make_gated_spec(fill_defaults(config, {"hidden_act": "gelu", **turned}), "gpt_neox")
+    bias = read_flag(config, "attention_bias", True)
 
     def change(_: int, x: LayerSpec) -> LayerSpec:
         return replace(x, gated=False, attn_bias=bias, out_bias=bias, mlp_bias=True)
 
     return replace(
-        each(found, change),
-        norm=NormSpec(real(config, "layer_norm_eps", 1e-5), "layer", bias=True),
-        parallel=flag(config, "use_parallel_residual", True),
+        change_layers(found, change),
+        norm=NormSpec(read_real(config, "layer_norm_eps", 1e-5), "layer", bias=True),
+        parallel=read_flag(config, "use_parallel_residual", True),
     )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """As published every head has its q, k and v together; GGUF's converters part them."""
-    found = decoder_plan(spec, NAMES, files)
+    found = make_decoder_plan(spec, NAMES, files)
     if not files.converted:
         layer = spec.layers[0]
         rows = np.arange(3 * layer.heads * layer.head).reshape(layer.heads, 3, layer.head)

@@ -5,8 +5,8 @@ logits.
 from dataclasses import replace
 
 from flyweight.models import llama
-from flyweight.models.config import Config, real
-from flyweight.models.plans import each, gated_decoder
+from flyweight.models.config import Config, read_real
+from flyweight.models.plans import change_layers, make_gated_spec
 from flyweight.spec import ModelSpec
 
 plan = llama.plan
@@ -14,11 +14,11 @@ plan = llama.plan
 
 def spec(config: Config) -> ModelSpec:
     """A `GraniteForCausalLM` config.json."""
-    found = llama.biased(gated_decoder(config, "granite"), config)
-    scale = real(config, "attention_multiplier", 1.0)
+    found = llama.add_biases(make_gated_spec(config, "granite"), config)
+    scale = read_real(config, "attention_multiplier", 1.0)
     return replace(
-        each(found, lambda _, layer: replace(layer, scale=scale)),
-        embed_scale=real(config, "embedding_multiplier", 1.0),
-        residual_scale=real(config, "residual_multiplier", 1.0),
-        logit_scale=1 / real(config, "logits_scaling", 1.0),
+        change_layers(found, lambda _, layer: replace(layer, scale=scale)),
+        embed_scale=read_real(config, "embedding_multiplier", 1.0),
+        residual_scale=read_real(config, "residual_multiplier", 1.0),
+        logit_scale=1 / read_real(config, "logits_scaling", 1.0),
     )

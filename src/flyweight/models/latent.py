@@ -7,7 +7,7 @@ value; both come of kv_b_proj, whose rows are each head's keys, then its values.
 from dataclasses import dataclass
 
 from flyweight.models.mixture import Experts
-from flyweight.models.plans import half_split, linear, vector
+from flyweight.models.plans import make_half_split_order, plan_linear, plan_vector
 from flyweight.spec import LayerSpec, SlotPlan, Source
 
 
@@ -17,29 +17,31 @@ class Latent(Experts):
     first; kv_b's rows are each head's way into the latent, transposed, and out of it.
     """
 
-    def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+    def plan_attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
         latent, heads, n = layer.latent, layer.heads, src + "self_attn."
         assert latent is not None
         slots, columns, module = [], self.hidden, "q_proj"
         if latent.q_rank:
             down = ((n + "q_a_proj", latent.q_rank),)
             slots += [
-                linear(at + "q_down", self.hidden, down),
-                vector(at + "q_down_norm", n + "q_a_layernorm.weight", latent.q_rank),
+                plan_linear(at + "q_down", self.hidden, down),
+                plan_vector(at + "q_down_norm", n + "q_a_layernorm.weight", latent.q_rank),
             ]
             columns, module = latent.q_rank, "q_b_proj"
         query = ((n + module, heads * (latent.rope + latent.plain)),)
         width = ((n + "kv_a_proj_with_mqa", latent.rank + latent.rope),)
         slots += [
-            linear(at + "q", columns, query, order=_first(latent.plain, latent.rope)),
-            linear(at + "kv_down", self.hidden, width, order=_first(latent.rank, latent.rope)),
-            vector(at + "kv_norm", n + "kv_a_layernorm.weight", latent.rank),
-            *self._heads(at, n, layer),
-            linear(at + "out", heads * latent.value, ((n + "o_proj", self.hidden),)),
+            plan_linear(at + "q", columns, query, order=_make_order(latent.plain, latent.rope)),
+            plan_linear(
+                at + "kv_down", self.hidden, width, order=_make_order(latent.rank, latent.rope)
+            ),
+            plan_vector(at + "kv_norm", n + "kv_a_layernorm.weight", latent.rank),
+            *self._plan_heads(at, n, layer),
+            plan_linear(at + "out", heads * latent.value, ((n + "o_proj", self.hidden),)),
         ]
         return slots
 
-    def _heads(self, at: str, n: str, layer: LayerSpec) -> list[SlotPlan]:
+    def _plan_heads(self, at: str, n: str, layer: LayerSpec) -> list[SlotPlan]:
         latent, heads = layer.latent, layer.heads
         assert latent is not None
         plain, value, rank = latent.plain, latent.value, latent.rank
@@ -57,6 +59,6 @@ class Latent(Experts):
         return slots
 
 
-def _first(plain: int, turned: int) -> tuple[int, ...]:
+def _make_order(plain: int, turned: int) -> tuple[int, ...]:
     """The order that puts the last `turned` rows first, and half-split."""
-    return (*(plain + i for i in half_split(turned)), *range(plain))
+    return (*(plain + i for i in make_half_split_order(turned)), *range(plain))

@@ -41,7 +41,7 @@ class Serial:
         if attn is None or mlp is None or isinstance(self.mlp_norm, PostNorm):
             return None
         norms = self.attn_norm.recipe(), self.mlp_norm.recipe()
-        posts = _after(self.attn_post), _after(self.mlp_post)
+        posts = _make_residual_add(self.attn_post), _make_residual_add(self.mlp_post)
         return Recipe(norms[0], attn, posts[0], norms[1], mlp, posts[1], self.rope)
 
 
@@ -71,13 +71,18 @@ class Parallel:
 Layer = Serial | Parallel
 
 
-def made(parts: Parts, i: int) -> Layer:
+def make_layer(parts: Parts, i: int) -> Layer:
     """Layer i of a model."""
     spec, at = parts.spec, f"layers.{i}."
     first, second, *posts = (
-        norms.made(parts, at + name) for name in ("attn_norm", "mlp_norm", "attn_post", "mlp_post")
+        norms.make_norm(parts, at + name)
+        for name in ("attn_norm", "mlp_norm", "attn_post", "mlp_post")
     )
-    attn, mlp, rope = attention.made(parts, i), feedforward.made(parts, i), spec.layers[i].rope
+    attn, mlp, rope = (
+        attention.make_mixer(parts, i),
+        feedforward.make_feedforward(parts, i),
+        spec.layers[i].rope,
+    )
     if spec.parallel:
         own = None if isinstance(second, Plain) else second
         return Parallel(parts.ops, first, attn, own, mlp, rope)
@@ -87,5 +92,5 @@ def made(parts: Parts, i: int) -> Layer:
     return Serial(first, attn, after[0], second, mlp, after[1], rope)
 
 
-def _after(post: Post) -> ResidualAdd:
+def _make_residual_add(post: Post) -> ResidualAdd:
     return ResidualAdd(factor=post.by) if isinstance(post, Scaled) else ResidualAdd(post.recipe())

@@ -38,9 +38,9 @@ class Parts:
     weights: Mapping[str, Any]
     adapters: Sequence[Mapping[str, LowRank]] = ()
 
-    def linear(self, slot: str) -> Linear:
+    def make_linear(self, slot: str) -> Linear:
         low = {i: adapter[slot] for i, adapter in enumerate(self.adapters) if slot in adapter}
         return Linear(self.ops, self.weights[slot], low)
 
-    def optional(self, slot: str) -> Linear | None:
-        return self.linear(slot) if slot in self.weights else None
+    def make_optional_linear(self, slot: str) -> Linear | None:
+        return self.make_linear(slot) if slot in self.weights else None

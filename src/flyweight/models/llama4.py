@@ -8,15 +8,21 @@ from flyweight.errors import CheckpointError
 from flyweight.models.config import (
     MOST_POSITIONS,
     Config,
-    filled,
-    flag,
-    integer,
-    real,
-    switched_layers,
-    text_part,
+    fill_defaults,
+    find_text_config,
+    read_flag,
+    read_integer,
+    read_layer_switches,
+    read_real,
 )
 from flyweight.models.mixture import STACKED, Experts, MoeNames
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder, half_split
+from flyweight.models.plans import (
+    TensorNames,
+    change_layers,
+    make_decoder_plan,
+    make_gated_spec,
+    make_half_split_order,
+)
 from flyweight.spec import (
     Files,
     LayerSpec,
@@ -53,17 +59,19 @@ SEEING = ("vision_model.*", "multi_modal_projector.*")
 
 def spec(config: Config) -> ModelSpec:
     """A `Llama4ForCausalLM` config.json, or the text part of `Llama4ForConditionalGeneration`'s."""
-    config = filled(text_part(config), USUAL)
-    found = gated_decoder(
+    config = fill_defaults(find_text_config(config), USUAL)
+    found = make_gated_spec(
         {**config, "intermediate_size": config["intermediate_size_mlp"]}, "llama4"
     )
     count = len(found.layers)
-    every = integer(config, "no_rope_layer_interval", 4)
-    turned = switched_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(count)])
-    chunked = _chunked(config, turned)
-    chunk = integer(config, "attention_chunk_size", 8192, MOST_POSITIONS)
-    norm, bias = _normed(config, found), flag(config, "attention_bias")
-    temper, moe, mixed = _temper(config), _mixture(config), _mixed(config, count)
+    every = read_integer(config, "no_rope_layer_interval", 4)
+    turned = read_layer_switches(
+        config, "no_rope_layers", [(i + 1) % every != 0 for i in range(count)]
+    )
+    chunked = _find_chunked_layers(config, turned)
+    chunk = read_integer(config, "attention_chunk_size", 8192, MOST_POSITIONS)
+    norm, bias = _choose_norm(config, found), read_flag(config, "attention_bias")
+    temper, moe, mixed = _read_temper(config), _read_moe(config), _find_moe_layers(config, count)
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
         kv = replace(layer.kv, chunk=chunk if chunked[i] else 0)
@@ -72,10 +80,10 @@ def spec(config: Config) -> ModelSpec:
             return replace(layer, qk_norm=norm)
         return replace(layer, rope=None, temper=temper)
 
-    return each(found, change)
+    return change_layers(found, change)
 
 
-def _chunked(config: Config, turned: list[bool]) -> list[bool]:
+def _find_chunked_layers(config: Config, turned: list[bool]) -> list[bool]:
     """Layers that see their own chunk only: those with positions, unless layer_types says it."""
     kinds = config.get("layer_types")
     if config.get("attention_chunk_size", 8192) is None:
@@ -91,11 +99,11 @@ def _chunked(config: Config, turned: list[bool]) -> list[bool]:
     return [kind == allowed[0] for kind in kinds]
 
 
-def _normed(config: Config, found: ModelSpec) -> str:
+def _choose_norm(config: Config, found: ModelSpec) -> str:
     """Heads are normed after their rotation, which is the same as before it while the rotation
     keeps lengths.
     """
-    if not flag(config, "use_qk_norm", True):
+    if not read_flag(config, "use_qk_norm", True):
         return ""
     if found.ropes[0].factor != 1:
         raise CheckpointError(
@@ -105,27 +113,30 @@ def _normed(config: Config, found: ModelSpec) -> str:
     return "unit"
 
 
-def _temper(config: Config) -> TemperSpec | None:
+def _read_temper(config: Config) -> TemperSpec | None:
     on = config.get("attn_temperature_tuning") == 4  # what transformers 4 wrote for true
-    if not on and not flag(config, "attn_temperature_tuning", True):
+    if not on and not read_flag(config, "attn_temperature_tuning", True):
         return None
-    every = integer(config, "floor_scale", 8192, MOST_POSITIONS)
-    return TemperSpec(every, real(config, "attn_scale", 0.1))
+    every = read_integer(config, "floor_scale", 8192, MOST_POSITIONS)
+    return TemperSpec(every, read_real(config, "attn_scale", 0.1))
 
 
-def _mixture(config: Config) -> MoeSpec:
-    count, top = integer(config, "num_local_experts", 16), integer(config, "num_experts_per_tok", 1)
+def _read_moe(config: Config) -> MoeSpec:
+    count, top = (
+        read_integer(config, "num_local_experts", 16),
+        read_integer(config, "num_experts_per_tok", 1),
+    )
     if top > count:
         raise CheckpointError(
             f"config: num_experts_per_tok = {top} of {count} experts; nearest valid: {count}"
         )
-    inner = integer(config, "intermediate_size")
+    inner = read_integer(config, "intermediate_size")
     return MoeSpec(RouteSpec(count, top, "sigmoid"), inner, inner, before=True)
 
 
-def _mixed(config: Config, count: int) -> list[bool]:
+def _find_moe_layers(config: Config, count: int) -> list[bool]:
     """Layers with experts."""
-    step, named = integer(config, "interleave_moe_layer_step", 1), config.get("moe_layers")
+    step, named = read_integer(config, "interleave_moe_layer_step", 1), config.get("moe_layers")
     if named is None:
         return [(i + 1) % step == 0 for i in range(count)]
     if not isinstance(named, list) or not all(isinstance(i, int) for i in named):
@@ -141,8 +152,8 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
         names = replace(names, **top)
     blocks = Experts if files.converted else Llama4Experts
     moe = STACKED if files.converted else MOE
-    found = decoder_plan(
-        spec, names, files, turn=half_split(head), blocks=blocks(spec.hidden, moe, files)
+    found = make_decoder_plan(
+        spec, names, files, turn=make_half_split_order(head), blocks=blocks(spec.hidden, moe, files)
     )
     return replace(found, ignored=found.ignored + SEEING)
 
@@ -151,7 +162,7 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
 class Llama4Experts(Experts):
     """Experts in tensors of all of them, [E, in, out], gate before up."""
 
-    def _expert(
+    def _place_expert(
         self, src: str, e: int, modules: tuple[str, ...], shape: tuple[int, int], layer: LayerSpec
     ) -> tuple[Source, ...]:
         assert layer.moe is not None

@@ -4,7 +4,7 @@ positions; from version 0.2 on, all of them.
 
 from flyweight.models import llama
 from flyweight.models.config import Config
-from flyweight.models.plans import gated_decoder, sliding
+from flyweight.models.plans import add_sliding_window, make_gated_spec
 from flyweight.spec import ModelSpec
 
 plan = llama.plan
@@ -12,4 +12,4 @@ plan = llama.plan
 
 def spec(config: Config) -> ModelSpec:
     """A `MistralForCausalLM` config.json; no biases anywhere."""
-    return sliding(gated_decoder(config, "mistral"), config, lambda i: True)
+    return add_sliding_window(make_gated_spec(config, "mistral"), config, lambda i: True)

@@ -6,7 +6,7 @@ Invariant: slot `up.{e}` is expert e's gate and up, `down.{e}` its way back.
 
 from dataclasses import dataclass
 
-from flyweight.models.plans import linear, vector
+from flyweight.models.plans import plan_linear, plan_vector
 from flyweight.spec import Files, LayerSpec, SlotPlan, Source
 
 
@@ -35,21 +35,21 @@ class Experts:
     names: MoeNames
     files: Files
 
-    def attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+    def plan_attention(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
         raise AssertionError("experts have no attention weights")
 
-    def mixture(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
+    def plan_mixture(self, at: str, src: str, layer: LayerSpec) -> list[SlotPlan]:
         """Router, experts, and the shared expert with its gate."""
         assert layer.moe is not None
         names = STACKED if self.files.converted else self.names
         moe, count = layer.moe, layer.moe.route.experts
         router = ((src + names.router, count),)
-        slots = [linear(at + "router", self.hidden, router, biased=moe.bias)]
+        slots = [plan_linear(at + "router", self.hidden, router, biased=moe.bias)]
         if moe.route.corrected:
-            slots.append(vector(at + "choice_bias", src + names.choice, count))
+            slots.append(plan_vector(at + "choice_bias", src + names.choice, count))
         for e in range(count):
-            up = self._expert(src, e, (names.gate, names.up), (moe.inner, self.hidden), layer)
-            down = self._expert(src, e, (names.down,), (self.hidden, moe.inner), layer)
+            up = self._place_expert(src, e, (names.gate, names.up), (moe.inner, self.hidden), layer)
+            down = self._place_expert(src, e, (names.down,), (self.hidden, moe.inner), layer)
             slots += [
                 SlotPlan(f"{at}up.{e}", (2 * moe.inner, self.hidden), up),
                 SlotPlan(f"{at}down.{e}", (self.hidden, moe.inner), down),
@@ -57,14 +57,16 @@ class Experts:
         if moe.shared:
             up_names = tuple(f"{src}{names.shared}.{m}" for m in (names.gate, names.up))
             parts = tuple((name, moe.shared) for name in up_names)
-            slots.append(linear(at + "shared_up", self.hidden, parts))
+            slots.append(plan_linear(at + "shared_up", self.hidden, parts))
             down_part = ((f"{src}{names.shared}.{names.down}", self.hidden),)
-            slots.append(linear(at + "shared_down", moe.shared, down_part))
+            slots.append(plan_linear(at + "shared_down", moe.shared, down_part))
         if moe.shared_gate:
-            slots.append(linear(at + "shared_gate", self.hidden, ((src + names.shared_gate, 1),)))
+            slots.append(
+                plan_linear(at + "shared_gate", self.hidden, ((src + names.shared_gate, 1),))
+            )
         return slots
 
-    def _expert(
+    def _place_expert(
         self, src: str, e: int, modules: tuple[str, ...], shape: tuple[int, int], layer: LayerSpec
     ) -> tuple[Source, ...]:
         """Expert e's part of every module."""

@@ -100,7 +100,7 @@ class Scaled:
         return x
 
 
-def made(parts: Parts, name: str) -> Norm:
+def make_norm(parts: Parts, name: str) -> Norm:
     """The norm in slot `name`; `Plain` where the model has none there."""
     ops, spec, weights = parts.ops, parts.spec.norm, parts.weights
     if name not in weights:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from flyweight.models.config import Config, flag
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
+from flyweight.models.config import Config, read_flag
+from flyweight.models.plans import TensorNames, change_layers, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 NAMES = TensorNames(
@@ -16,12 +16,12 @@ NAMES = TensorNames(
 
 def spec(config: Config) -> ModelSpec:
     """An `Olmo2ForCausalLM` config.json."""
-    bias = flag(config, "attention_bias")
-    return each(
-        gated_decoder(config, "olmo2"),
+    bias = read_flag(config, "attention_bias")
+    return change_layers(
+        make_gated_spec(config, "olmo2"),
         lambda _, layer: replace(layer, qk_norm="whole", attn_bias=bias, out_bias=bias),
     )
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, NAMES, files)
+    return make_decoder_plan(spec, NAMES, files)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from flyweight.models import olmo2
-from flyweight.models.config import Config, filled
-from flyweight.models.plans import each, layer_kinds, sliding
-from flyweight.models.rope import rope_spec
+from flyweight.models.config import Config, fill_defaults
+from flyweight.models.plans import add_sliding_window, change_layers, read_layer_kinds
+from flyweight.models.rope import read_rope_spec
 from flyweight.spec import LayerSpec, ModelSpec
 
 plan = olmo2.plan
@@ -20,20 +20,22 @@ def spec(config: Config) -> ModelSpec:
     rope_parameters with a section for each kind of layer.
     """
     usual = {"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "sliding_window": 4096}
-    config = filled(config, {k: v for k, v in usual.items() if k not in config})
+    config = fill_defaults(config, {k: v for k, v in usual.items() if k not in config})
     nested = config.get("rope_parameters")
     flat = {k: v for k, v in config.items() if k not in ("rope_parameters", "rope_scaling")}
     found = olmo2.spec(flat)
     head = found.layers[0].head
     if isinstance(nested, Mapping) and (FULL in nested or SLIDING in nested):
-        ropes = rope_spec(config, head, FULL), rope_spec(config, head, SLIDING)
+        ropes = read_rope_spec(config, head, FULL), read_rope_spec(config, head, SLIDING)
     else:
-        base = {"rope_theta": rope_spec(config, head).base}
-        ropes = rope_spec(config, head), rope_spec({**flat, **base}, head)
-    kinds = layer_kinds(found, config, lambda i: (i + 1) % 4 != 0)
+        base = {"rope_theta": read_rope_spec(config, head).base}
+        ropes = read_rope_spec(config, head), read_rope_spec({**flat, **base}, head)
+    kinds = read_layer_kinds(found, config, lambda i: (i + 1) % 4 != 0)
 
     def change(i: int, layer: LayerSpec) -> LayerSpec:
         return replace(layer, rope=int(kinds[i] == SLIDING))
 
-    windowed = sliding(each(found, change), {**config, "layer_types": kinds}, lambda i: True)
+    windowed = add_sliding_window(
+        change_layers(found, change), {**config, "layer_types": kinds}, lambda i: True
+    )
     return replace(windowed, family="olmo3", ropes=ropes)

@@ -5,9 +5,9 @@ and embeds tokens in fewer elements than its layers have.
 import re
 from dataclasses import replace
 
-from flyweight.models.config import Config, flag, integer, refuse
+from flyweight.models.config import Config, read_flag, read_integer, refuse
 from flyweight.models.gpt2 import plain
-from flyweight.models.plans import TensorNames, decoder_plan, each, gated_decoder
+from flyweight.models.plans import TensorNames, change_layers, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, WeightPlan
 
 NAMES = TensorNames(
@@ -36,16 +36,16 @@ def spec(config: Config) -> ModelSpec:
     refuse(config, "layer_norm_elementwise_affine", True)
     renamed = {
         **config,
-        "intermediate_size": integer(config, "ffn_dim"),
+        "intermediate_size": read_integer(config, "ffn_dim"),
         "hidden_act": config.get("activation_function") or "relu",
-        "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
+        "tie_word_embeddings": read_flag(config, "tie_word_embeddings", True),
     }
-    found = gated_decoder(renamed, "opt", rotary=False)
-    width = integer(config, "word_embed_proj_dim", found.hidden)
+    found = make_gated_spec(renamed, "opt", rotary=False)
+    width = read_integer(config, "word_embed_proj_dim", found.hidden)
     return replace(
-        each(found, plain),
+        change_layers(found, plain),
         norm=NormSpec(
-            1e-5, "layer", bias=True, post=not flag(config, "do_layer_norm_before", True)
+            1e-5, "layer", bias=True, post=not read_flag(config, "do_layer_norm_before", True)
         ),
         positions=found.context,
         narrow=0 if width == found.hidden else width,
@@ -54,14 +54,14 @@ def spec(config: Config) -> ModelSpec:
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     names = replace(NAMES, norm="") if spec.norm.post else NAMES
-    found = decoder_plan(spec, names, files)
-    slots = tuple(map(_skipping, found.slots))
+    found = make_decoder_plan(spec, names, files)
+    slots = tuple(map(_skip_rows, found.slots))
     if spec.norm.post:
-        slots = tuple(_after(slot, len(spec.layers)) for slot in slots)
+        slots = tuple(_move_norms(slot, len(spec.layers)) for slot in slots)
     return replace(found, slots=slots, ignored=(*found.ignored, VERSION))
 
 
-def _after(slot: SlotPlan, layers: int) -> SlotPlan:
+def _move_norms(slot: SlotPlan, layers: int) -> SlotPlan:
     """Norms after blocks, in the slots of the norms before the next ones."""
     found = NORM.fullmatch(slot.name)
     if found is None:
@@ -73,7 +73,7 @@ def _after(slot: SlotPlan, layers: int) -> SlotPlan:
     return replace(slot, name=f"norm{bias}" if last else f"layers.{i + 1}.attn_norm{bias}")
 
 
-def _skipping(slot: SlotPlan) -> SlotPlan:
+def _skip_rows(slot: SlotPlan) -> SlotPlan:
     if slot.name != "positions":
         return slot
     rows, columns = slot.shape

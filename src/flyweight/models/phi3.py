@@ -3,7 +3,12 @@ another, and longrope for long contexts.
 """
 
 from flyweight.models.config import Config
-from flyweight.models.plans import TensorNames, decoder_plan, gated_decoder, sliding
+from flyweight.models.plans import (
+    TensorNames,
+    add_sliding_window,
+    make_decoder_plan,
+    make_gated_spec,
+)
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 NAMES = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
@@ -11,8 +16,8 @@ NAMES = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
 
 def spec(config: Config) -> ModelSpec:
     """A `Phi3ForCausalLM` config.json."""
-    return sliding(gated_decoder(config, "phi3"), config, lambda i: True)
+    return add_sliding_window(make_gated_spec(config, "phi3"), config, lambda i: True)
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    return decoder_plan(spec, NAMES, files)
+    return make_decoder_plan(spec, NAMES, files)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flyweight.models import phi3
 from flyweight.models.config import Config, refuse
-from flyweight.models.plans import decoder_plan
+from flyweight.models.plans import make_decoder_plan
 from flyweight.spec import Files, ModelSpec, WeightPlan
 
 ADAPTED = ".base_layer.weight"
@@ -32,5 +32,5 @@ def spec(config: Config) -> ModelSpec:
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     """The text model's tensors; encoders and adapters are not read."""
     adapted = any(name.endswith(ADAPTED) for name in files.names)
-    found = decoder_plan(spec, BASES if adapted else phi3.NAMES, files)
+    found = make_decoder_plan(spec, BASES if adapted else phi3.NAMES, files)
     return replace(found, ignored=found.ignored + OTHERS)

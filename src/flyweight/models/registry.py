@@ -25,14 +25,14 @@ class Family:
     reader: str = "spec"
 
     def spec(self, config: Mapping[str, Any]) -> ModelSpec:
-        found: ModelSpec = getattr(self._file(), self.reader)(config)
+        found: ModelSpec = getattr(self._import_module(), self.reader)(config)
         return found
 
     def plan(self, spec: ModelSpec, files: Files) -> WeightPlan:
-        found: WeightPlan = self._file().plan(spec, files)
+        found: WeightPlan = self._import_module().plan(spec, files)
         return found
 
-    def _file(self) -> Any:
+    def _import_module(self) -> Any:
         return import_module(f"flyweight.models.{self.module}")
 
 
@@ -81,11 +81,11 @@ FAMILIES = {
 NAMELESS = {"MiniCPMForCausalLM": "minicpm"}  # published without a model_type
 
 
-def family(config: Mapping[str, Any]) -> Family:
+def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a config, or `CheckpointError` listing those there are."""
     name = config.get("model_type")
     if name is None:
-        name = _by_class(config)
+        name = _find_by_class(config)
     if not isinstance(name, str) or name not in FAMILIES:
         raise CheckpointError(
             f"model_type = {shown(name)} is not supported{explain(name)}; "
@@ -95,7 +95,7 @@ def family(config: Mapping[str, Any]) -> Family:
     return FAMILIES[name]
 
 
-def _by_class(config: Mapping[str, Any]) -> str | None:
+def _find_by_class(config: Mapping[str, Any]) -> str | None:
     """The family of a config without a model_type, by its class."""
     classes = config.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else None

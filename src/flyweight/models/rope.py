@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.models.config import MOST_POSITIONS, Config, integer, real
+from flyweight.models.config import MOST_POSITIONS, Config, read_integer, read_real
 from flyweight.spec import RopeSpec
 from flyweight.validation.untrusted import shown
 from flyweight.wire import F32
@@ -26,7 +26,7 @@ LISTS = ("factors", "short_factor", "long_factor")
 Scaling = Mapping[str, Any]
 
 
-def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
+def read_rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
     """Reads rope_theta and rope_scaling (or transformers 5's rope_parameters, or the `section` of
     it that some layers have) of a config.json, and refuses settings that give no frequencies.
     `head` elements a head has; partial_rotary_factor says how many of them turn.
@@ -44,19 +44,21 @@ def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
             f"rope_type = {shown(kind)} is not supported; known: {known}"
             f"{nearest(kind[:80], _KINDS)}"
         )
-    part = real(nested, "partial_rotary_factor", real(config, "partial_rotary_factor", 1.0))
+    part = read_real(
+        nested, "partial_rotary_factor", read_real(config, "partial_rotary_factor", 1.0)
+    )
     dim = int(head * min(part, 1.0) + 1e-6)  # 52 * (30 / 52) is 29.99
     if dim % 2 or dim < 2:
         raise CheckpointError(
             f"config: {dim} of {head} elements of a head turn; an even number is needed"
         )
-    base = real(nested, "rope_theta", real(config, "rope_theta", 10000.0))
-    scaling = _scaling(config, nested, kind)
+    base = read_real(nested, "rope_theta", read_real(config, "rope_theta", 10000.0))
+    scaling = _read_scaling(config, nested, kind)
     try:
-        factor = _factor(nested, kind, scaling)
+        factor = _read_factor(nested, kind, scaling)
         rope = RopeSpec(dim, base, kind, tuple(sorted(scaling.items())), factor)
         for length in (1, MOST_POSITIONS):  # what is missing is missed now, not after the weights
-            inverse_frequencies(rope, length)
+            compute_inverse_frequencies(rope, length)
     except (ArithmeticError, ValueError):
         raise CheckpointError(
             f"rope_scaling of type {kind!r} gives no frequencies: base {base:g}, "
@@ -65,7 +67,7 @@ def rope_spec(config: Config, head: int, section: str = "") -> RopeSpec:
     return rope
 
 
-def inverse_frequencies(rope: RopeSpec, length: int) -> F32:
+def compute_inverse_frequencies(rope: RopeSpec, length: int) -> F32:
     """float32 [dim/2]: radians a position turns each pair by, in a model that runs `length` tokens
     at most.  Raises `CheckpointError` when a setting is missing.
     """
@@ -82,13 +84,15 @@ def inverse_frequencies(rope: RopeSpec, length: int) -> F32:
     return found
 
 
-def _scaling(config: Config, nested: Config, kind: str) -> dict[str, Any]:
+def _read_scaling(config: Config, nested: Config, kind: str) -> dict[str, Any]:
     """What frequencies are made of, as numbers and tuples of numbers."""
-    found: dict[str, Any] = {k: real(nested, k, 1) for k in NUMBERS if nested.get(k) is not None}
-    found |= {k: _listed(k, nested[k]) for k in LISTS if nested.get(k) is not None}
-    positions = integer(config, "max_position_embeddings", 2048, MOST_POSITIONS)
+    found: dict[str, Any] = {
+        k: read_real(nested, k, 1) for k in NUMBERS if nested.get(k) is not None
+    }
+    found |= {k: _read_list(k, nested[k]) for k in LISTS if nested.get(k) is not None}
+    positions = read_integer(config, "max_position_embeddings", 2048, MOST_POSITIONS)
     if kind in ("llama3", "yarn", "longrope") and ORIGINAL not in found:
-        found[ORIGINAL] = real(config, ORIGINAL, float(positions))
+        found[ORIGINAL] = read_real(config, ORIGINAL, float(positions))
     if kind in ("yarn", "longrope") and "factor" not in found:
         found["factor"] = positions / found[ORIGINAL]
     if kind == "yarn":
@@ -98,7 +102,7 @@ def _scaling(config: Config, nested: Config, kind: str) -> dict[str, Any]:
     return found
 
 
-def _factor(nested: Config, kind: str, scaling: Scaling) -> float:
+def _read_factor(nested: Config, kind: str, scaling: Scaling) -> float:
     """What cos and sin are multiplied by."""
     if kind not in ("yarn", "longrope"):
         return 1.0
@@ -109,25 +113,27 @@ def _factor(nested: Config, kind: str, scaling: Scaling) -> float:
     elif kind == "yarn":
         above, below = (nested.get(key) for key in ("mscale", "mscale_all_dim"))
         if above and below:
-            whole = real(nested, "mscale", 1), real(nested, "mscale_all_dim", 1)
-            implied = yarn_mscale(stretch, whole[0]) / yarn_mscale(stretch, whole[1])
+            whole = read_real(nested, "mscale", 1), read_real(nested, "mscale_all_dim", 1)
+            implied = compute_yarn_mscale(stretch, whole[0]) / compute_yarn_mscale(
+                stretch, whole[1]
+            )
         else:
-            implied = yarn_mscale(stretch, 1.0)
-    return real(nested, "attention_factor", implied)
+            implied = compute_yarn_mscale(stretch, 1.0)
+    return read_real(nested, "attention_factor", implied)
 
 
-def yarn_mscale(stretch: float, scale: float) -> float:
+def compute_yarn_mscale(stretch: float, scale: float) -> float:
     """How much YaRN (Peng et al., 2023) raises attention for a context `stretch` times longer."""
     return 1.0 if stretch <= 1 else 0.1 * scale * math.log(stretch) + 1.0
 
 
-def _listed(key: str, values: object) -> tuple[float, ...]:
+def _read_list(key: str, values: object) -> tuple[float, ...]:
     if not isinstance(values, list | tuple):
         raise CheckpointError(f"rope_scaling: {key} = {shown(values)}; a list is needed")
-    return tuple(real({key: v}, key, 0) for v in values)
+    return tuple(read_real({key: v}, key, 0) for v in values)
 
 
-def _powers(rope: RopeSpec) -> F32:
+def _compute_powers(rope: RopeSpec) -> F32:
     """base ** (2i/dim), float32 [dim/2]: float32 operands, the power rounded once.  NumPy's float32
     power errs by up to 2 ulp, by processor, and a position multiplies what it is off by.
     """
@@ -136,28 +142,28 @@ def _powers(rope: RopeSpec) -> F32:
     return powers.astype(np.float32)
 
 
-def _default(rope: RopeSpec, _: Scaling, __: int) -> F32:
-    return (np.float32(1) / _powers(rope)).astype(np.float32)
+def _compute_default(rope: RopeSpec, _: Scaling, __: int) -> F32:
+    return (np.float32(1) / _compute_powers(rope)).astype(np.float32)
 
 
-def _linear(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
-    stretched: F32 = _default(rope, scaling, length) / np.float32(scaling["factor"])
+def _compute_linear(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+    stretched: F32 = _compute_default(rope, scaling, length) / np.float32(scaling["factor"])
     return stretched
 
 
-def _dynamic(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+def _compute_dynamic(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """NTK-aware: the base grows with the length, when it passes what the model was made for."""
     factor, positions = scaling["factor"], scaling["positions"]
     stretch = factor * max(length, positions) / positions - (factor - 1)
     base = rope.base * stretch ** (rope.dim / (rope.dim - 2))
-    return _default(RopeSpec(rope.dim, base), {}, length)
+    return _compute_default(RopeSpec(rope.dim, base), {}, length)
 
 
-def _llama3(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+def _compute_llama3(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """Llama 3.1's scaling: long wavelengths stretched by `factor`, short ones kept, a blend
     between.
     """
-    inv = _default(rope, scaling, length)
+    inv = _compute_default(rope, scaling, length)
     factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling[ORIGINAL]
     if not low <= high:
@@ -172,11 +178,11 @@ def _llama3(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     return np.where(wavelength < original / high, inv, out).astype(np.float32)
 
 
-def _yarn(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+def _compute_yarn(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """Pairs that turn often keep their frequency, those that turn rarely are stretched by `factor`,
     with a ramp between (Peng et al., 2023).
     """
-    powers, original = _powers(rope), scaling[ORIGINAL]
+    powers, original = _compute_powers(rope), scaling[ORIGINAL]
 
     def pair(turns: float) -> float:
         """The pair that turns this many times over the original context."""
@@ -194,21 +200,25 @@ def _yarn(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     return found
 
 
-def _longrope(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+def _compute_longrope(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """A divisor for every frequency, from the long list when the length passes the original."""
     which = "long_factor" if length > scaling[ORIGINAL] else "short_factor"
-    return (1 / (_divisors(rope, which, scaling[which]) * _powers(rope))).astype(np.float32)
+    return (1 / (_to_divisors(rope, which, scaling[which]) * _compute_powers(rope))).astype(
+        np.float32
+    )
 
 
-def _factors(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
+def _compute_factors(rope: RopeSpec, scaling: Scaling, length: int) -> F32:
     """GGUF's rope_freqs tensor: one divisor per frequency, Llama 3.x's scaling already worked
     out.
     """
-    divided: F32 = _default(rope, {}, length) / _divisors(rope, "factors", scaling["factors"])
+    divided: F32 = _compute_default(rope, {}, length) / _to_divisors(
+        rope, "factors", scaling["factors"]
+    )
     return divided
 
 
-def _divisors(rope: RopeSpec, key: str, values: tuple[float, ...]) -> F32:
+def _to_divisors(rope: RopeSpec, key: str, values: tuple[float, ...]) -> F32:
     if len(values) != rope.dim // 2:
         raise CheckpointError(
             f"rope_scaling: {key} has {len(values)} numbers, the head needs {rope.dim // 2}"
@@ -217,11 +227,11 @@ def _divisors(rope: RopeSpec, key: str, values: tuple[float, ...]) -> F32:
 
 
 _KINDS: dict[str, Callable[[RopeSpec, Scaling, int], F32]] = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "factors": _factors,
+    "default": _compute_default,
+    "linear": _compute_linear,
+    "dynamic": _compute_dynamic,
+    "llama3": _compute_llama3,
+    "yarn": _compute_yarn,
+    "longrope": _compute_longrope,
+    "factors": _compute_factors,
 }

@@ -27,7 +27,7 @@ PLAIN_ACTS = ("silu", "gelu", "gelu_tanh", "relu")
 DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # by the array's dtype
 
 
-def rounding(activations: str, kind: str) -> str:
+def choose_rounding(activations: str, kind: str) -> str:
     """What `linear` rounds its input to, "f32", "bf16" or "int8", for a weight of this kind: int8
     is for grouped kinds; with it, bf16 weights take bf16 rows and other dense weights float32.
     """
@@ -36,7 +36,7 @@ def rounding(activations: str, kind: str) -> str:
     return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
 
 
-def paired(group: KVGroup, block_size: int, dtype: str, activations: str) -> bool:
+def uses_pairs(group: KVGroup, block_size: int, dtype: str, activations: str) -> bool:
     """Whether attention over this layer multiplies in bf16: q, K, V and the softmax weights are
     rounded to it and multiplied in pairs, sums are float32.  Where shapes do not allow pairs, and
     with activations f32, K and V are only stored in bf16.
@@ -283,7 +283,7 @@ class Packing(Protocol):
         ...
 
 
-def bf16_bits(x: F32) -> NDArray[np.uint16]:
+def to_bf16_bits(x: F32) -> NDArray[np.uint16]:
     """Rounds float32 to bfloat16, nearest even; returns the bits.  NaN stays NaN."""
     u = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16

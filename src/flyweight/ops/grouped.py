@@ -94,9 +94,9 @@ class GroupedWeight:
             self.zero,
             self.codes.dtype.name,
             self.scales.dtype.name,
-            _dtype(self.mins),
+            _name_dtype(self.mins),
             self.super_group,
-            _dtype(self.super_scales),
+            _name_dtype(self.super_scales),
             self.values,
         )
 
@@ -118,15 +118,15 @@ class GroupedWeight:
         if self.values:
             codes = np.array(self.values, np.int8)[codes]
         numbers = codes.astype(np.float32).reshape(n, k // self.group, self.group)
-        scale = self._spread(self.scales, self.super_scales)
+        scale = self._spread_scales(self.scales, self.super_scales)
         if self.super_scales is None and self.scales.dtype == np.uint8:
             scale = np.ldexp(np.float32(1), self.scales.astype(np.int32) - 128)
         out = scale[:, :, None] * (numbers - np.float32(self.zero))
         if self.mins is not None:
-            out = out - self._spread(self.mins, self.super_mins)[:, :, None]
+            out = out - self._spread_scales(self.mins, self.super_mins)[:, :, None]
         return out.reshape(n, k)
 
-    def _spread(self, each: NDArray[Any], supers: NDArray[Any] | None) -> F32:
+    def _spread_scales(self, each: NDArray[Any], supers: NDArray[Any] | None) -> F32:
         """[N, K/group] float32: multiplied by those of the super-groups, if there are any."""
         if supers is None:
             return each.astype(np.float32)
@@ -150,5 +150,5 @@ class BlockRows:
         return BlockRows((len(cut), self.shape[1]), self.kind, cut)
 
 
-def _dtype(array: NDArray[Any] | None) -> str:
+def _name_dtype(array: NDArray[Any] | None) -> str:
     return "" if array is None else array.dtype.name

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flyweight.wire import F32, ListedLogprobs, Sampled
 
 
-def with_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> Sampled:
+def add_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> Sampled:
     """`found` with the listed ids in place of the best ones, in the rows that have such a list.
     What it tells of the best tells what the row's logits lack to be log-probabilities, to the last
     bits: nobody's is nearer to 0.
@@ -23,8 +23,8 @@ def with_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> S
     width = max(found.top_ids.shape[1], int(counts.max()))
     if not counts.all():
         width = logits.shape[1]
-    top_ids = _widened(found.top_ids, width, -1)
-    top = _widened(found.top_logprobs, width, np.nan)
+    top_ids = _widen(found.top_ids, width, -1)
+    top = _widen(found.top_logprobs, width, np.nan)
     for i, row in enumerate(listed.rows.tolist()):
         ids = listed.ids[listed.starts[i] : listed.starts[i + 1]]
         if not len(ids):
@@ -37,7 +37,7 @@ def with_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> S
     return replace(found, top_ids=top_ids, top_logprobs=top)
 
 
-def _widened(columns: NDArray[Any], width: int, filler: float) -> NDArray[Any]:
+def _widen(columns: NDArray[Any], width: int, filler: float) -> NDArray[Any]:
     out: NDArray[Any] = np.full((len(columns), width), filler, columns.dtype)
     out[:, : columns.shape[1]] = columns
     return out

@@ -22,10 +22,10 @@ from flyweight.ops.base import (
     PLAIN_ACTS,
     Array,
     Part,
-    bf16_bits,
+    choose_rounding,
     from_bf16_bits,
-    paired,
-    rounding,
+    to_bf16_bits,
+    uses_pairs,
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.ops.lowrank import adapt
@@ -80,7 +80,7 @@ class ReferenceOps:
 
     def __init__(self, activations: str = "f32") -> None:
         if activations not in ACTIVATIONS:
-            raise ConfigError(_unknown("activations", activations, ACTIVATIONS))
+            raise ConfigError(_describe_unknown("activations", activations, ACTIVATIONS))
         self._activations = activations
 
     @property
@@ -104,10 +104,10 @@ class ReferenceOps:
         for part in parts:
             assert not isinstance(part, BlockRows), "no kind is in block_kinds"
             pieces.append(part)
-        kinds = sorted({_kind(part) for part in pieces})
+        kinds = sorted({_find_kind(part) for part in pieces})
         if len(kinds) != 1:
             raise CheckpointError(f"parts of one weight are of kinds {', '.join(kinds)}; need one")
-        matrix = np.concatenate([_floats(part) for part in pieces]).astype(np.float64)
+        matrix = np.concatenate([_to_floats(part) for part in pieces]).astype(np.float64)
         if matrix.shape != shape:
             raise CheckpointError(f"weight of shape {matrix.shape} where {shape} is needed")
         return ReferenceWeight(matrix, kinds[0], bias)
@@ -117,13 +117,13 @@ class ReferenceOps:
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> ReferenceKV:
         if dtype not in KV_DTYPES:
-            raise ConfigError(_unknown("KV dtype", dtype, KV_DTYPES))
+            raise ConfigError(_describe_unknown("KV dtype", dtype, KV_DTYPES))
         slots = blocks * block_size
         never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
         k, v = _store(never[..., : group.k_dim], dtype), _store(never[..., : group.v_dim], dtype)
         if group.v_in_k:
             v = k[..., group.k_dim - group.v_dim :]
-        pairs = paired(group, block_size, dtype, self._activations)
+        pairs = uses_pairs(group, block_size, dtype, self._activations)
         return ReferenceKV(group, block_size, k, v, pairs)
 
     # --- step bounds: nothing to hold between ops ---
@@ -137,7 +137,7 @@ class ReferenceOps:
         return table.matrix[ids].astype(np.float32)
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
-        return _rms(x, w, eps).astype(np.float32)
+        return _compute_rms(x, w, eps).astype(np.float32)
 
     def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
         self.add(x, residual)
@@ -159,7 +159,7 @@ class ReferenceOps:
         if isinstance(w, tuple):
             return np.concatenate([self.linear(x, part) for part in w], axis=1)
         assert isinstance(w, ReferenceWeight)
-        rounded = _round_rows(x, rounding(self._activations, w.kind))  # [T,K]
+        rounded = _round_rows(x, choose_rounding(self._activations, w.kind))  # [T,K]
         out = np.empty((len(x), w.shape[0]), np.float32)  # [T,N]
         for t, row in enumerate(rounded):  # one at a time: T cannot change the order of a sum
             y = w.matrix @ row
@@ -189,8 +189,8 @@ class ReferenceOps:
         wide = group.width - group.heads * group.k_dim  # what V takes of a row
         q_wide = qkv.shape[1] - group.width
         q, k, v = np.split(qkv, [q_wide, qkv.shape[1] - wide], axis=1)
-        q = _rotate(_head_norm(q, group.k_dim, norms, "q"), rope)
-        k = _rotate(_head_norm(k, group.k_dim, norms, "k"), rope)
+        q = _rotate(_normalize_heads(q, group.k_dim, norms, "q"), rope)
+        k = _rotate(_normalize_heads(k, group.k_dim, norms, "k"), rope)
         dtype = DENSE_KINDS[kv.k.dtype.name]
         kv.k[batch.slots] = _store(k, dtype)
         if not group.v_in_k:
@@ -209,7 +209,7 @@ class ReferenceOps:
         chunk: int = 0,
     ) -> F32:
         assert isinstance(kv, ReferenceKV) and kv.group.kind == "full"
-        q = from_bf16_bits(bf16_bits(q)) if kv.paired else q
+        q = from_bf16_bits(to_bf16_bits(q)) if kv.paired else q
         out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
         for s, context in enumerate(batch.contexts):
             block, offset = np.divmod(np.arange(context), kv.block_size)
@@ -227,7 +227,7 @@ class ReferenceOps:
         gate, up = np.split(x.astype(np.float64), 2, axis=1)  # [T,I] each
         if kind == "swiglu_clamped":
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
-            return (gate * _sigmoid(1.702 * gate) * (up + 1)).astype(np.float32)
+            return (gate * _compute_sigmoid(1.702 * gate) * (up + 1)).astype(np.float32)
         return (_activate(gate, kind, GATED_ACTS) * up).astype(np.float32)
 
     def activate(self, x: F32, kind: str) -> F32:
@@ -246,7 +246,7 @@ class ReferenceOps:
         x[:] = cap * np.tanh(x.astype(np.float64) / cap)
 
     def gate(self, x: F32, logits: F32) -> None:
-        x[:] = x * _sigmoid(logits.astype(np.float64))
+        x[:] = x * _compute_sigmoid(logits.astype(np.float64))
 
     def concat(self, parts: Sequence[F32]) -> F32:
         return np.concatenate(parts, axis=-1)
@@ -283,11 +283,11 @@ class ReferenceOps:
 # --- weights and activations ---
 
 
-def _kind(part: GroupedWeight | Array) -> str:
+def _find_kind(part: GroupedWeight | Array) -> str:
     return part.kind if isinstance(part, GroupedWeight) else DENSE_KINDS[part.dtype.name]
 
 
-def _floats(part: GroupedWeight | Array) -> F32:
+def _to_floats(part: GroupedWeight | Array) -> F32:
     if isinstance(part, GroupedWeight):
         return part.dequantize()
     return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
@@ -296,7 +296,7 @@ def _floats(part: GroupedWeight | Array) -> F32:
 def _round_rows(x: F32, to: str) -> F64:
     """[T,K] float64 of the values `linear` multiplies with."""
     if to == "bf16":
-        return from_bf16_bits(bf16_bits(x)).astype(np.float64)
+        return from_bf16_bits(to_bf16_bits(x)).astype(np.float64)
     if to == "int8":
         codes, scales = quantize_rows(x)
         return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), GROUP, axis=1)
@@ -318,7 +318,7 @@ def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
 # --- attention, norms, activations ---
 
 
-def _rms(x: F32, w: F32, eps: float) -> F64:
+def _compute_rms(x: F32, w: F32, eps: float) -> F64:
     wide = x.astype(np.float64)
     mean = (wide * wide).mean(axis=-1, keepdims=True)
     normed: F64 = wide / np.sqrt(mean + eps) * w
@@ -334,14 +334,14 @@ def _rotate(x: F32 | F64, rope: Rotation) -> F32:
     return np.concatenate(turned, axis=-1).astype(np.float32)
 
 
-def _head_norm(x: F32, dim: int, norms: HeadNorm | None, which: str) -> F32 | F64:
+def _normalize_heads(x: F32, dim: int, norms: HeadNorm | None, which: str) -> F32 | F64:
     """[T,heads*dim] -> [T,heads,dim], normed head by head or, by the weights' size, as a whole."""
     shape = (len(x), -1, dim)
     if norms is None:
         return x.reshape(shape)
     w = norms.q if which == "q" else norms.k
     parts = x.reshape(shape) if len(w) == dim else x
-    return _rms(parts, w, norms.eps).reshape(shape)
+    return _compute_rms(parts, w, norms.eps).reshape(shape)
 
 
 def _attend_one(q: F32, k: F64, v: F64, scale: float, softcap: float, sinks: F32 | None) -> F64:
@@ -360,18 +360,18 @@ def _attend_one(q: F32, k: F64, v: F64, scale: float, softcap: float, sinks: F32
     return mixed.reshape(-1)
 
 
-def _sigmoid(x: F64) -> F64:
+def _compute_sigmoid(x: F64) -> F64:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _activate(x: F64, kind: str, known: tuple[str, ...]) -> F64:
     if kind not in known:
-        raise ConfigError(_unknown("activation", kind, known))
+        raise ConfigError(_describe_unknown("activation", kind, known))
     if kind == "relu":
         return np.maximum(x, 0)
     if kind == "silu":
-        factor = _sigmoid(x)
+        factor = _compute_sigmoid(x)
     elif kind == "gelu":
         factor = 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(x / -math.sqrt(2))
     else:
@@ -382,7 +382,7 @@ def _activate(x: F64, kind: str, known: tuple[str, ...]) -> F64:
 
 def _store(x: F32, dtype: str) -> Array:
     if dtype == "bf16":
-        return bf16_bits(x)
+        return to_bf16_bits(x)
     return x.astype(np.float16 if dtype == "f16" else np.float32)
 
 
@@ -390,5 +390,5 @@ def _load(stored: Array) -> F64:
     return (from_bf16_bits(stored) if stored.dtype == np.uint16 else stored).astype(np.float64)
 
 
-def _unknown(name: str, value: str, allowed: tuple[str, ...]) -> str:
+def _describe_unknown(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return f"{name} = {value!r}; allowed: {', '.join(allowed)}{nearest(value, allowed)}"

@@ -15,27 +15,27 @@ def route(logits: F32, spec: RouteSpec, bias: F32 | None) -> tuple[I32, F32]:
     wide = logits.astype(np.float64)
     scores = wide
     if spec.scoring == "softmax":
-        scores = _softmax(wide)
+        scores = _compute_softmax(wide)
     elif spec.scoring == "sigmoid":
         scores = 1 / (1 + np.exp(-wide))
     chosen_by = scores if bias is None else scores + bias
     if spec.groups > 1:
-        chosen_by = _best_groups(chosen_by, spec)
+        chosen_by = _keep_best_groups(chosen_by, spec)
     ids = np.argsort(-chosen_by, axis=1, kind="stable")[:, : spec.top]
     weights = np.take_along_axis(scores, ids, axis=1)
     if spec.scoring == "chosen":
-        weights = _softmax(weights)
+        weights = _compute_softmax(weights)
     if spec.normalise:
         weights = weights / weights.sum(axis=1, keepdims=True)
     return ids.astype(np.int32), (weights * spec.scale).astype(np.float32)
 
 
-def _softmax(x: Array) -> Array:
+def _compute_softmax(x: Array) -> Array:
     p = np.exp(x - x.max(axis=1, keepdims=True))
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def _best_groups(scores: Array, spec: RouteSpec) -> Array:
+def _keep_best_groups(scores: Array, spec: RouteSpec) -> Array:
     """Scores with the experts of all but the best `kept` groups out of the running."""
     grouped = scores.reshape(len(scores), spec.groups, spec.experts // spec.groups)
     best = -np.sort(-grouped, axis=2)[:, :, : spec.judges]

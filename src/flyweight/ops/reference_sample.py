@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops import truncate
-from flyweight.ops.listed import with_listed
+from flyweight.ops.listed import add_listed
 from flyweight.ops.truncate import OFF, CutRow
 from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
 
@@ -27,7 +27,7 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
     logprobs, ranks = np.full(count, np.nan, np.float32), np.zeros(count, np.int32)
     top_ids = np.full((count, width), -1, np.int32)
     top = np.full((count, width), np.nan, np.float32)
-    cuts, mu = cuts_of(s), np.full(count, np.nan)
+    cuts, mu = find_cuts(s), np.full(count, np.nan)
     for r in range(count):
         token = int(s.given[r])
         if token < 0:
@@ -35,22 +35,22 @@ def sample(logits: F32, s: SampleBatch) -> Sampled:
         tokens[r] = token
         if s.logprobs[r] < 0:
             continue
-        raw, order = log_softmax(logits[r]), descending(logits[r])
+        raw, order = log_softmax(logits[r]), sort_descending(logits[r])
         best = order[: s.logprobs[r]]
         logprobs[r], ranks[r] = raw[token], 1 + int(np.flatnonzero(order == token)[0])
         top_ids[r, : len(best)], top[r, : len(best)] = best, raw[best]
     found = Sampled(tokens, logprobs, ranks, top_ids, top, mu if cuts else None)
-    return with_listed(logits, s.listed, found)
+    return add_listed(logits, s.listed, found)
 
 
-def cuts_of(s: SampleBatch) -> dict[int, CutRow]:
+def find_cuts(s: SampleBatch) -> dict[int, CutRow]:
     """The rarer cuts of those rows that have one."""
     if s.cuts is None:
         return {}
     return {r: CutRow.of(s.cuts, q) for q, r in enumerate(s.cuts.rows.tolist())}
 
 
-def descending(logits: F32) -> I64:
+def sort_descending(logits: F32) -> I64:
     """Ids from the largest logit down; equal logits by lower id.  That is a stable sort; one of
     words that hold logit and id is ten times as fast.
     """
@@ -83,14 +83,14 @@ def adjust(logits: F32, s: SampleBatch, r: int) -> F32:
     out[s.banned_ids[s.banned_starts[r] : s.banned_starts[r + 1]]] = -np.inf
     if s.masks is not None:
         for words in s.masks.words[s.masks.rows == r]:
-            out[~marked(words, len(out))] = -np.inf
+            out[~unpack_mask(words, len(out))] = -np.inf
     _penalise(out, s, r)
     own = slice(s.repeat_starts[r], s.repeat_starts[r + 1])
     np.subtract.at(out, s.repeat_ids[own], s.repeat_values[own])
     return out
 
 
-def marked(words: U32, vocab: int) -> NDArray[np.bool_]:
+def unpack_mask(words: U32, vocab: int) -> NDArray[np.bool_]:
     """The ids whose bit is set: [V]."""
     bits = words[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
     return bits.ravel()[:vocab].astype(bool)
@@ -112,46 +112,46 @@ def choose(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[int, float
     """The token of row r, and mirostat's state after it."""
     if s.temperature[r] == 0 or not np.isfinite(logits.max()):  # greedy, or nothing to draw from
         return int(logits.argmax()), cut.mu  # numpy's argmax takes the lowest id of equals
-    ids, p = kept(logits, s, r, cut)
+    ids, p = select_candidates(logits, s, r, cut)
     reach = p.cumsum()
-    u = uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]))
+    u = draw_uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]))
     place = int(np.searchsorted(reach, u * reach[-1], side="right"))
     mu = cut.mu
     if cut.mirostat:
-        mu -= cut.mirostat_eta * (truncate.surprise(p, place) - cut.mirostat_tau)
+        mu -= cut.mirostat_eta * (truncate.compute_surprise(p, place) - cut.mirostat_tau)
     return int(ids[place]), mu
 
 
-def kept(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[I64, F64]:
+def select_candidates(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[I64, F64]:
     """The candidates of row r that all cuts, one after the other, leave; best first, with their
     weights.
     """
     if cut.top_n_sigma > 0:
-        logits = truncate.above_sigmas(logits, cut.top_n_sigma)
+        logits = truncate.ban_below_sigmas(logits, cut.top_n_sigma)
     ids = np.flatnonzero(logits > -np.inf)
-    ids = ids[descending(logits[ids])]
+    ids = ids[sort_descending(logits[ids])]
     if s.top_k[r] > 0:
         ids = ids[: s.top_k[r]]
-    p = weights(logits[ids], s.temperature[r])
+    p = compute_weights(logits[ids], s.temperature[r])
     if cut.typical_p < 1:
-        near = truncate.typical(p, cut.typical_p)
+        near = truncate.select_typical(p, cut.typical_p)
         ids, p = ids[near], p[near]
     reach = p.cumsum()
     # the shortest prefix that holds top_p of the mass, less what is under min_p of the best
     keep = 1 + int(np.searchsorted(reach, float(s.top_p[r]) * reach[-1]))
     keep = min(keep, int((p >= float(s.min_p[r]) * p[0]).sum()), len(p))
     ids, p = ids[:keep], p[:keep]
-    chance = uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]), stream=XTC)
+    chance = draw_uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]), stream=XTC)
     if chance < cut.xtc_probability:
-        first = truncate.excluded(p, cut.xtc_threshold)
+        first = truncate.count_excluded(p, cut.xtc_threshold)
         ids, p = ids[first:], p[first:]
     if cut.mirostat:
-        keep = truncate.mirostat(p, cut.mirostat, cut.mu, len(logits))
+        keep = truncate.count_mirostat(p, cut.mirostat, cut.mu, len(logits))
         ids, p = ids[:keep], p[:keep]
     return ids, p
 
 
-def weights(logits: F32, temperature: np.float32) -> F64:
+def compute_weights(logits: F32, temperature: np.float32) -> F64:
     """Of candidates, best first: e^((l - l[0]) / temperature) in float32, the first 1."""
     with np.errstate(over="ignore"):
         sharpness = min(np.float32(1) / temperature, SHARPEST)
@@ -174,7 +174,7 @@ def exp32(x: F32) -> F32:
     return made
 
 
-def uniform(seed: int, choice: int, position: int, stream: int = 0) -> float:
+def draw_uniform(seed: int, choice: int, position: int, stream: int = 0) -> float:
     """[0,1) from a counter: splitmix64's finaliser (Steele et al., 2014) over each key in turn."""
     h = _mix((seed + 0x9E3779B97F4A7C15) & WORD)
     h = _mix(h ^ (choice * 0xD1B54A32D192ED03 & WORD))

@@ -33,7 +33,7 @@ class CutRow(NamedTuple):
 OFF = CutRow()
 
 
-def above_sigmas(logits: F32, n: float) -> F32:
+def ban_below_sigmas(logits: F32, n: float) -> F32:
     """Top-n-sigma (Tang et al., 2024): bans what lies more than n standard deviations below the
     largest logit; those banned before are not counted.
     """
@@ -43,7 +43,7 @@ def above_sigmas(logits: F32, n: float) -> F32:
     return cut
 
 
-def typical(p: F64, mass: float) -> I64:
+def select_typical(p: F64, mass: float) -> I64:
     """Locally typical sampling (Meister et al., 2023): the candidates whose surprise is nearest to
     the expected one, equally near ones in order, until they hold `mass` of the probability.
     """
@@ -56,22 +56,22 @@ def typical(p: F64, mass: float) -> I64:
     return kept
 
 
-def excluded(p: F64, threshold: float) -> int:
+def count_excluded(p: F64, threshold: float) -> int:
     """XTC (exclude top choices): how many of the likeliest go; the last with at least `threshold`
     of the probability stays.
     """
     return max(0, int((p >= threshold * p.sum()).sum()) - 1)
 
 
-def mirostat(p: F64, version: int, mu: float, vocab: int) -> int:
+def count_mirostat(p: F64, version: int, mu: float, vocab: int) -> int:
     """How many of the likeliest candidates mirostat (Basu et al., 2021) keeps at state `mu`."""
     share = p / p.sum()
     if version == 2:
         return max(1, int((share >= 2.0**-mu).sum()))
-    return _estimated(share[:ESTIMATED], mu, vocab, len(p))
+    return _estimate_count(share[:ESTIMATED], mu, vocab, len(p))
 
 
-def _estimated(best: F64, mu: float, vocab: int, most: int) -> int:
+def _estimate_count(best: F64, mu: float, vocab: int, most: int) -> int:
     """Mirostat 1: fits p_i ~ i^-s to the best, and takes the k whose expected surprise is mu."""
     best = best[best > 0]
     i = np.arange(1, len(best))
@@ -86,6 +86,6 @@ def _estimated(best: F64, mu: float, vocab: int, most: int) -> int:
     return most if not k < most else max(1, int(k))
 
 
-def surprise(p: F64, place: int) -> float:
+def compute_surprise(p: F64, place: int) -> float:
     """Bits of surprise at candidate `place` of those kept."""
     return float(-np.log2(p[place] / p.sum()))

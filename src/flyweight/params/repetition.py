@@ -38,7 +38,9 @@ class RepetitionDetectionParams:
         found = whole(f"{NAME}.{name}", getattr(self, name), low, high)
         object.__setattr__(self, name, found)
 
-    def ends(self, before: "array[int]", first: int, new: Sequence[int], least: int) -> int | None:
+    def find_end(
+        self, before: "array[int]", first: int, new: Sequence[int], least: int
+    ) -> int | None:
         """After how many of the `new` tokens, which follow those of `before` from `first` on, the
         text has gone round in circles; None where it has not.  Fewer than `least` are no end.
         """
@@ -47,11 +49,11 @@ class RepetitionDetectionParams:
         tail = before[max(first, len(before) - self.max_pattern_size * self.min_count) :]
         for i, token in enumerate(new):
             tail.append(token)
-            if i + 1 >= least and self._circles(tail):
+            if i + 1 >= least and self._is_repeating(tail):
                 return i + 1
         return None
 
-    def _circles(self, tokens: "array[int]") -> bool:
+    def _is_repeating(self, tokens: "array[int]") -> bool:
         """Whether they end with a pattern, often enough."""
         count, last = self.min_count, tokens[-1]
         most = min(self.max_pattern_size, len(tokens) // count)

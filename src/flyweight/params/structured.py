@@ -78,13 +78,13 @@ class StructuredOutputs:
             value = getattr(self, flag)
             require(isinstance(value, bool), f"{NAME}.{flag}", value, "true or false")
         if self.json is not None:
-            object.__setattr__(self, "json", schema_text(self.json))
+            object.__setattr__(self, "json", to_schema_text(self.json))
         for name in ("regex", "grammar", "whitespace_pattern"):
             value = getattr(self, name)
             if value is not None:
-                _text(f"{NAME}.{name}", value)
+                _check_text(f"{NAME}.{name}", value)
         if self.choice is not None:
-            object.__setattr__(self, "choice", _choices(self.choice))
+            object.__setattr__(self, "choice", _check_choices(self.choice))
         self._check_whitespace()
 
     @property
@@ -123,25 +123,25 @@ def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
         parts = value if isinstance(value, tuple) else (str(value),)
         size = sum(len(part.encode()) for part in parts)
         sized(f"{NAME}.{name}", size, "bytes", longest)
-    found = _depth(str(outputs.json or ""))
+    found = _measure_depth(str(outputs.json or ""))
     sized(f"{NAME}.json", found, "levels", deepest)
 
 
-def schema_text(schema: object) -> str:
+def to_schema_text(schema: object) -> str:
     """A schema as one text of bounded size and depth, whose top is an object or a truth value."""
     name = f"{NAME}.json"
-    text = schema if isinstance(schema, str) else _written(name, schema)
-    _text(name, text)
-    sized(name, _depth(text), "levels", DEEPEST)
+    text = schema if isinstance(schema, str) else _dump(name, schema)
+    _check_text(name, text)
+    sized(name, _measure_depth(text), "levels", DEEPEST)
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"is not valid JSON: {str(error)[:100]}", name) from None
     require(isinstance(found, dict | bool), name, text[:80], "a schema: an object, true or false")
     return text
 
 
-def _written(name: str, schema: object) -> str:
+def _dump(name: str, schema: object) -> str:
     require(isinstance(schema, Mapping | bool), name, str(schema)[:80], "an object, or its text")
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -149,11 +149,11 @@ def _written(name: str, schema: object) -> str:
         raise RequestError(f"cannot be written as JSON: {str(error)[:100]}", name) from None
 
 
-def _no_number(word: str) -> float:
+def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def _depth(text: str) -> int:
+def _measure_depth(text: str) -> int:
     """Levels of brackets outside strings; no recursion on what somebody sent."""
     deepest = level = 0
     # A string that does not end goes to the end, so that no part is looked at twice.
@@ -163,7 +163,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _text(name: str, value: object) -> None:
+def _check_text(name: str, value: object) -> None:
     require(isinstance(value, str), name, str(value)[:80], "text")
     try:
         size = len(str(value).encode())
@@ -172,11 +172,11 @@ def _text(name: str, value: object) -> None:
     sized(name, size, "bytes", LONGEST)
 
 
-def _choices(given: object) -> tuple[str, ...]:
+def _check_choices(given: object) -> tuple[str, ...]:
     name = f"{NAME}.choice"
     found = listed(name, given)
     sized(name, len(found), "choices", MOST_CHOICES, 1)
     for one in found:
         require(isinstance(one, str), name, str(one)[:80], "texts")
-    _text(name, "".join(str(one) for one in found))
+    _check_text(name, "".join(str(one) for one in found))
     return tuple(str(one) for one in found)

@@ -26,38 +26,38 @@ class Machine:
     available: int
 
 
-def machine(root: Path = ROOT) -> Machine:
+def read_machine(root: Path = ROOT) -> Machine:
     """Reads affinity, cgroups (v2 and v1) and /proc/meminfo under `root`."""
-    info = _counts(root / "proc/meminfo")
+    info = _read_counts(root / "proc/meminfo")
     total, available = 1024 * info["MemTotal"], 1024 * info["MemAvailable"]
-    for group in _groups(root, "memory"):
-        limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
+    for group in _list_groups(root, "memory"):
+        limit = _read_number(group / "memory.max", group / "memory.limit_in_bytes")
         if limit is not None and limit < 1024 * info["MemTotal"]:
             total = min(total, limit)
-            available = min(available, max(0, limit - _unreclaimable(group)))
-    return Machine(_cores(root), total, available)
+            available = min(available, max(0, limit - _measure_unreclaimable(group)))
+    return Machine(_count_cores(root), total, available)
 
 
-def resident() -> int:
+def measure_resident() -> int:
     """Bytes of memory this process holds, pages it shares counted in full."""
     found = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     assert found, "/proc/self/status has no VmRSS line"
     return 1024 * int(found[1])
 
 
-def anonymous(pid: int) -> int:
+def measure_anonymous(pid: int) -> int:
     """Bytes of memory that a process shares with no file; 0 where it is gone."""
-    return 1024 * _counts(Path(f"/proc/{pid}/status")).get("RssAnon", 0)
+    return 1024 * _read_counts(Path(f"/proc/{pid}/status")).get("RssAnon", 0)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def _list_groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of our cgroup and of those above it, for one controller.
 
     A container may see its own group as the top while /proc still names it from outside; such
     folders do not exist and are passed over.
     """
     base = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup") or ["0::/"]:
+    for line in _read_lines(root / "proc/self/cgroup") or ["0::/"]:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue
@@ -66,45 +66,45 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield from (g for g in (group, *group.parents) if g.is_relative_to(top) and g.is_dir())
 
 
-def _unreclaimable(group: Path) -> int:
+def _measure_unreclaimable(group: Path) -> int:
     """Bytes in use that are not just cached files."""
-    used = _number(group / "memory.current", group / "memory.usage_in_bytes") or 0
-    stat = _counts(group / "memory.stat")
+    used = _read_number(group / "memory.current", group / "memory.usage_in_bytes") or 0
+    stat = _read_counts(group / "memory.stat")
     return used - stat.get("inactive_file", 0) - stat.get("active_file", 0)
 
 
-def _cores(root: Path) -> int:
+def _count_cores(root: Path) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quotas = [q for group in _groups(root, "cpu") if (q := _quota(group)) is not None]
+    quotas = [q for group in _list_groups(root, "cpu") if (q := _read_quota(group)) is not None]
     return max(1, min([cores or 1, *map(ceil, quotas)]))
 
 
-def _quota(group: Path) -> float | None:
+def _read_quota(group: Path) -> float | None:
     """Cores' worth of time a cgroup grants; None when unlimited."""
-    words = " ".join(_lines(group / "cpu.max")).split()
+    words = " ".join(_read_lines(group / "cpu.max")).split()
     if len(words) == 2 and words[0].isdigit():
         return int(words[0]) / int(words[1])
-    quota = _number(group / "cpu.cfs_quota_us")
-    period = _number(group / "cpu.cfs_period_us")
+    quota = _read_number(group / "cpu.cfs_quota_us")
+    period = _read_number(group / "cpu.cfs_period_us")
     return quota / period if quota and period else None
 
 
-def _counts(path: Path) -> dict[str, int]:
+def _read_counts(path: Path) -> dict[str, int]:
     """Lines of a name and a number, with or without a colon and a unit."""
-    rows = [line.replace(":", " ").split() for line in _lines(path)]
+    rows = [line.replace(":", " ").split() for line in _read_lines(path)]
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
-def _number(*paths: Path) -> int | None:
+def _read_number(*paths: Path) -> int | None:
     """The first file that holds a number; "max" and -1 mean there is no limit."""
     for path in paths:
-        text = "".join(_lines(path)).strip()
+        text = "".join(_read_lines(path)).strip()
         if text.isdigit():
             return int(text)
     return None
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
     except OSError:

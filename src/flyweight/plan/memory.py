@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flyweight.errors import ConfigError
-from flyweight.plan.step import attend_bytes, layer_bytes, sample_bytes
+from flyweight.plan.step import attend_bytes, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_BYTES, ModelSpec
 
 MIB = 1 << 20
@@ -101,7 +101,7 @@ class MemoryPlan:
     def running(self) -> int:
         return self.kv + self.books + self.step + self.logits + self.sizing.grammars
 
-    def rows(self) -> list[tuple[str, int]]:
+    def list_rows(self) -> list[tuple[str, int]]:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
         back before K/V is touched.
         """
@@ -134,14 +134,14 @@ class Needs:
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
-        return cls(spec, kinds, weight_bytes(kinds, ops), ops.activations, ops.kv_dtype)
+        return cls(spec, kinds, count_weight_bytes(kinds, ops), ops.activations, ops.kv_dtype)
 
-    def beside(self, more: SlotKinds, ops: Packer) -> "Needs":
+    def add(self, more: SlotKinds, ops: Packer) -> "Needs":
         """The same with further matrices (adapters)."""
         return Needs.of(self.spec, {**self.kinds, **more}, ops)
 
 
-def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
+def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     """Bytes all slots will hold once packed; vectors are kept as float32."""
     total = 0
     for parts in kinds.values():
@@ -151,18 +151,18 @@ def weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     return total
 
 
-def server_bytes(vocab: int) -> int:
+def count_server_bytes(vocab: int) -> int:
     """What the other processes of a server take, for a vocabulary of so many tokens."""
     return API_SERVER + API_SERVER_TOKEN * vocab + VALIDATORS
 
 
-def rounding_bytes(needs: Needs) -> int:
+def count_rounding_bytes(needs: Needs) -> int:
     """The unused ends of huge pages: one a mapping, and of two mappings more than one is full."""
     mappings = 1 + 2 * needs.weights // MAPPING
     return HUGE_PAGE * min(mappings, sum(map(len, needs.kinds.values())))
 
 
-def block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
+def count_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Bytes of one K/V block over all layers."""
     per_token = sum(x.kv.width for x in spec.layers)
     return per_token * block_size * KV_BYTES[kv_dtype]
@@ -176,20 +176,20 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     """
 
     def at(length: int) -> MemoryPlan:
-        return smallest(needs, replace(sizing, max_model_len=length), bounds)
+        return make_smallest_plan(needs, replace(sizing, max_model_len=length), bounds)
 
-    length = _longest(at, min(least, sizing.max_model_len), sizing.max_model_len)
+    length = _find_longest(at, min(least, sizing.max_model_len), sizing.max_model_len)
     if length is None:
-        raise ConfigError(_refusal(needs, at(min(least, sizing.max_model_len)), bounds))
+        raise ConfigError(_explain_refusal(needs, at(min(least, sizing.max_model_len)), bounds))
     plan = at(length)
     if not sizing.blocks:
-        useful = sizing.max_num_seqs * _blocks_for(length, sizing.block_size)
+        useful = sizing.max_num_seqs * _count_blocks(length, sizing.block_size)
         room = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
         plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + room)))
     return plan
 
 
-def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
+def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
     """The plan with K/V for one sequence of full length, whether it fits or not."""
     spec, tokens = needs.spec, sizing.max_num_batched_tokens
     rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
@@ -198,43 +198,43 @@ def smallest(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPla
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,
-        rounding=rounding_bytes(needs),
-        block=block_bytes(spec, sizing.block_size, sizing.kv_dtype),
-        blocks=sizing.blocks or _blocks_for(sizing.max_model_len, sizing.block_size),
-        step=layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,
-        logits=sample_bytes(spec.vocab, rows, sizing.threads) + _listed_bytes(sizing, rows),
+        rounding=count_rounding_bytes(needs),
+        block=count_block_bytes(spec, sizing.block_size, sizing.kv_dtype),
+        blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
+        step=count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,
+        logits=sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows),
         limit=bounds[1],
         sizing=sizing,
     )
 
 
-def _listed_bytes(sizing: Sizing, rows: int) -> int:
+def _count_listed_bytes(sizing: Sizing, rows: int) -> int:
     """Arrays of a step's log-probabilities where they may be those of the whole vocabulary: what
     the sampler tells, and a copy of it on its way to the caller.
     """
     return 2 * SCORE_BYTES * rows * sizing.scores if sizing.scores > MOST_SCORES else 0
 
 
-def size(n: int) -> str:
+def format_size(n: int) -> str:
     """Bytes for people: 1.25 GiB, 380.0 MiB."""
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{n / MIB:.1f} MiB"
 
 
-def summary(plan: MemoryPlan) -> str:
+def summarize(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
     parts = {"weights": plan.weights, "K/V": plan.kv, "grammars": plan.sizing.grammars}
-    told = ", ".join(f"{what} {size(amount)}" for what, amount in parts.items() if amount)
+    told = ", ".join(f"{what} {format_size(amount)}" for what, amount in parts.items() if amount)
     return (
-        f"{size(plan.need)} of {size(plan.limit)} allowed ({told}); "
+        f"{format_size(plan.need)} of {format_size(plan.limit)} allowed ({told}); "
         f"context {plan.sizing.max_model_len}"
     )
 
 
-def _blocks_for(tokens: int, block_size: int) -> int:
+def _count_blocks(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) + 1  # one to spare: copy-on-write needs a target
 
 
-def _longest(at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
+def _find_longest(at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
     """The longest context from low to high whose plan fits, by bisection: need grows with it."""
     if at(high).need <= at(high).limit:
         return high
@@ -249,23 +249,26 @@ def _longest(at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None
     return low
 
 
-def _refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
+def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
     """One line: what is needed, what is allowed, and the nearest settings that fit."""
     ways = [f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"]
-    ways += _smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
+    ways += _suggest_smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
     sizing = plan.sizing
-    grammars = f"{size(sizing.grammars)} for grammars, " if sizing.grammars else ""
-    grammars += f"{size(sizing.server)} for the API server, " if sizing.server else ""
+    grammars = f"{format_size(sizing.grammars)} for grammars, " if sizing.grammars else ""
+    grammars += f"{format_size(sizing.server)} for the API server, " if sizing.server else ""
     return (
-        f"memory_limit of {size(plan.limit)} is too small: this model needs {size(plan.need)} "
-        f"({size(plan.weights)} weights, {size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
-        f"{size(plan.step + plan.logits)} to compute with, {grammars}{size(plan.base)} held "
+        f"memory_limit of {format_size(plan.limit)} is too small: "
+        f"this model needs {format_size(plan.need)} "
+        f"({format_size(plan.weights)} weights, "
+        f"{format_size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
+        f"{format_size(plan.step + plan.logits)} to compute with, "
+        f"{grammars}{format_size(plan.base)} held "
         "already); "
         f"nearest settings that fit: {' or '.join(ways)}"
     )
 
 
-def _smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> list[str]:
+def _suggest_smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> list[str]:
     """Smaller settings that fit: a shorter context, and shorter steps with as long a context as
     they leave room for.
     """
@@ -279,8 +282,8 @@ def _smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> list[str]
             max_num_batched_tokens=min(step, tokens),
             max_num_seqs=min(step, seqs) if step == tokens else 1,
         )
-        length = _longest(
-            lambda n, s=narrow: smallest(needs, replace(s, max_model_len=n), bounds),  # type: ignore[misc]
+        length = _find_longest(
+            lambda n, s=narrow: make_smallest_plan(needs, replace(s, max_model_len=n), bounds),  # type: ignore[misc]
             min(MIN_CONTEXT, sizing.max_model_len),
             sizing.max_model_len,
         )

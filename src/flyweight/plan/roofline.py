@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flyweight.ops.base import rounding
+from flyweight.ops.base import choose_rounding
 from flyweight.spec import KV_BYTES, LayerSpec, ModelSpec, RouteSpec, SlotPlan, Source, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS
@@ -29,7 +29,7 @@ class MachineLimits:
     bf16: float
     f32: float
 
-    def peak(self, unit: str) -> float:
+    def get_peak(self, unit: str) -> float:
         return {"int8": self.int8, "bf16": self.bf16, "f32": self.f32}[unit]
 
 
@@ -41,8 +41,8 @@ class OpCost:
     nbytes: float
     unit: str
 
-    def seconds(self, limits: MachineLimits) -> float:
-        return max(self.operations / limits.peak(self.unit), self.nbytes / limits.read)
+    def compute_seconds(self, limits: MachineLimits) -> float:
+        return max(self.operations / limits.get_peak(self.unit), self.nbytes / limits.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Matrix:
     share: float = 1.0
     head: bool = False
 
-    def op(self, tokens: int) -> OpCost:
+    def make_op(self, tokens: int) -> OpCost:
         """Experts are taken to be chosen evenly: so many of them are read, in expectation."""
         met = 1 - (1 - self.share) ** tokens if tokens else 0.0
         return OpCost(
@@ -89,11 +89,11 @@ class Shape:
     layers: tuple[tuple[LayerSpec, int], ...]
     kv_bytes: int  # of one element of K or V
 
-    def ops(self, seen: StepShape) -> list[OpCost]:
+    def list_ops(self, seen: StepShape) -> list[OpCost]:
         """Every op of a step that counts; norms, rotation and sampling are taken to be free."""
-        found = [attention(layer, seen, self.kv_bytes, n) for layer, n in self.layers]
+        found = [make_attention_cost(layer, seen, self.kv_bytes, n) for layer, n in self.layers]
         for matrix, n in self.matrices:
-            op = matrix.op(seen.rows if matrix.head else seen.tokens)
+            op = matrix.make_op(seen.rows if matrix.head else seen.tokens)
             found += [op] * n
         return found
 
@@ -107,23 +107,26 @@ class StepWork:
     seconds: float = 0.0
 
 
-def attention(layer: LayerSpec, seen: StepShape, kv_bytes: int, layers: int = 1) -> OpCost:
+def make_attention_cost(
+    layer: LayerSpec, seen: StepShape, kv_bytes: int, layers: int = 1
+) -> OpCost:
     """Scores and mixtures of one layer, or of `layers` alike, in bf16 as the roofline counts."""
     window, chunk = layer.kv.window or 1 << 62, layer.kv.chunk
     if chunk:
         pairs = sum(
-            met_in(chunk, context) - met_in(chunk, context - n) for n, context in seen.chunks
+            count_chunk_pairs(chunk, context) - count_chunk_pairs(chunk, context - n)
+            for n, context in seen.chunks
         )
         reach = sum(context - (context - n) // chunk * chunk for n, context in seen.chunks if n)
     else:
-        pairs = sum(met(count, context, window) for count, context in seen.chunks)
+        pairs = sum(count_pairs(count, context, window) for count, context in seen.chunks)
         reach = sum(min(context, window + count - 1) for count, context in seen.chunks)
     width = layer.kv.k_dim + layer.kv.v_dim
     nbytes = min(reach, seen.distinct) * layer.kv.width * kv_bytes
     return OpCost(2.0 * pairs * layer.heads * width * layers, float(nbytes * layers), "bf16")
 
 
-def met(count: int, context: int, window: int) -> int:
+def count_pairs(count: int, context: int, window: int) -> int:
     """Pairs (query, key) of the last `count` of `context` positions, a query seeing itself and
     what lies before it within the window.
     """
@@ -132,34 +135,36 @@ def met(count: int, context: int, window: int) -> int:
     return grows * (first + first + grows - 1) // 2 + (count - grows) * window
 
 
-def met_in(chunk: int, context: int) -> int:
+def count_chunk_pairs(chunk: int, context: int) -> int:
     """Pairs (query, key) of all `context` positions, a query seeing its own chunk up to itself."""
     whole, rest = divmod(context, chunk)
     return (whole * chunk * (chunk + 1) + rest * (rest + 1)) // 2
 
 
-def work(shape: Shape, steps: Iterable[StepShape], limits: MachineLimits) -> StepWork:
+def sum_work(shape: Shape, steps: Iterable[StepShape], limits: MachineLimits) -> StepWork:
     """Adds up what steps ask for; equal steps are counted once."""
     operations = nbytes = seconds = 0.0
     for seen, times in Counter(steps).items():
-        for op in shape.ops(seen):
+        for op in shape.list_ops(seen):
             operations += times * op.operations
             nbytes += times * op.nbytes
-            seconds += times * op.seconds(limits)
+            seconds += times * op.compute_seconds(limits)
     return StepWork(operations, nbytes, seconds)
 
 
-def shape(
+def make_shape(
     checkpoint: Checkpoint, plan: WeightPlan, spec: ModelSpec, activations: str, kv_dtype: str
 ) -> Shape:
     """The shape of a model as its file holds it, multiplied with `activations`."""
     kinds = {name: info.kind for name, info in checkpoint.tensors.items()}
-    matrices = Counter(m for slot in plan.slots for m in _matrices(slot, spec, kinds, activations))
+    matrices = Counter(
+        m for slot in plan.slots for m in _list_matrices(slot, spec, kinds, activations)
+    )
     layers = Counter(spec.layers)
     return Shape(tuple(matrices.items()), tuple(layers.items()), KV_BYTES[kv_dtype])
 
 
-def _matrices(
+def _list_matrices(
     slot: SlotPlan, spec: ModelSpec, kinds: Mapping[str, str], activations: str
 ) -> list[Matrix]:
     """A slot as the products it takes part in: none for vectors and for a table that is only
@@ -171,13 +176,13 @@ def _matrices(
     by_kind: dict[str, list[Source]] = {}
     for source in slot.sources:
         by_kind.setdefault(kinds[source.tensor], []).append(source)
-    share = _share(slot.name, spec)
+    share = _compute_share(slot.name, spec)
     return [
         Matrix(
             rows=sum(source.out for source in sources),
             columns=slot.shape[1],
-            nbytes=_bytes(kind, sources),
-            unit=rounding(activations, kind),
+            nbytes=_count_bytes(kind, sources),
+            unit=choose_rounding(activations, kind),
             share=share,
             head=head,
         )
@@ -185,11 +190,11 @@ def _matrices(
     ]
 
 
-def _bytes(kind: str, sources: Sequence[Source]) -> int:
-    return sum(FORMATS[kind].bytes_for((s.rows, s.shape[-1])) for s in sources)
+def _count_bytes(kind: str, sources: Sequence[Source]) -> int:
+    return sum(FORMATS[kind].count_bytes((s.rows, s.shape[-1])) for s in sources)
 
 
-def _share(slot: str, spec: ModelSpec) -> float:
+def _compute_share(slot: str, spec: ModelSpec) -> float:
     """With what probability a token meets a slot's matrix."""
     found = LAYER.match(slot)
     route: RouteSpec | None = None

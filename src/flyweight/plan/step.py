@@ -8,7 +8,7 @@ tests/model/test_step_bytes.py and tests/api/test_memory_promise.py hold it to w
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flyweight.ops.base import rounding
+from flyweight.ops.base import choose_rounding
 from flyweight.spec import LayerSpec, ModelSpec, RouteSpec
 
 FLOAT = 4
@@ -26,25 +26,29 @@ HUGE_PAGE = 2 << 20  # working memory grows by these
 CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
 
 
-def layer_bytes(
+def count_layer_bytes(
     spec: ModelSpec, kinds: Mapping[str, Sequence[tuple[tuple[int, ...], str]]], activations: str,
     tokens: int,
 ) -> int:  # fmt: skip
     """The most arrays alive at once in the forward pass of `tokens`, before logits."""
     layers = set(spec.layers)
-    floats = max(max(_attention(spec.hidden, x), _feedforward(spec.hidden, x)) for x in layers)
-    stacked = 0 if spec.norm.post else _stack(spec.hidden, layers)  # post-norms run in finer ops
+    floats = max(
+        max(_count_attention(spec.hidden, x), _count_feedforward(spec.hidden, x)) for x in layers
+    )
+    stacked = (
+        0 if spec.norm.post else _count_stack(spec.hidden, layers)
+    )  # post-norms run in finer ops
     floats = max(floats, stacked, spec.narrow + spec.hidden)
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
-    panels = max(_rounded(parts, activations) for parts in kinds.values())
-    panels = max(panels, *(_head_panels(x) for x in layers))
+    panels = max(_count_rounded(parts, activations) for parts in kinds.values())
+    panels = max(panels, *(_count_head_panels(x) for x in layers))
     mixtures = [x.moe for x in layers if x.moe is not None]
-    experts = [experts_bytes(moe.route, spec.hidden, moe.inner, tokens) for moe in mixtures]
+    experts = [count_experts_bytes(moe.route, spec.hidden, moe.inner, tokens) for moe in mixtures]
     return tokens * (FLOAT * (floats + rotation) + panels) + max(experts, default=0)
 
 
-def _attention(hidden: int, layer: LayerSpec) -> int:
+def _count_attention(hidden: int, layer: LayerSpec) -> int:
     """Floats of a token while attention runs."""
     if layer.latent is None:
         q, kv = layer.heads * layer.head, layer.kv.width
@@ -59,8 +63,8 @@ def _attention(hidden: int, layer: LayerSpec) -> int:
     return 3 * hidden + 2 * latent.q_rank + row
 
 
-def _feedforward(hidden: int, layer: LayerSpec) -> int:
-    """Floats of a token after attention, but for what `experts_bytes` counts: two x, residual, q,
+def _count_feedforward(hidden: int, layer: LayerSpec) -> int:
+    """Floats of a token after attention, without `count_experts_bytes`: two x, residual, q,
     gate_up (or up alone), act, and what a shared expert says.
     """
     moe, before = layer.moe, 3 * hidden + layer.heads * layer.head
@@ -71,7 +75,7 @@ def _feedforward(hidden: int, layer: LayerSpec) -> int:
     return before + max(given, hidden + 3 * moe.shared)
 
 
-def _stack(hidden: int, layers: Collection[LayerSpec]) -> int:
+def _count_stack(hidden: int, layers: Collection[LayerSpec]) -> int:
     """Floats of a token while layers run in one native call (native/stack.h): residual, result,
     what a block reads, and two arrays as wide as the widest of any layer.
     """
@@ -81,7 +85,7 @@ def _stack(hidden: int, layers: Collection[LayerSpec]) -> int:
     return 3 * hidden + max(wide, default=0) + max(narrow, default=0)
 
 
-def _head_panels(layer: LayerSpec) -> int:
+def _count_head_panels(layer: LayerSpec) -> int:
     """Bytes of a token's input to the matrices that heads have of their own, as floats at most."""
     if layer.latent is None:
         return 0
@@ -104,7 +108,9 @@ def attend_bytes(layer: LayerSpec, tokens: int, sequences: int, context: int, th
     return FLOAT * (threads * worker + max(min(records, MOST_RECORDS), shared) * record)
 
 
-def experts_bytes(route: RouteSpec, hidden: int, inner: int, tokens: int, parts: int = 2) -> int:
+def count_experts_bytes(
+    route: RouteSpec, hidden: int, inner: int, tokens: int, parts: int = 2
+) -> int:
     """What routing and mixing experts of `inner` elements adds to the arrays between ops: router
     logits, choices, the answers of all pairs (token, choice), one wave of pairs at work; `parts`
     is how many kinds gate and up may come in.
@@ -126,11 +132,11 @@ def sample_bytes(vocab: int, rows: int, threads: int) -> int:
     return vocab * (FLOAT * (rows + wave) + CANDIDATE * threads + APART) + histograms
 
 
-def _rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:
+def _count_rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:
     """Bytes of one token's input to a weight, as its kernel reads it."""
     most = 0
     for shape, kind in parts:
         if len(shape) != 2:
             continue
-        most = max(most, int(ROUNDED[rounding(activations, kind)] * shape[1]) + 64)
+        most = max(most, int(ROUNDED[choose_rounding(activations, kind)] * shape[1]) + 64)
     return most

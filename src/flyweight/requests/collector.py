@@ -31,7 +31,7 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import ALL, Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
-def drawn(asked: SamplingParams) -> SamplingParams:
+def make_drawn_params(asked: SamplingParams) -> SamplingParams:
     """What the engine is to draw for `asked`: `best_of` choices, and what ranks them."""
     if asked.best_of in (None, asked.n):
         return asked
@@ -62,7 +62,7 @@ class _Scores:
         self.values.extend((0.0,) * missing)
         self.ranks.append(scored.rank)
 
-    def listed(self, spell: Callable[[int], str]) -> PositionLogprobs:
+    def to_logprobs(self, spell: Callable[[int], str]) -> PositionLogprobs:
         return PositionLogprobs(
             self.ids, self.values, self.ranks, 1 + max(self.best, 0), spell, self.ranked
         )
@@ -136,10 +136,10 @@ class Collector:
         self.reuse: Reuse | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
-        self.echo = self._prompt_text() if params.echo else ""
+        self.echo = self._read_prompt_text() if params.echo else ""
         self._prompt = _Scores(params.prompt_logprobs or 0)
         self.choices = [
-            _Choice(self.detokenizer(), self._scores(), self.echo)
+            _Choice(self.make_detokenizer(), self._make_scores(), self.echo)
             for _ in range(max(params.n, request.width))
         ]
 
@@ -170,7 +170,7 @@ class Collector:
         for i, token in enumerate(event.tokens):
             scored = event.logprobs[i] if event.logprobs else None
             last = i == len(event.tokens) - 1
-            self._take(choice, token, scored, hidden=last and self._hides(event))
+            self._take(choice, token, scored, hidden=last and self._is_hidden(event))
             if self.request.params.stop and choice.read().stopped is not None:
                 choice.finish, choice.reason = Finish.STOP.value, choice.detokenizer.stopped
                 return event.finish is None
@@ -186,17 +186,19 @@ class Collector:
             request_id=self.request.id,
             prompt=self.prompt,
             prompt_token_ids=list(self.request.tokens),
-            outputs=tuple(self._completion(i, choice) for i, choice in enumerate(self._best())),
+            outputs=tuple(
+                self._make_completion(i, choice) for i, choice in enumerate(self._rank_choices())
+            ),
             finished=self.finished,
             num_cached_tokens=self.cached,
             metrics=self.metrics(),
             prompt_logprobs=self.prompt_scores(),
         )
         if self.request.beam is not None:
-            return BeamSearchOutput(**known, prompt_text=self._prompt_text())
+            return BeamSearchOutput(**known, prompt_text=self._read_prompt_text())
         return RequestOutput(**known)
 
-    def pieces(self) -> list[TextPiece]:
+    def take_pieces(self) -> list[TextPiece]:
         """What is new in every choice that has news, at a cost that does not grow with the text."""
         found = []
         for index, choice in enumerate(self.choices):
@@ -209,21 +211,21 @@ class Collector:
             first, choice.shown = choice.shown, len(choice.tokens)
             scores = None
             if self.asked.scored is not None:
-                scores = choice.scores.listed(self._spelled).since(first)
+                scores = choice.scores.to_logprobs(self._decode_token).since(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
             end = choice.finish, choice.reason, choice.error
             found.append(TextPiece(index, text, new, scores, *end))
         return found
 
-    def _best(self) -> list[_Choice]:
+    def _rank_choices(self) -> list[_Choice]:
         """The choices to show: the likeliest first where more were drawn."""
         if self.asked.n == len(self.choices):
             return self.choices
         ranked = sorted(self.choices, key=lambda c: (c.finish == "error", -c.cumulative))
         return ranked[: self.asked.n]
 
-    def _prompt_text(self) -> str:
+    def _read_prompt_text(self) -> str:
         """The prompt as it was given, or as its tokens read."""
         if self.prompt is not None:
             return self.prompt
@@ -235,13 +237,13 @@ class Collector:
         """
         if self.request.params.prompt_logprobs is None:
             return None
-        return PromptLogprobs(self._prompt.listed(self._spelled))
+        return PromptLogprobs(self._prompt.to_logprobs(self._decode_token))
 
-    def _scores(self) -> _Scores:
+    def _make_scores(self) -> _Scores:
         params = self.request.params
         return _Scores(params.scored or 0, ranked=not params.logprob_token_ids)
 
-    def detokenizer(self) -> Detokenizer:
+    def make_detokenizer(self) -> Detokenizer:
         """Makes the text of one choice from its beginning."""
         params = self.request.params
         return Detokenizer(
@@ -253,7 +255,7 @@ class Collector:
             least=params.min_tokens,
         )
 
-    def _hides(self, event: Event) -> bool:
+    def _is_hidden(self, event: Event) -> bool:
         """A stop token is returned among the ids but is no part of the text, unless asked for."""
         return event.stop_token is not None and not self.request.params.include_stop_str_in_output
 
@@ -307,12 +309,12 @@ class Collector:
         seconds = sum(choice.last - choice.first for choice in long)
         return seconds, sum(len(choice.tokens) - 1 for choice in long)
 
-    def _spelled(self, token: int) -> str:
+    def _decode_token(self, token: int) -> str:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
-    def _completion(self, index: int, choice: _Choice) -> CompletionOutput:
+    def _make_completion(self, index: int, choice: _Choice) -> CompletionOutput:
         shown = self.asked.scored is not None
-        scores = choice.scores.listed(self._spelled) if shown else None
+        scores = choice.scores.to_logprobs(self._decode_token) if shown else None
         summed = self.request.params.scored is not None or choice.score is not None
         text = choice.read().text
         delta, choice.delta = choice.delta, ""

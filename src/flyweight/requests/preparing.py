@@ -15,8 +15,14 @@ from flyweight.arguments.objects import DEFAULTS
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
-from flyweight.requests.collector import Collector, VectorCollector, drawn
-from flyweight.requests.prompts import PreparedPrompt, Prompt, PromptReader, RequestContext, encoded
+from flyweight.requests.collector import Collector, VectorCollector, make_drawn_params
+from flyweight.requests.prompts import (
+    PreparedPrompt,
+    Prompt,
+    PromptReader,
+    RequestContext,
+    encode_prompt,
+)
 from flyweight.text.meter import USUAL, RenderBounds
 from flyweight.text.tokenizer import Tokenizer, replace_surrogates
 from flyweight.text.tools.formats import AUTO, find_marks
@@ -27,7 +33,7 @@ Params = SamplingParams | BeamSearchParams | PoolingParams
 UNSAMPLED = SamplingParams(temperature=0)  # of requests that draw no tokens
 
 
-def generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """A generation_config.json as `SamplingParams`' options; `CheckpointError` where one is out of
     range.
     """
@@ -102,9 +108,9 @@ class RequestPreparer:
         request = Request(
             id=id,
             tokens=tuple(asked.tokens),
-            params=drawn(params),
+            params=make_drawn_params(params),
             stop_ids=ends | frozenset(params.stop_token_ids),
-            max_tokens=max(1, self._room(asked, params.max_tokens)),
+            max_tokens=max(1, self._count_room(asked, params.max_tokens)),
             seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
             arrival=asked.arrival if arrival is None else arrival,
             **asdict(asked.lane),
@@ -137,7 +143,7 @@ class RequestPreparer:
             tokens=tuple(asked.tokens),
             params=shown,
             stop_ids=frozenset() if beam.ignore_eos else self.facts.stop_ids,
-            max_tokens=self._room(asked, beam.max_tokens),
+            max_tokens=self._count_room(asked, beam.max_tokens),
             arrival=asked.arrival,
             **asdict(asked.lane),
             beam=beam,
@@ -145,19 +151,19 @@ class RequestPreparer:
         every = replace(shown, n=beam.beam_width)
         return Collector(request, self.tokenizer, asked.text, asked=every)
 
-    def _room(self, asked: PreparedPrompt, wanted: int | None) -> int:
+    def _count_room(self, asked: PreparedPrompt, wanted: int | None) -> int:
         """Tokens an answer may have."""
         room = self.facts.max_model_len - len(asked.tokens)
         return room if wanted is None else min(room, wanted)
 
 
-def spelled(tokenizer: Tokenizer) -> list[bytes]:
+def list_special_tokens(tokenizer: Tokenizer) -> list[bytes]:
     """The special tokens, as a grammar names them."""
     found = (tokenizer.token_bytes(i, special=True) for i in sorted(tokenizer.special_ids))
     return [spelling for spelling in found if spelling]
 
 
-def conversation(
+def render_conversation(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     *,
@@ -189,7 +195,7 @@ def conversation(
         variables["documents"] = check_mappings("documents", variables["documents"])
     bare = chat_template is None and not tokenizer.marks.templates
     if bare:
-        _without_template(listed, variables)
+        _refuse_template_options(listed, variables)
     template = (
         PLAIN if bare else choose(tokenizer.marks.templates, chat_template, tools=bool(listed))
     )
@@ -200,14 +206,14 @@ def conversation(
         check_depth(name, value)
     text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
     text = replace_surrogates(text)
-    ids = encoded(tokenizer, text, longest, add_special=add_special or bare)
+    ids = encode_prompt(tokenizer, text, longest, add_special=add_special or bare)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}
     if variables.get("continue_final_message") is True:
         made["continued"] = join_text(messages[-1].get("content"))
     return made
 
 
-def _without_template(tools: object, variables: Mapping[str, Any]) -> None:
+def _refuse_template_options(tools: object, variables: Mapping[str, Any]) -> None:
     """Raises `RequestError` where something is given that only a template could show a model."""
     plain = ("add_generation_prompt", "continue_final_message")
     given = ["tools"] if tools else []

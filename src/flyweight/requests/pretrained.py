@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from flyweight.errors import RequestError
-from flyweight.requests.preparing import Message, conversation
+from flyweight.requests.preparing import Message, render_conversation
 from flyweight.text.tokenizer import Tokenizer
 
 # Arguments of transformers that ask for arrays or change lengths; they are not template switches.
@@ -65,11 +65,11 @@ class PreTrainedTokenizer:
 
     @property
     def bos_token(self) -> str | None:
-        return self._spelling(self._own.bos_id)
+        return self._get_piece(self._own.bos_id)
 
     @property
     def eos_token(self) -> str | None:
-        return self._spelling(self._own.eos_id)
+        return self._get_piece(self._own.eos_id)
 
     @property
     def pad_token(self) -> str | None:
@@ -96,7 +96,7 @@ class PreTrainedTokenizer:
     ) -> TokenizerEncoding:
         """Ids of a text, or a list of them for a list of texts."""
         if isinstance(text, str):
-            return encoding(self.encode(text, add_special_tokens))
+            return make_encoding(self.encode(text, add_special_tokens))
         several = [self.encode(one, add_special_tokens) for one in text]
         return TokenizerEncoding(
             input_ids=several, attention_mask=[[1] * len(ids) for ids in several]
@@ -171,15 +171,15 @@ class PreTrainedTokenizer:
         }
         several = bool(conversation) and not isinstance(conversation[0], Mapping | str)
         talks: Any = conversation if several else [conversation]
-        made = [self._rendered(talk, chat_template, tools, options, own) for talk in talks]
+        made = [self._render(talk, chat_template, tools, options, own) for talk in talks]
         if not tokenize:
             found: list[Any] = [one["prompt"] for one in made]
         else:
             ids = [one["prompt_token_ids"] for one in made]
-            found = [encoding(one) for one in ids] if return_dict else ids
+            found = [make_encoding(one) for one in ids] if return_dict else ids
         return found if several else found[0]
 
-    def _rendered(
+    def _render(
         self,
         talk: Sequence[Message],
         chat_template: str | None,
@@ -191,7 +191,9 @@ class PreTrainedTokenizer:
 
         given = {name: value for name, value in options.items() if value is not None}
         variables = merge_options(given, own)
-        return conversation(self._own, talk, chat_template=chat_template, tools=tools, **variables)
+        return render_conversation(
+            self._own, talk, chat_template=chat_template, tools=tools, **variables
+        )
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -201,9 +203,9 @@ class PreTrainedTokenizer:
         found.pop("", None)
         return found
 
-    def _spelling(self, token: int | None) -> str | None:
+    def _get_piece(self, token: int | None) -> str | None:
         return None if token is None else self._own.piece(token)
 
 
-def encoding(ids: list[int]) -> TokenizerEncoding:
+def make_encoding(ids: list[int]) -> TokenizerEncoding:
     return TokenizerEncoding(input_ids=ids, attention_mask=[1] * len(ids))

@@ -81,17 +81,19 @@ class PromptReader:
         """Raises `RequestError` where the request could not be served, with at least `answer`
         tokens after the prompt.
         """
-        text, tokens = self._tokens(prompt)
+        text, tokens = self._read_tokens(prompt)
         self._check(text, tokens, params, answer)
         self._judge(lane)
         words = self.lexicon.encode_words(params)
         if params.thinking_token_budget is not None:
             continued = prompt.get("continued") if isinstance(prompt, Mapping) else None
             shown = self.tokenizer.decode(tokens[-TAIL:], False) if text is None else text
-            words = replace(words, thought=self._thought(params, shown, continued))
+            words = replace(words, thought=self._make_thinking_budget(params, shown, continued))
         return PreparedPrompt(text, array("i", tokens), params, lane, words)
 
-    def _thought(self, params: SamplingParams, prompt: str, continued: object) -> ThinkingBudget:
+    def _make_thinking_budget(
+        self, params: SamplingParams, prompt: str, continued: object
+    ) -> ThinkingBudget:
         """How what the model thinks comes to its end.  Raises `RequestError`."""
         name, budget = "thinking_token_budget", params.thinking_token_budget
         if self.marks is None:
@@ -111,10 +113,10 @@ class PromptReader:
                 name,
                 value=budget,
             )
-        spent = None if inside is None else len(self._encoded(inside.strip()))
+        spent = None if inside is None else len(self._encode(inside.strip()))
         return self.lexicon.encode_marks(self.marks).make_budget(budget or 0, spent)
 
-    def _encoded(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False) if text else []
 
     def _judge(self, lane: RequestContext) -> None:
@@ -122,23 +124,23 @@ class PromptReader:
         Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
         loaded(lane.adapter, self.adapters)
 
-    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+    def _read_tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""
         text: object = prompt
         if isinstance(prompt, Mapping):
             text = prompt.get("prompt")
             ids: object = prompt.get("prompt_token_ids")
             if ids is not None:
-                return (text if isinstance(text, str) else None), _ids(ids)
+                return (text if isinstance(text, str) else None), _to_ids(ids)
         if isinstance(text, str):
-            return text, tuple(encoded(self.tokenizer, text, self.longest))
+            return text, tuple(encode_prompt(self.tokenizer, text, self.longest))
         if isinstance(prompt, Mapping):
             raise RequestError(
                 f"has the keys {sorted(map(str, prompt))}; required: prompt (text) or "
                 "prompt_token_ids",
                 "prompt",
             )
-        return None, _ids(prompt)
+        return None, _to_ids(prompt)
 
     def _check(
         self, text: str | None, tokens: Sequence[int], params: SamplingParams, answer: int
@@ -167,7 +169,7 @@ class PromptReader:
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name) or 0
             if count == ALL != self.best:
-                raise self._all(name)
+                raise self._make_all_error(name)
             if self.best == ALL:
                 continue
             allowed = f"0 to {self.best} (max_logprobs)"
@@ -179,10 +181,10 @@ class PromptReader:
                 "logprob_token_ids",
                 allowed=f"up to {self.best} (max_logprobs)",
             )
-        within("prompt", tokens, self.vocab)
+        check_id_range("prompt", tokens, self.vocab)
         self.check_ids(params)
 
-    def _all(self, name: str) -> RequestError:
+    def _make_all_error(self, name: str) -> RequestError:
         return RequestError(
             f"asks for all {self.vocab} tokens of the vocabulary",
             name,
@@ -193,30 +195,30 @@ class PromptReader:
 
     def check_ids(self, params: SamplingParams) -> None:
         """Raises `RequestError` where an option names a token that the vocabulary lacks."""
-        within("stop_token_ids", params.stop_token_ids, self.vocab)
-        within("allowed_token_ids", params.allowed_token_ids or (), self.vocab)
-        within("logprob_token_ids", params.logprob_token_ids, self.vocab)
-        within("logit_bias", params.logit_bias, self.vocab)
+        check_id_range("stop_token_ids", params.stop_token_ids, self.vocab)
+        check_id_range("allowed_token_ids", params.allowed_token_ids or (), self.vocab)
+        check_id_range("logprob_token_ids", params.logprob_token_ids, self.vocab)
+        check_id_range("logit_bias", params.logit_bias, self.vocab)
 
 
-def within(name: str, ids: Iterable[int], vocab: int) -> None:
+def check_id_range(name: str, ids: Iterable[int], vocab: int) -> None:
     bad = next((i for i in ids if not 0 <= i < vocab), None)
     if bad is not None:
         raise RequestError(f": token id {bad} is out of range", name, allowed=f"0 to {vocab - 1}")
 
 
-def encoded(
+def encode_prompt(
     tokenizer: Tokenizer, text: str, longest: int | None, add_special: bool = True
 ) -> list[int]:
     """Ids of a prompt.  Where its beginning alone is more than `longest` tokens, the rest is not
     read: `RequestError`.
     """
     if longest is not None:
-        fitting(tokenizer, text, longest)
+        check_fits(tokenizer, text, longest)
     return tokenizer.encode(text, add_special=add_special)
 
 
-def fitting(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt") -> None:
+def check_fits(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt") -> None:
     """Raises `RequestError` where `text` is more than `longest` tokens, having read little more
     than these.  (A cut may fall within a word, which the words after it never undo.)
     """
@@ -224,11 +226,11 @@ def fitting(tokenizer: Tokenizer, text: str, longest: int, name: str = "prompt")
     while size < len(text):
         begun = len(tokenizer.encode(text[:size], add_special=False)) - LONGEST_PIECE
         if begun > longest:
-            raise too_long(begun, longest, name)
+            raise make_length_error(begun, longest, name)
         size *= 4
 
 
-def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
+def make_length_error(begun: int, longest: int, name: str = "prompt") -> RequestError:
     return RequestError(
         f"has {begun} tokens or more",
         name,
@@ -238,7 +240,7 @@ def too_long(begun: int, longest: int, name: str = "prompt") -> RequestError:
     )
 
 
-def beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
+def encode_beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
     """The first `most` ids of a prompt, which is read little further than that."""
     size = PIECE * most + LONGEST_PIECE
     while size < len(text):
@@ -249,7 +251,7 @@ def beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
     return tokenizer.encode(text)[:most]
 
 
-def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt (text, a mapping, or a list of ids) or several."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
@@ -265,7 +267,7 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [many] if many and all(isinstance(x, Integral) for x in many) else many
 
 
-def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T]:
+def spread_options(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T]:
     """Options given as one for all prompts, as a list with one for each, or (None) as they are by
     themselves.
     """
@@ -280,11 +282,11 @@ def one_each(name: str, given: object, kind: type[T], wanted: int) -> Sequence[T
             value=str(given)[:80],
             allowed=f"one {kind.__name__}, or a list with one for each prompt",
         )
-    _as_many(name, kind.__name__, len(given), wanted)
+    _check_count(name, kind.__name__, len(given), wanted)
     return given
 
 
-def _as_many(name: str, kind: str, found: int, wanted: int) -> None:
+def _check_count(name: str, kind: str, found: int, wanted: int) -> None:
     """Raises `RequestError` where a list has not one for each prompt."""
     if found != wanted:
         many = "1 prompt" if wanted == 1 else f"{wanted} prompts"
@@ -306,32 +308,32 @@ class ContextFactory:
     adapter: str | Sequence[str] = ""
     lora_request: LoRARequests = None
 
-    def each(
+    def make_each(
         self, wanted: int, known: Mapping[str, str | os.PathLike[str]]
     ) -> Sequence[RequestContext]:
         """A lane for each prompt; `known` are the adapters that are loaded.  Raises
         `RequestError`.
         """
-        names = one_each("adapter", self.adapter, str, wanted)
+        names = spread_options("adapter", self.adapter, str, wanted)
         if self.lora_request is not None:
             if self.adapter:
                 raise RequestError("adapter and lora_request exclude each other; give one of them")
             asked: Any = self.lora_request
             absent = LoRARequest | None
             if isinstance(asked, list | tuple) and all(isinstance(x, absent) for x in asked):
-                _as_many("lora_request", "LoRARequest", len(asked), wanted)
+                _check_count("lora_request", "LoRARequest", len(asked), wanted)
             else:
-                asked = one_each("lora_request", asked, LoRARequest, wanted)
+                asked = spread_options("lora_request", asked, LoRARequest, wanted)
             names = [one.adapter(known) if one is not None else "" for one in asked]
         order: Any = 0 if self.priority is None else self.priority
         if isinstance(order, list | tuple):
-            _as_many("priority", "number", len(order), wanted)
+            _check_count("priority", "number", len(order), wanted)
         else:
             order = [order] * wanted
         return [RequestContext(self.salt, at, name) for at, name in zip(order, names, strict=True)]
 
 
-def salted(prompt: Prompt, lane: RequestContext) -> RequestContext:
+def add_salt(prompt: Prompt, lane: RequestContext) -> RequestContext:
     """The lane of a prompt that may have a salt of its own."""
     own = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
     if own is None:
@@ -340,7 +342,7 @@ def salted(prompt: Prompt, lane: RequestContext) -> RequestContext:
     return replace(lane, salt=str(own))
 
 
-def _ids(given: object) -> tuple[int, ...]:
+def _to_ids(given: object) -> tuple[int, ...]:
     """Token ids from whatever counts as a list of whole numbers."""
     try:
         if isinstance(given, str | bytes):

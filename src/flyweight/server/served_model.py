@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from flyweight.errors import field_names
 from flyweight.params.structured import StructuredOutputs, check
-from flyweight.requests.preparing import Params, RequestPreparer, spelled
+from flyweight.requests.preparing import Params, RequestPreparer, list_special_tokens
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import ConstraintValidator, constraint_names
@@ -58,7 +58,7 @@ class ServedModel:
         self.observer = StepObserver(self.counts, lambda: client.streams, log)
         self.created = self.now()
         self.validator = ConstraintValidator(
-            lambda: spelled(preparer.tokenizer),
+            lambda: list_special_tokens(preparer.tokenizer),
             settings.schema_compile_timeout,
             most=max(LEAST_VALIDATED, settings.max_queued_requests // 4),
         )

@@ -96,7 +96,7 @@ def open_adapter(path: Path) -> Adapter:
     _judge(config, path / CONFIG)
     file = read_safetensors(path / WEIGHTS)
     try:
-        return Adapter(path, file, _pairs(file, config, path))
+        return Adapter(path, file, _pair_tensors(file, config, path))
     except CheckpointError:
         file.file.close()
         raise
@@ -119,7 +119,9 @@ def _judge(config: Mapping[str, Any], where: Path) -> None:
             raise CheckpointError(f"{where}: {key} = {shown(value)} is not supported; leave it out")
 
 
-def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict[str, LoraPair]:
+def _pair_tensors(
+    file: SafetensorsFile, config: Mapping[str, Any], path: Path
+) -> dict[str, LoraPair]:
     sides: dict[str, dict[str, str]] = {}
     for name in file.spans:
         found = NAME.fullmatch(name)
@@ -134,10 +136,12 @@ def _pairs(file: SafetensorsFile, config: Mapping[str, Any], path: Path) -> dict
         sides[module][found[2]] = name
     if not sides:
         raise CheckpointError(f"{path / WEIGHTS}: no lora_A and lora_B of any module in it")
-    return {module: _pair(module, names, file, config, path) for module, names in sides.items()}
+    return {
+        module: _make_pair(module, names, file, config, path) for module, names in sides.items()
+    }
 
 
-def _pair(
+def _make_pair(
     module: str, names: Mapping[str, str], file: SafetensorsFile, config: Mapping[str, Any],
     path: Path,
 ) -> LoraPair:  # fmt: skip

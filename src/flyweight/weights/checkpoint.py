@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.grouped import BlockRows
-from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, single_file
+from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, open_single_file
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import MAGIC
 from flyweight.weights.ggufmodel import GgufCheckpoint
-from flyweight.weights.ggufparts import one_model
+from flyweight.weights.ggufparts import find_first_part
 from flyweight.weights.tensorinfo import TensorInfo
 
-__all__ = ["Checkpoint", "TensorInfo", "format_of", "of_format", "open_checkpoint"]
+__all__ = ["Checkpoint", "TensorInfo", "find_format", "choose_format", "open_checkpoint"]
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = (  # for a folder that transformers reads
@@ -93,9 +93,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if magic == MAGIC or path.suffix == ".gguf":
         return GgufCheckpoint(path)
     if path.suffix == ".safetensors":
-        return single_file(path)
+        return open_single_file(path)
     if path.suffix == TORCH.suffix:
-        return single_file(path, TORCH)
+        return open_single_file(path, TORCH)
     if path.name == TORCH.index:
         return FolderCheckpoint(path.parent, container=TORCH)
     if path.suffix in PICKLES:
@@ -103,7 +103,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     raise CheckpointError(f"{path}: not a model file; looked for {LOOKED_FOR}")
 
 
-def format_of(path: Path) -> str:
+def find_format(path: Path) -> str:
     """The `format` of what `open_checkpoint` would open; reads no file."""
     if path.is_dir():
         names = {p.name for p in path.iterdir()}
@@ -115,11 +115,11 @@ def format_of(path: Path) -> str:
     return {SAFETENSORS.suffix: SAFETENSORS.name, TORCH.suffix: TORCH.name}.get(path.suffix, "gguf")
 
 
-def of_format(path: Path, wanted: str) -> Path:
+def choose_format(path: Path, wanted: str) -> Path:
     """What to open for weights of the format `wanted`, "auto" for any: the path, or in a folder
     with safetensors PyTorch's file or index.  Raises `ConfigError` where there are none.
     """
-    kind = format_of(path)
+    kind = find_format(path)
     if wanted in ("auto", kind):
         return path
     found = [path / name for name in (TORCH.single, TORCH.index) if (path / name).is_file()]
@@ -135,14 +135,14 @@ def of_format(path: Path, wanted: str) -> Path:
 
 def _open_folder(path: Path) -> Checkpoint:
     names = sorted(p.name for p in path.iterdir())
-    kind = format_of(path)
+    kind = find_format(path)
     if kind != "gguf":
         return FolderCheckpoint(path, container=TORCH if kind == TORCH.name else SAFETENSORS)
     pickles = [n for n in names if n.endswith(PICKLES)]
     if pickles:
         raise _refuse_pickle(path / pickles[0])
     ggufs = [n for n in names if n.endswith(".gguf")]
-    if first := one_model(ggufs):
+    if first := find_first_part(ggufs):
         return GgufCheckpoint(path / first)
     if ggufs:
         raise CheckpointError(

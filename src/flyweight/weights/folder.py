@@ -73,7 +73,7 @@ class FolderCheckpoint:
         try:
             alone = (path / container.single).is_file() or not (path / container.index).is_file()
             if files or alone:
-                self._open(files or (_single(path, container),))
+                self._open(files or (_find_single(path, container),))
             else:
                 self._open_index()
         except CheckpointError:
@@ -83,7 +83,7 @@ class FolderCheckpoint:
             name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
             for name, file in self._file_of.items()
         }
-        self.tensors = mxfp4.paired(tensors, str(path))
+        self.tensors = mxfp4.pair_tensors(tensors, str(path))
 
     @property
     def format(self) -> str:
@@ -112,8 +112,8 @@ class FolderCheckpoint:
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         if self.tensors[name].kind == "mxfp4":
-            scales = self._bytes(mxfp4.partner(name), start, stop)
-            return mxfp4.join(self._bytes(name, start, stop), scales)
+            scales = self._read_bytes(mxfp4.name_scales(name), start, stop)
+            return mxfp4.join(self._read_bytes(name, start, stop), scales)
         file = self._file_of[name]
         if file.spans[name].kind not in FORMATS:
             kind = file.spans[name].kind
@@ -122,7 +122,7 @@ class FolderCheckpoint:
             )
         return file.file.rows(name, file.spans[name], start, stop)
 
-    def _bytes(self, name: str, start: int, stop: int) -> U8:
+    def _read_bytes(self, name: str, start: int, stop: int) -> U8:
         """Rows of MXFP4's blocks or scales: the two leading axes are rows, the rest their bytes."""
         file, span = self._file_of[name].file, self._file_of[name].spans[name]
         row = math.prod(span.shape[2:])
@@ -174,12 +174,12 @@ class FolderCheckpoint:
             )
 
 
-def single_file(path: Path, container: Container = SAFETENSORS) -> FolderCheckpoint:
+def open_single_file(path: Path, container: Container = SAFETENSORS) -> FolderCheckpoint:
     """One file of weights, with its config.json beside it."""
     return FolderCheckpoint(path.parent, (path.name,), container)
 
 
-def _single(path: Path, container: Container) -> str:
+def _find_single(path: Path, container: Container) -> str:
     """The folder's only file of the kind, or the one with the usual name."""
     if (path / container.single).is_file():
         return container.single

@@ -69,11 +69,11 @@ def read_gguf(path: Path, faults: list[str] | None = None) -> GgufFile:
     file = MappedFile(path)
     try:
         cursor = _Cursor(file, faults)
-        tensors, keys = _counts(cursor)
+        tensors, keys = _read_counts(cursor)
         metadata: dict[str, object] = {}
         for _ in range(keys):
             _read_key(cursor, metadata)
-        alignment = _alignment(cursor, metadata)
+        alignment = _read_alignment(cursor, metadata)
         spans: dict[str, Span] = {}
         for _ in range(tensors):
             _read_tensor(cursor, spans)
@@ -92,7 +92,7 @@ class _Cursor:
     def __init__(self, file: MappedFile, faults: list[str] | None = None) -> None:
         self.file, self.at, self.faults = file, 0, faults
 
-    def odd(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """A fault of one tensor, after which the others can still be read."""
         if self.faults is None:
             raise self.fail(message)
@@ -103,33 +103,33 @@ class _Cursor:
 
     def take(self, count: int, what: str) -> bytes:
         if self.at + count > MOST_HEADER and count <= self.file.size - self.at:
-            raise self.too_long(what)
+            raise self.make_length_error(what)
         found = self.file.copy(self.at, count, what)
         self.at += count
         return found
 
-    def u32(self, what: str) -> int:
+    def read_u32(self, what: str) -> int:
         return int.from_bytes(self.take(4, what), "little")
 
-    def u64(self, what: str) -> int:
+    def read_u64(self, what: str) -> int:
         return int.from_bytes(self.take(8, what), "little")
 
-    def too_long(self, what: str) -> CheckpointError:
+    def make_length_error(self, what: str) -> CheckpointError:
         return self.fail(f"{what} ends past byte {MOST_HEADER}; metadata may not be longer")
 
-    def string(self, what: str, most: int) -> bytes:
-        length = self.u64(what)
+    def read_string(self, what: str, most: int) -> bytes:
+        length = self.read_u64(what)
         if length > most:
             raise self.fail(f"{what} of {length} bytes; at most {most}")
         return self.take(length, what)
 
-    def name(self, what: str) -> str:
+    def read_name(self, what: str) -> str:
         try:
-            return self.string(what, MOST_NAME).decode("utf-8")
+            return self.read_string(what, MOST_NAME).decode("utf-8")
         except UnicodeDecodeError:
             raise self.fail(f"{what} is not valid UTF-8") from None
 
-    def fits(self, count: int, least: int, limit: int, what: str) -> None:
+    def check_count(self, count: int, least: int, limit: int, what: str) -> None:
         """Refuses a count that cannot be true before anything is sized by it."""
         left = self.file.size - self.at
         if count > limit or count * least > left:
@@ -138,63 +138,63 @@ class _Cursor:
             )
 
 
-def _counts(cursor: _Cursor) -> tuple[int, int]:
+def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     """(tensors, keys)"""
     magic = cursor.take(4, "the magic number")
     if magic != MAGIC:
         raise cursor.fail(f"begins with {magic!r}, not {MAGIC!r}: this is not a GGUF file")
-    version = cursor.u32("the version")
+    version = cursor.read_u32("the version")
     if version not in VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
         reason = "is big-endian" if swapped else f"has version {version}"
         raise cursor.fail(f"GGUF {reason}; readable: little-endian versions 2 and 3")
-    tensors, keys = cursor.u64("the tensor count"), cursor.u64("the key count")
-    cursor.fits(tensors, LEAST_TENSOR, MOST_ENTRIES, "tensor count")
-    cursor.fits(keys, LEAST_KEY, MOST_ENTRIES, "key count")
+    tensors, keys = cursor.read_u64("the tensor count"), cursor.read_u64("the key count")
+    cursor.check_count(tensors, LEAST_TENSOR, MOST_ENTRIES, "tensor count")
+    cursor.check_count(keys, LEAST_KEY, MOST_ENTRIES, "key count")
     return tensors, keys
 
 
 def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
-    key = cursor.name("a metadata key")
+    key = cursor.read_name("a metadata key")
     if not key:
         raise cursor.fail("a metadata key is empty")
     if key in metadata:
         raise cursor.fail(f"metadata key {shown(key)} appears twice")
     where = f"metadata {shown(key)}"
-    metadata[key] = _value(cursor, cursor.u32(where), where)
+    metadata[key] = _read_value(cursor, cursor.read_u32(where), where)
 
 
-def _value(cursor: _Cursor, code: int, what: str) -> object:
+def _read_value(cursor: _Cursor, code: int, what: str) -> object:
     if code == STRING:
-        return cursor.string(what, MOST_STRING).decode("utf-8", "surrogateescape")
+        return cursor.read_string(what, MOST_STRING).decode("utf-8", "surrogateescape")
     if code == ARRAY:
-        return _array(cursor, what)
-    return _numbers(cursor, code, 1, what)[0].item()
+        return _read_array(cursor, what)
+    return _read_numbers(cursor, code, 1, what)[0].item()
 
 
-def _array(cursor: _Cursor, what: str) -> object:
-    code, count = cursor.u32(what), cursor.u64(what)
+def _read_array(cursor: _Cursor, what: str) -> object:
+    code, count = cursor.read_u32(what), cursor.read_u64(what)
     if code == STRING:
-        return _strings(cursor, count, what)
+        return _read_strings(cursor, count, what)
     if code == ARRAY:
         raise cursor.fail(f"{what} is an array of arrays, which no model needs")
-    return _numbers(cursor, code, count, what)
+    return _read_numbers(cursor, code, count, what)
 
 
-def _numbers(cursor: _Cursor, code: int, count: int, what: str) -> NDArray[Any]:
+def _read_numbers(cursor: _Cursor, code: int, count: int, what: str) -> NDArray[Any]:
     if code not in SCALARS:
         raise cursor.fail(f"{what} has value type {code}; GGUF defines 0 to 12")
     dtype = np.dtype(SCALARS[code])
-    cursor.fits(count, dtype.itemsize, MOST_ELEMENTS, f"{what}: length")
+    cursor.check_count(count, dtype.itemsize, MOST_ELEMENTS, f"{what}: length")
     raw = cursor.take(count * dtype.itemsize, what)
     if dtype == np.bool_ and any(b > 1 for b in raw):
         raise cursor.fail(f"{what}: a truth value is neither 0 nor 1")
     return np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
 
 
-def _strings(cursor: _Cursor, count: int, what: str) -> Strings:
+def _read_strings(cursor: _Cursor, count: int, what: str) -> Strings:
     """Scanned natively: vocabularies have 300,000 strings."""
-    cursor.fits(count, 8, MOST_ELEMENTS, f"{what}: length")
+    cursor.check_count(count, 8, MOST_ELEMENTS, f"{what}: length")
     end = min(cursor.file.size, MOST_HEADER)
     raw = np.frombuffer(cursor.file.buffer, np.uint8, max(0, end - cursor.at), cursor.at)
     found = Strings.scan(raw, 0, count, MOST_STRING)
@@ -214,10 +214,10 @@ def _cut_short(cursor: _Cursor, what: str, length: int) -> CheckpointError:
     if cursor.file.size <= MOST_HEADER:
         size = cursor.file.size
         return cursor.fail(f"{what} ends past {size}; it is truncated or damaged")
-    return cursor.too_long(what)
+    return cursor.make_length_error(what)
 
 
-def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
+def _read_alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
     value = metadata.get("general.alignment", 32)
     if not isinstance(value, int) or not 0 < value <= MOST_ALIGNMENT or value & (value - 1):
         raise cursor.fail(
@@ -228,27 +228,27 @@ def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
 
 def _read_tensor(cursor: _Cursor, spans: dict[str, Span]) -> None:
     """One entry of the tensor table; its offset still counts from the data section."""
-    name = cursor.name("a tensor's name")
+    name = cursor.read_name("a tensor's name")
     where = f"tensor {shown(name)}"
-    axes = cursor.u32(where)
+    axes = cursor.read_u32(where)
     if not 1 <= axes <= MOST_AXES:
         raise cursor.fail(f"{where} has {axes} axes; 1 to {MOST_AXES} expected")
-    shape = tuple(cursor.u64(where) for _ in range(axes))[::-1]
-    code, offset = cursor.u32(where), cursor.u64(where)
+    shape = tuple(cursor.read_u64(where) for _ in range(axes))[::-1]
+    code, offset = cursor.read_u32(where), cursor.read_u64(where)
     if name in spans:
-        cursor.odd(f"{where} appears twice")
+        cursor.report(f"{where} appears twice")
     elif 0 in shape:
-        cursor.odd(f"{where} has shape {list(shape)}; no axis may be empty")
+        cursor.report(f"{where} has shape {list(shape)}; no axis may be empty")
     elif code not in READABLE:
         known = ", ".join(kind.upper() for kind in READABLE.values())
-        cursor.odd(f"{where} has type {NAMES.get(code, code)}; readable: {known}")
+        cursor.report(f"{where} has type {NAMES.get(code, code)}; readable: {known}")
     elif shape[-1] % (form := FORMATS[READABLE[code]]).block:
-        cursor.odd(
+        cursor.report(
             f"{where}: rows of {shape[-1]} elements are not whole {READABLE[code].upper()} "
             f"blocks of {form.block}"
         )
     else:
-        spans[name] = Span(shape, READABLE[code], offset, form.bytes_for(shape))
+        spans[name] = Span(shape, READABLE[code], offset, form.count_bytes(shape))
 
 
 def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -> dict[str, Span]:
@@ -261,13 +261,13 @@ def _place(spans: dict[str, Span], cursor: _Cursor, data: int, alignment: int) -
         where = f"tensor {shown(name)}"
         ends = data + span.offset + span.nbytes
         if span.offset % alignment:
-            cursor.odd(
+            cursor.report(
                 f"{where} has offset {span.offset}, not a multiple of the alignment {alignment}"
             )
         elif span.offset < end:
-            cursor.odd(f"{where} overlaps {shown(before)}")
+            cursor.report(f"{where} overlaps {shown(before)}")
         elif ends > cursor.file.size:
-            cursor.odd(
+            cursor.report(
                 f"{where} ends at byte {ends}, but the file ends at {cursor.file.size}; "
                 "it is truncated or damaged"
             )

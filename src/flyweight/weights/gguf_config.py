@@ -12,7 +12,7 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.validation.strings import Strings
 from flyweight.validation.untrusted import END_KEYS, shown, token_id
-from flyweight.weights.gguf_names import architecture
+from flyweight.weights.gguf_names import find_architecture
 from flyweight.weights.tensorinfo import Span
 
 # What is taken over as it is where a file has it: metadata key to config keys.
@@ -45,50 +45,52 @@ EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "layer_norm_epsilo
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled anew
 
 
-def hf_config(
+def make_hf_config(
     metadata: Mapping[str, object], spans: Mapping[str, Span], where: str
 ) -> dict[str, Any]:
     """The config.json this file amounts to.  `spans` are the file's tensors under its own names."""
-    arch = architecture(metadata, where)
+    arch = find_architecture(metadata, where)
     name = str(metadata["general.architecture"])
     keys = _Keys(metadata, name, where)
-    hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
+    hidden, heads = keys.get_whole("embedding_length"), keys.get_whole("attention.head_count")
     config: dict[str, Any] = {
         "model_type": arch.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": keys.whole("block_count", most=MOST_LAYERS),
+        "num_hidden_layers": keys.get_whole("block_count", most=MOST_LAYERS),
         "num_attention_heads": heads,
-        "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
-        "intermediate_size": keys.whole("feed_forward_length"),
-        "vocab_size": _vocabulary(metadata, keys, spans),
-        "max_position_embeddings": keys.whole("context_length"),
-        "rope_theta": keys.real("rope.freq_base", 1e6 if name == "gemma3" else 10000.0),
-        "rope_scaling": _rope_scaling(keys, name),
+        "num_key_value_heads": keys.get_whole("attention.head_count_kv", heads),
+        "intermediate_size": keys.get_whole("feed_forward_length"),
+        "vocab_size": _count_vocabulary(metadata, keys, spans),
+        "max_position_embeddings": keys.get_whole("context_length"),
+        "rope_theta": keys.get_real("rope.freq_base", 1e6 if name == "gemma3" else 10000.0),
+        "rope_scaling": _read_rope_scaling(keys, name),
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in spans,
     }
-    config |= dict.fromkeys(EPSILONS, _epsilon(keys))
-    config |= _biases(spans)
+    config |= dict.fromkeys(EPSILONS, _read_epsilon(keys))
+    config |= _find_biases(spans)
     found = {c: k for k, c in REALS.items() if keys.get(k) is not None}
-    config |= {c: keys.real(k) if keys.get(k) != 0 else None for c, k in found.items()}  # 0: off
-    config |= {c: keys.whole(k) for k, c in WHOLES.items() if keys.get(k) not in (None, 0)}
+    config |= {
+        c: keys.get_real(k) if keys.get(k) != 0 else None for c, k in found.items()
+    }  # 0: off
+    config |= {c: keys.get_whole(k) for k, c in WHOLES.items() if keys.get(k) not in (None, 0)}
     config |= {c: bool(keys.get(k)) for k, c in FLAGS.items() if keys.get(k) is not None}
     if (dense := keys.get("leading_dense_block_count")) is not None:
         config["first_k_dense_replace"] = dense  # 0 is a count too
     if "kv_lora_rank" in config:
-        config |= _latent(keys, heads)
+        config |= _read_latent(keys, heads)
     else:
-        config |= _head(keys, hidden // heads)
-    config |= _experts(keys, name) | _windows(keys, config) | dict(arch.fixed)
+        config |= _read_head(keys, hidden // heads)
+    config |= _read_experts(keys, name) | _read_windows(keys, config) | dict(arch.fixed)
     if name in LARGEST_GEMMAS:
         largest = config["num_hidden_layers"] == LARGEST_GEMMAS[name]
         config["query_pre_attn_scalar"] = hidden // heads if largest else config["head_dim"]
     if name == "llama4":
-        config |= _llama4(keys)
+        config |= _read_llama4(keys)
     return {arch.renamed.get(key, key): value for key, value in config.items()}
 
 
-def end_ids(metadata: Mapping[str, object], where: str) -> list[int]:
+def find_end_ids(metadata: Mapping[str, object], where: str) -> list[int]:
     """Ids that end a text: end of sequence, of turn, of message."""
     found = (token_id(metadata, key, f"{where}: ") for key in END_KEYS)
     return [i for i in found if i is not None]
@@ -100,12 +102,12 @@ class _Keys:
     def __init__(self, metadata: Mapping[str, object], arch: str, where: str) -> None:
         self.metadata, self.arch, self.where = metadata, arch, where
 
-    def raw(self, key: str) -> object:
+    def get_raw(self, key: str) -> object:
         return self.metadata.get(f"{self.arch}.{key}")
 
     def get(self, key: str) -> object:
         """The value; an array with one entry per layer counts as that entry when all are equal."""
-        value = self.raw(key)
+        value = self.get_raw(key)
         if value is None or isinstance(value, int | float | str):
             return value
         entries = {x.item() if hasattr(x, "item") else x for x in value}  # type: ignore[attr-defined]
@@ -113,7 +115,7 @@ class _Keys:
             raise self.fail(key, f"{len(entries)} different values", "the same for every layer")
         return entries.pop()
 
-    def whole(self, key: str, default: int | None = None, most: int = 2**63) -> int:
+    def get_whole(self, key: str, default: int | None = None, most: int = 2**63) -> int:
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
@@ -121,7 +123,7 @@ class _Keys:
             raise self.fail(key, value, f"a whole number, {top}")
         return value
 
-    def real(self, key: str, default: float | None = None) -> float:
+    def get_real(self, key: str, default: float | None = None) -> float:
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
@@ -134,14 +136,14 @@ class _Keys:
         return CheckpointError(f"{self.where}: {self.arch}.{key} {found}; {allowed}")
 
 
-def _epsilon(keys: _Keys) -> float:
+def _read_epsilon(keys: _Keys) -> float:
     plain = "attention.layer_norm_epsilon"
     if keys.get(plain) is not None:
-        return keys.real(plain)
-    return keys.real("attention.layer_norm_rms_epsilon")
+        return keys.get_real(plain)
+    return keys.get_real("attention.layer_norm_rms_epsilon")
 
 
-def _biases(spans: Mapping[str, Span]) -> dict[str, bool]:
+def _find_biases(spans: Mapping[str, Span]) -> dict[str, bool]:
     """Which matrices the file has biases for, in every family's words, and heads norms."""
     qkv = "blk.0.attn_q.bias" in spans or "blk.0.attn_qkv.bias" in spans
     named = dict.fromkeys(("attention_bias", "use_qkv_bias", "qkv_bias", "use_bias"), qkv)
@@ -153,24 +155,24 @@ def _biases(spans: Mapping[str, Span]) -> dict[str, bool]:
     }
 
 
-def _head(keys: _Keys, usual: int) -> dict[str, Any]:
+def _read_head(keys: _Keys, usual: int) -> dict[str, Any]:
     """A head's size, and how much of it turns."""
-    head = keys.whole("attention.key_length", usual)
+    head = keys.get_whole("attention.key_length", usual)
     value = keys.get("attention.value_length")
     if value is not None and value != head:
         raise keys.fail("attention.value_length", value, f"it must equal key_length {head}")
     found: dict[str, Any] = {"head_dim": head}
     if keys.get("rope.dimension_count") is not None:
-        turned = keys.whole("rope.dimension_count")
+        turned = keys.get_whole("rope.dimension_count")
         if turned > head:
             raise keys.fail("rope.dimension_count", turned, f"a head has {head} elements")
         found["partial_rotary_factor"] = turned / head
-    if (sections := keys.raw("rope.dimension_sections")) is not None:
+    if (sections := keys.get_raw("rope.dimension_sections")) is not None:
         raise keys.fail("rope.dimension_sections", sections, "positions in pictures: not supported")
     return found
 
 
-def _latent(keys: _Keys, heads: int) -> dict[str, Any]:
+def _read_latent(keys: _Keys, heads: int) -> dict[str, Any]:
     """Sizes of latent attention; files made for absorbed matrices give those of whole heads under
     names of their own.
     """
@@ -178,24 +180,24 @@ def _latent(keys: _Keys, heads: int) -> dict[str, Any]:
         allowed = "latent attention with it is not supported; allowed: 0"
         raise keys.fail("attention.temperature_scale", scale, allowed)
     absorbed = keys.get("attention.key_length_mla") is not None
-    whole, rope = "_mla" if absorbed else "", keys.whole("rope.dimension_count")
-    head = keys.whole(f"attention.key_length{whole}")
+    whole, rope = "_mla" if absorbed else "", keys.get_whole("rope.dimension_count")
+    head = keys.get_whole(f"attention.key_length{whole}")
     if head <= rope:
         raise keys.fail(f"attention.key_length{whole}", head, f"more than the {rope} that turn")
     return {
         "num_key_value_heads": heads,
         "qk_rope_head_dim": rope,
         "qk_nope_head_dim": head - rope,
-        "v_head_dim": keys.whole(f"attention.value_length{whole}"),
+        "v_head_dim": keys.get_whole(f"attention.value_length{whole}"),
     }
 
 
-def _experts(keys: _Keys, name: str) -> dict[str, Any]:
+def _read_experts(keys: _Keys, name: str) -> dict[str, Any]:
     count = keys.get("expert_count")
     if not count:
         return {}
-    sigmoid = _sigmoid(keys, name)
-    found: dict[str, Any] = dict.fromkeys(EXPERT_COUNTS, keys.whole("expert_count"))
+    sigmoid = _uses_sigmoid(keys, name)
+    found: dict[str, Any] = dict.fromkeys(EXPERT_COUNTS, keys.get_whole("expert_count"))
     if name == "llama":
         found["model_type"] = "mixtral"
     groups, method = keys.get("expert_group_count"), "group_limited_greedy"
@@ -207,13 +209,13 @@ def _experts(keys: _Keys, name: str) -> dict[str, Any]:
     if groups is not None and groups != 1:
         found |= {
             "topk_method": method,
-            "n_group": keys.whole("expert_group_count"),
-            "topk_group": keys.whole("expert_group_used_count"),
+            "n_group": keys.get_whole("expert_group_count"),
+            "topk_group": keys.get_whole("expert_group_used_count"),
         }
     return found
 
 
-def _sigmoid(keys: _Keys, name: str) -> bool:
+def _uses_sigmoid(keys: _Keys, name: str) -> bool:
     """Whether the router scores every expert by itself."""
     gating = keys.get("expert_gating_func")
     allowed = (None, *SOFTMAX, SIGMOID) if name == "deepseek2" else (None, *SOFTMAX)
@@ -223,7 +225,7 @@ def _sigmoid(keys: _Keys, name: str) -> bool:
     return gating == SIGMOID
 
 
-def _llama4(keys: _Keys) -> dict[str, Any]:
+def _read_llama4(keys: _Keys) -> dict[str, Any]:
     """What files of Llama 4 leave out: Maverick, the one of 128 experts, has no head norms."""
     if keys.get("attention.sliding_window") == 0:
         allowed = "chunked attention is needed, without this key"
@@ -231,21 +233,21 @@ def _llama4(keys: _Keys) -> dict[str, Any]:
     return {"use_qk_norm": keys.get("expert_count") != 128}
 
 
-def _windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     """Which layers see a window, and how wide: a list with a flag a layer, or every how many-th
     layer sees everything; else the family's usual ones.
     """
     window = keys.get("attention.sliding_window")
     if window is None or window == 0:
         return {"sliding_window": None} | NO_PATTERN.get(str(config["model_type"]), {})
-    size = keys.whole("attention.sliding_window")
+    size = keys.get_whole("attention.sliding_window")
     if config["model_type"] == "llama":
         # Mistral's files call themselves llama
         return {"sliding_window": size, "model_type": "mistral"}
     found: dict[str, Any] = {"sliding_window": size, "use_sliding_window": True}
     if config["model_type"] == "olmo2":
         found["model_type"] = "olmo3"  # which has no architecture of its own
-    pattern = keys.raw("attention.sliding_window_pattern")
+    pattern = keys.get_raw("attention.sliding_window_pattern")
     if isinstance(pattern, int) and not isinstance(pattern, bool):
         return {**found, "sliding_window_pattern": pattern}
     if isinstance(pattern, Iterable) and not isinstance(pattern, str):
@@ -256,38 +258,40 @@ def _windows(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _vocabulary(metadata: Mapping[str, object], keys: _Keys, spans: Mapping[str, Span]) -> int:
+def _count_vocabulary(
+    metadata: Mapping[str, object], keys: _Keys, spans: Mapping[str, Span]
+) -> int:
     """The embedding's rows decide; a file without it (vocabulary only) says it in metadata or by
     its tokens.
     """
     if "token_embd.weight" in spans:
         return spans["token_embd.weight"].shape[0]
     tokens = metadata.get("tokenizer.ggml.tokens")
-    return keys.whole("vocab_size", len(tokens) if isinstance(tokens, Strings | list) else None)
+    return keys.get_whole("vocab_size", len(tokens) if isinstance(tokens, Strings | list) else None)
 
 
-def _rope_scaling(keys: _Keys, name: str) -> dict[str, Any] | None:
+def _read_rope_scaling(keys: _Keys, name: str) -> dict[str, Any] | None:
     kind = keys.get("rope.scaling.type")
     linear = keys.get("rope.scale_linear")  # what files before 2024 said
     if kind is None and linear is not None:
-        factor = keys.real("rope.scale_linear")
+        factor = keys.get_real("rope.scale_linear")
         return None if factor == 1 else {"rope_type": "linear", "factor": factor}
     scaling: dict[str, Any] = {"rope_type": kind}
     if keys.get("rope.scaling.original_context_length") is not None:
-        original = keys.whole("rope.scaling.original_context_length")
+        original = keys.get_whole("rope.scaling.original_context_length")
         scaling["original_max_position_embeddings"] = original
     optional = {"attn_factor": "attention_factor"}
     optional |= {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
     for key, known in optional.items():
         if keys.get(f"rope.scaling.{key}") is not None:
-            scaling[known] = keys.real(f"rope.scaling.{key}")
+            scaling[known] = keys.get_real(f"rope.scaling.{key}")
     if kind is None or kind == "none":
         # longrope's lists are tensors, and may come without a type
         return scaling if len(scaling) > 1 else None
     if kind != "longrope" or keys.get("rope.scaling.factor") is not None:
-        scaling["factor"] = keys.real("rope.scaling.factor")
+        scaling["factor"] = keys.get_real("rope.scaling.factor")
     if keys.get("rope.scaling.yarn_log_multiplier") is not None:  # a tenth of DeepSeek's mscales
-        scale = 10 * keys.real("rope.scaling.yarn_log_multiplier")
+        scale = 10 * keys.get_real("rope.scaling.yarn_log_multiplier")
         scaling |= {"mscale": scale, "mscale_all_dim": scale}
     if name == "gpt-oss":
         scaling["truncate"] = False

@@ -200,7 +200,7 @@ ARCHITECTURES = {
 }
 
 
-def architecture(metadata: Mapping[str, object], where: str) -> GgufArchitecture:
+def find_architecture(metadata: Mapping[str, object], where: str) -> GgufArchitecture:
     """The architecture a file names, or `CheckpointError` listing those there are."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:

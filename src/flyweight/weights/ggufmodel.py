@@ -43,10 +43,10 @@ class GgufCheckpoint:
             raise
 
     def _describe(self, gguf: GgufParts, where: str) -> None:
-        arch = gguf_names.architecture(gguf.metadata, where)
-        self.config = gguf_config.hf_config(gguf.metadata, gguf.spans, where)
+        arch = gguf_names.find_architecture(gguf.metadata, where)
+        self.config = gguf_config.make_hf_config(gguf.metadata, gguf.spans, where)
         self.generation: dict[str, Any] = {}
-        ends = gguf_config.end_ids(gguf.metadata, where)
+        ends = gguf_config.find_end_ids(gguf.metadata, where)
         self.eos_ids = tuple(sorted(set(ends)))
         self._spans: dict[str, Span] = {}
         for name, span in gguf.spans.items():
@@ -86,7 +86,9 @@ class GgufCheckpoint:
         """Rope scaling worked out by the converter, one divisor for each frequency: Llama 3.x's,
         and the two lists of longrope.
         """
-        found = {name: self._divisors(name, where) for name in ROPE_TENSORS if name in self._spans}
+        found = {
+            name: self._take_divisors(name, where) for name in ROPE_TENSORS if name in self._spans
+        }
         scaling = self.config.get("rope_scaling")
         if "rope_freqs.weight" in found:
             if scaling is None or scaling["rope_type"] in (None, "none"):
@@ -107,7 +109,7 @@ class GgufCheckpoint:
         elif scaling and scaling["rope_type"] in (None, "none"):
             self.config["rope_scaling"] = None  # only what goes with longrope's lists
 
-    def _divisors(self, name: str, where: str) -> F32:
+    def _take_divisors(self, name: str, where: str) -> F32:
         """The tensor's values, taken out of the model's tensors."""
         span = self._spans.pop(name)
         rows = None

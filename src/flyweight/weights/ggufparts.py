@@ -61,21 +61,21 @@ def read_parts(path: Path) -> GgufParts:
     first = read_gguf(path)
     opened = [first]
     try:
-        count = _number(first, "split.count", 0)
+        count = _read_number(first, "split.count", 0)
         if count <= 1:
             return GgufParts((first,), first.spans)
-        paths = _paths(path, count)
+        paths = _list_paths(path, count)
         opened = [first if other == path else read_gguf(other) for other in paths]
         for number, part in enumerate(opened):
             _check(part, number, count)
-        return GgufParts(tuple(opened), _united(opened))
+        return GgufParts(tuple(opened), _unite_spans(opened))
     except CheckpointError:
         for part in opened:
             part.file.close()
         raise
 
 
-def one_model(names: Iterable[str]) -> str:
+def find_first_part(names: Iterable[str]) -> str:
     """The first part, if the names are the parts of one model; else ""."""
     found = sorted(names)
     parts = [PART.fullmatch(name) for name in found]
@@ -83,7 +83,7 @@ def one_model(names: Iterable[str]) -> str:
     return found[0] if all(parts) and len(same) == 1 else ""
 
 
-def _paths(path: Path, count: int) -> list[Path]:
+def _list_paths(path: Path, count: int) -> list[Path]:
     """Where the parts of the model lie that `path` is one of."""
     named = PART.fullmatch(path.name)
     if named is None or int(named[3]) != count:
@@ -103,7 +103,7 @@ def _paths(path: Path, count: int) -> list[Path]:
     return paths
 
 
-def _number(part: GgufFile, key: str, default: int) -> int:
+def _read_number(part: GgufFile, key: str, default: int) -> int:
     value = part.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_PARTS:
         raise CheckpointError(
@@ -115,14 +115,14 @@ def _number(part: GgufFile, key: str, default: int) -> int:
 def _check(part: GgufFile, number: int, count: int) -> None:
     """Holds a part's own word for what it is to its name."""
     for key, expected in (("split.no", number), ("split.count", count)):
-        found = _number(part, key, 0)
+        found = _read_number(part, key, 0)
         if found != expected:
             raise CheckpointError(
                 f"{part.file.path}: {key} = {found}, but by its name it is {expected}"
             )
 
 
-def _united(parts: list[GgufFile]) -> dict[str, Span]:
+def _unite_spans(parts: list[GgufFile]) -> dict[str, Span]:
     spans: dict[str, Span] = {}
     for number, part in enumerate(parts):
         for name, span in part.spans.items():

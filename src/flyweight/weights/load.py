@@ -57,18 +57,18 @@ def load(
     """
     check(checkpoint, plan)
     kept = shelf or UncachedWeights()
-    meter = _Meter(_file_bytes(checkpoint, plan), progress)
+    meter = _Meter(_count_file_bytes(checkpoint, plan), progress)
     loaded: dict[str, Weights | F32] = {}
     for slot in plan.slots:
         if slot.kind == "vector":
-            loaded[slot.name] = _vector(checkpoint, slot, meter)
+            loaded[slot.name] = _read_vector(checkpoint, slot, meter)
             continue
-        runs = [_pack(checkpoint, run, ops, meter, kept) for run in _runs(checkpoint, slot)]
+        runs = [_pack(checkpoint, run, ops, meter, kept) for run in _split_runs(checkpoint, slot)]
         loaded[slot.name] = runs[0] if len(runs) == 1 else tuple(runs)
     return loaded
 
 
-def slot_kinds(
+def list_slot_kinds(
     checkpoint: Checkpoint, plan: WeightPlan
 ) -> dict[str, list[tuple[tuple[int, ...], str]]]:
     """What `load` will make of each slot, for the memory plan: (shape, packed kind) of every
@@ -81,7 +81,7 @@ def slot_kinds(
             found[slot.name] = [(slot.shape, "f32")]
         else:
             found[slot.name] = [
-                (run.shape, FORMATS[run.kind].packed) for run in _runs(checkpoint, slot)
+                (run.shape, FORMATS[run.kind].packed) for run in _split_runs(checkpoint, slot)
             ]
     return found
 
@@ -90,13 +90,13 @@ def check(checkpoint: Checkpoint, plan: WeightPlan) -> None:
     """Holds the file's tensors to the plan: none missing, none left over, every shape and kind as
     expected.
     """
-    for misfit in misfits(checkpoint, plan):
+    for misfit in find_misfits(checkpoint, plan):
         raise CheckpointError(f"{checkpoint.path}: {misfit}")
 
 
-def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
+def find_misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
     """Every way in which the file's tensors are not the plan's."""
-    expected = _expected(plan)
+    expected = _list_expected(plan)
     missing = {name: None for name in expected if name not in checkpoint.tensors}
     if missing:
         yield _list([*missing], "missing")
@@ -107,7 +107,7 @@ def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
     ]
     if extra:
         yield _list(extra, "not used by this model")
-    floats = _floats(plan)
+    floats = _list_floats(plan)
     for name, shape in expected.items():
         if name in missing:
             continue
@@ -125,7 +125,7 @@ def misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
             yield f"vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
 
 
-def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
+def _list_expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
     """Every tensor the plan reads, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
     for slot in plan.slots:
@@ -136,7 +136,7 @@ def _expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _floats(plan: WeightPlan) -> set[str]:
+def _list_floats(plan: WeightPlan) -> set[str]:
     """Tensors that must not be quantised: vectors and biases."""
     found = {source.bias for slot in plan.slots for source in slot.sources}
     vectors = (slot for slot in plan.slots if slot.kind == "vector")
@@ -149,7 +149,7 @@ def _list(names: Sequence[str], what: str) -> str:
     return f"{len(names)} tensor{'s are' if len(names) > 1 else ' is'} {what}: {some}{more}"
 
 
-def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
+def _split_runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
     """A slot's sources, cut where the kind changes: a packed weight is of one kind."""
     runs: list[_Run] = []
     for source in slot.sources:
@@ -166,19 +166,21 @@ def _runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
 def _pack(
     checkpoint: Checkpoint, run: _Run, ops: Ops, meter: "_Meter", shelf: PackedWeightCache
 ) -> Weight:
-    bias = _bias(checkpoint, run)
+    bias = _read_bias(checkpoint, run)
     weight = shelf.take(bias)
     if weight is not None:
         for source in run.sources:
-            meter.add(_source_bytes(checkpoint, source))
+            meter.add(_count_source_bytes(checkpoint, source))
         return weight
     as_they_lie = run.kind in ops.block_kinds
-    weight = ops.pack(run.shape, _parts(checkpoint, run, meter, as_they_lie), bias)
+    weight = ops.pack(run.shape, _read_parts(checkpoint, run, meter, as_they_lie), bias)
     shelf.put(weight)
     return weight
 
 
-def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter", as_they_lie: bool) -> Iterator[Part]:
+def _read_parts(
+    checkpoint: Checkpoint, run: _Run, meter: "_Meter", as_they_lie: bool
+) -> Iterator[Part]:
     """Row ranges, in order along N: canonical and about PART_BYTES, or blocks `as_they_lie`."""
     for source in run.sources:
         form = FORMATS[checkpoint.tensors[source.tensor].kind]
@@ -195,8 +197,12 @@ def _parts(checkpoint: Checkpoint, run: _Run, meter: "_Meter", as_they_lie: bool
             else:
                 rows = _read(checkpoint, source, first, last)
             count_out = source.out if source.transposed else stop - start
-            yield _turned(rows, _ordered(count_out, source.order)) if source.order else rows
-            meter.add(form.bytes_for((stop - start, source.shape[-1])))
+            yield (
+                _reorder_rows(rows, _make_row_order(count_out, source.order))
+                if source.order
+                else rows
+            )
+            meter.add(form.count_bytes((stop - start, source.shape[-1])))
 
 
 def _read(checkpoint: Checkpoint, source: Source, first: int, last: int) -> Rows:
@@ -207,18 +213,18 @@ def _read(checkpoint: Checkpoint, source: Source, first: int, last: int) -> Rows
     return np.ascontiguousarray(dense.T)
 
 
-def _ordered(rows: int, order: tuple[int, ...]) -> I64:
+def _make_row_order(rows: int, order: tuple[int, ...]) -> I64:
     """Which row goes where when every len(order) rows are put in that order."""
     first = np.arange(0, rows, len(order), dtype=np.int64)[:, None]
     found: I64 = (first + np.array(order)).reshape(-1)
     return found
 
 
-def _turned(rows: Part, order: I64) -> Part:
+def _reorder_rows(rows: Part, order: I64) -> Part:
     return rows.take(order) if isinstance(rows, GroupedWeight | BlockRows) else rows[order]
 
 
-def _bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
+def _read_bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
     """The biases side by side [N]; zeros for a source without one; none when no source has one."""
     if not any(source.bias for source in run.sources):
         return None
@@ -228,24 +234,24 @@ def _bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
             parts.append(np.zeros(source.out, np.float32))
             continue
         first = source.start // source.rows * source.out
-        values = _elements(checkpoint, source.bias, first, source.out)
-        parts.append(values[_ordered(len(values), source.order)] if source.order else values)
+        values = _read_elements(checkpoint, source.bias, first, source.out)
+        parts.append(values[_make_row_order(len(values), source.order)] if source.order else values)
     return np.concatenate(parts)
 
 
-def _vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32:
+def _read_vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32:
     parts = []
     for source in slot.sources:
         row = source.shape[-1] if len(source.shape) > 1 else 1
         first, count = source.start * row, source.rows * row
-        values = _elements(checkpoint, source.tensor, first, count)
-        parts.append(values[_ordered(len(values), source.order)] if source.order else values)
-        meter.add(_source_bytes(checkpoint, source))
+        values = _read_elements(checkpoint, source.tensor, first, count)
+        parts.append(values[_make_row_order(len(values), source.order)] if source.order else values)
+        meter.add(_count_source_bytes(checkpoint, source))
     values = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return values + np.float32(slot.plus) if slot.plus else values
 
 
-def _elements(checkpoint: Checkpoint, name: str, start: int, count: int) -> F32:
+def _read_elements(checkpoint: Checkpoint, name: str, start: int, count: int) -> F32:
     """Elements [start, start+count) of a tensor that is not a matrix of weights."""
     shape = checkpoint.tensors[name].shape
     row = shape[-1] if len(shape) > 1 else 1
@@ -254,13 +260,13 @@ def _elements(checkpoint: Checkpoint, name: str, start: int, count: int) -> F32:
     return to_f32(values).reshape(-1)[start % row :][:count]
 
 
-def _file_bytes(checkpoint: Checkpoint, plan: WeightPlan) -> int:
-    return sum(_source_bytes(checkpoint, s) for slot in plan.slots for s in slot.sources)
+def _count_file_bytes(checkpoint: Checkpoint, plan: WeightPlan) -> int:
+    return sum(_count_source_bytes(checkpoint, s) for slot in plan.slots for s in slot.sources)
 
 
-def _source_bytes(checkpoint: Checkpoint, source: Source) -> int:
+def _count_source_bytes(checkpoint: Checkpoint, source: Source) -> int:
     shape = (source.rows, source.shape[-1]) if len(source.shape) > 1 else (source.rows,)
-    return FORMATS[checkpoint.tensors[source.tensor].kind].bytes_for(shape)
+    return FORMATS[checkpoint.tensors[source.tensor].kind].count_bytes(shape)
 
 
 class _Meter:

@@ -62,7 +62,7 @@ class MappedFile:
         """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis, and
         leading axes count as rows when it has more than two.
         """
-        shape, offset, count = self._range(name, span, start, stop)
+        shape, offset, count = self._find_range(name, span, start, stop)
         parsed = FORMATS[span.kind].parse(self._view(offset, count), shape)
         self.drop(offset, count)
         return parsed
@@ -72,12 +72,12 @@ class MappedFile:
         pages are given back at the next call.
         """
         self.drop(*self._lent)
-        shape, offset, count = self._range(name, span, start, stop)
+        shape, offset, count = self._find_range(name, span, start, stop)
         self._lent = offset, count
         raw = self._view(offset, count).reshape(shape[0], -1)
         return BlockRows((shape[0], shape[1]), span.kind, raw)
 
-    def _range(self, name: str, span: Span, start: int, stop: int) -> tuple[Shape, int, int]:
+    def _find_range(self, name: str, span: Span, start: int, stop: int) -> tuple[Shape, int, int]:
         """The shape of rows [start, stop), their offset and their bytes."""
         shape = span.shape or (1,)
         if len(shape) > 2:

@@ -19,23 +19,23 @@ BLOCKS, SCALES = "_blocks", "_scales"
 GROUP = 32
 
 
-def paired(tensors: Mapping[str, TensorInfo], where: str) -> dict[str, TensorInfo]:
+def pair_tensors(tensors: Mapping[str, TensorInfo], where: str) -> dict[str, TensorInfo]:
     """The tensors with every pair of bytes as one.  Raises `CheckpointError`."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         if info.kind == "u8" and name.endswith(BLOCKS):
-            found[name] = _pair(info, tensors.get(partner(name)), where)
+            found[name] = _make_pair(info, tensors.get(name_scales(name)), where)
         elif not (name.endswith(SCALES) and name.removesuffix(SCALES) + BLOCKS in tensors):
             found[name] = info
     return found
 
 
-def partner(name: str) -> str:
+def name_scales(name: str) -> str:
     """The scales' name, of the blocks'."""
     return name.removesuffix(BLOCKS) + SCALES
 
 
-def _pair(blocks: TensorInfo, scales: TensorInfo | None, where: str) -> TensorInfo:
+def _make_pair(blocks: TensorInfo, scales: TensorInfo | None, where: str) -> TensorInfo:
     """[E, N, K/32, 16] and [E, N, K/32] -> [E, N, K]."""
     whole = len(blocks.shape) == 4 and blocks.shape[3] == GROUP // 2
     if scales is None or not whole or (scales.shape, scales.kind) != (blocks.shape[:3], "u8"):

@@ -114,10 +114,10 @@ class _Machine:
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def number(self, count: int, signed: bool = False) -> int:
+    def read_number(self, count: int, signed: bool = False) -> int:
         return int.from_bytes(self.take(count), "little", signed=signed)
 
-    def line(self) -> str:
+    def read_line(self) -> str:
         end = self.data.find(b"\n", self.at, self.at + MOST_NAME)
         if end < 0:
             raise self.fail("a name that does not end")
@@ -138,7 +138,7 @@ class _Machine:
             raise self.fail(f"a {kind.__name__} was expected on the stack")
         return self.stack[-1]
 
-    def since_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         """What lies above the last mark, taken off with it."""
         for i in range(len(self.stack) - 1, -1, -1):
             if self.stack[i] is MARK:
@@ -161,23 +161,23 @@ class _Machine:
 
 
 def _global(m: _Machine) -> None:
-    _named(m, m.line(), m.line())
+    _push_global(m, m.read_line(), m.read_line())
 
 
 def _stack_global(m: _Machine) -> None:
     name, module = m.pop(), m.pop()
     if not isinstance(name, str) or not isinstance(module, str):
         raise m.fail(f"a global of {shown(module)} and {shown(name)}")
-    _named(m, module, name)
+    _push_global(m, module, name)
 
 
 def _inst(m: _Machine) -> None:
     """A call that names what it calls: the name is refused, or else the opcode."""
-    _named(m, m.line(), m.line())
+    _push_global(m, m.read_line(), m.read_line())
     raise m.fail("opcode INST is not allowed in a checkpoint of tensors")
 
 
-def _named(m: _Machine, module: str, name: str) -> None:
+def _push_global(m: _Machine, module: str, name: str) -> None:
     full = f"{module}.{name}"
     if full not in GLOBALS:
         raise m.fail(
@@ -193,7 +193,7 @@ def _persistent(m: _Machine) -> None:
     known = isinstance(found, tuple) and len(found) in (5, 6) and found[0] == "storage"
     kind = found[1] if known else None
     name = kind.name.removeprefix("torch.") if isinstance(kind, PickleGlobal) else ""
-    if name not in STORAGES or not isinstance(found[2], str) or not _natural(found[4]):
+    if name not in STORAGES or not isinstance(found[2], str) or not _is_natural(found[4]):
         raise m.fail(f"a persistent id that is no storage: {shown(found)}")
     if len(found) == 6 and found[5] is not None:
         raise m.fail("a storage that is a view of another one")
@@ -209,16 +209,16 @@ def _reduce(m: _Machine) -> None:
         raise m.fail(f"a call of {shown(called)}")
     name = called.name.removeprefix("torch._utils.")
     if called.name == ORDERED:
-        m.push(_ordered(m, args))
+        m.push(_make_ordered(m, args))
     elif name in ("_rebuild_tensor", "_rebuild_tensor_v2") and len(args) >= 4:
-        m.push(_tensor(m, args))
+        m.push(_make_tensor(m, args))
     elif name == "_rebuild_parameter" and args and isinstance(args[0], PickledTensor):
         m.push(args[0])
     else:
         raise m.fail(f"a call of {called.name} with {len(args)} arguments")
 
 
-def _ordered(m: _Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
+def _make_ordered(m: _Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
     """An empty dict, or one of a list of pairs."""
     pairs = args[0] if args else []
     if len(args) > 1 or not isinstance(pairs, list):
@@ -235,20 +235,20 @@ def _ordered(m: _Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
     return found
 
 
-def _tensor(m: _Machine, args: tuple[Any, ...]) -> PickledTensor:
+def _make_tensor(m: _Machine, args: tuple[Any, ...]) -> PickledTensor:
     storage, offset, shape, strides = args[:4]
     sizes = all(
-        isinstance(x, tuple) and len(x) <= MOST_AXES and all(map(_natural, x))
+        isinstance(x, tuple) and len(x) <= MOST_AXES and all(map(_is_natural, x))
         for x in (shape, strides)
     )
-    if not isinstance(storage, TorchStorage) or not _natural(offset) or not sizes:
+    if not isinstance(storage, TorchStorage) or not _is_natural(offset) or not sizes:
         raise m.fail(f"a tensor of {shown(args[:4])}")
     if len(shape) != len(strides):
         raise m.fail(f"a tensor of {len(shape)} axes with {len(strides)} strides")
     return PickledTensor(storage, offset, shape, strides)
 
 
-def _natural(value: Any) -> bool:
+def _is_natural(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
@@ -309,30 +309,30 @@ STEPS: dict[int, Callable[[_Machine], object]] = {
     ord("N"): lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
-    ord("K"): lambda m: m.push(m.number(1)),
-    ord("M"): lambda m: m.push(m.number(2)),
-    ord("J"): lambda m: m.push(m.number(4, signed=True)),
-    0x8A: lambda m: m.push(m.number(m.number(1), signed=True)),
+    ord("K"): lambda m: m.push(m.read_number(1)),
+    ord("M"): lambda m: m.push(m.read_number(2)),
+    ord("J"): lambda m: m.push(m.read_number(4, signed=True)),
+    0x8A: lambda m: m.push(m.read_number(m.read_number(1), signed=True)),
     ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
-    ord("X"): lambda m: _text(m, m.number(4)),
-    ord("U"): lambda m: _text(m, m.number(1)),  # Python 2's
+    ord("X"): lambda m: _text(m, m.read_number(4)),
+    ord("U"): lambda m: _text(m, m.read_number(1)),  # Python 2's
     ord(")"): lambda m: m.push(()),
     ord("]"): lambda m: m.push([]),
     ord("}"): lambda m: m.push({}),
     0x85: lambda m: _tuple(m, 1),
     0x86: lambda m: _tuple(m, 2),
     0x87: lambda m: _tuple(m, 3),
-    ord("t"): lambda m: m.push(tuple(m.since_mark())),
+    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),
     ord("a"): lambda m: _append(m, [m.pop()]),
-    ord("e"): lambda m: _append(m, m.since_mark()),
+    ord("e"): lambda m: _append(m, m.pop_to_mark()),
     ord("s"): _pair,
-    ord("u"): lambda m: m.fill(m.since_mark()),
-    ord("q"): lambda m: _remember(m, m.number(1)),
-    ord("r"): lambda m: _remember(m, m.number(4)),
-    ord("h"): lambda m: _recall(m, m.number(1)),
-    ord("j"): lambda m: _recall(m, m.number(4)),
+    ord("u"): lambda m: m.fill(m.pop_to_mark()),
+    ord("q"): lambda m: _remember(m, m.read_number(1)),
+    ord("r"): lambda m: _remember(m, m.read_number(4)),
+    ord("h"): lambda m: _recall(m, m.read_number(1)),
+    ord("j"): lambda m: _recall(m, m.read_number(4)),
     ord("i"): _inst,
-    0x8C: lambda m: _text(m, m.number(1)),  # protocol 4
+    0x8C: lambda m: _text(m, m.read_number(1)),  # protocol 4
     0x93: _stack_global,
     0x94: _memoize,
     0x95: lambda m: m.take(8),  # FRAME

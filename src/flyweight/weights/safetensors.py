@@ -48,7 +48,7 @@ def read_safetensors(path: Path, faults: list[str] | None = None) -> Safetensors
         if (count := text.count(b'"data_offsets"')) > MOST_TENSORS:  # each costs a kilobyte parsed
             raise CheckpointError(f"{path}: header of {count} tensors; at most {MOST_TENSORS}")
         header = parse_object(text, f"{path}: header")
-        spans = _spans(header, path, 8 + length, faults)
+        spans = _read_spans(header, path, 8 + length, faults)
         _check_tiling(spans, path, (8 + length, file.size), faults)
     except CheckpointError:
         file.close()
@@ -57,37 +57,37 @@ def read_safetensors(path: Path, faults: list[str] | None = None) -> Safetensors
     return SafetensorsFile(file, 8 + length, spans)
 
 
-def _spans(
+def _read_spans(
     header: dict[str, Any], path: Path, data: int, faults: list[str] | None
 ) -> dict[str, Span]:
     header.pop("__metadata__", None)  # free text about the file
     found: dict[str, Span] = {}
     for name, entry in header.items():
         try:
-            found[name] = _span(f"{path}: tensor {shown(name)}", entry, data)
+            found[name] = _read_span(f"{path}: tensor {shown(name)}", entry, data)
         except CheckpointError as error:
-            _odd(str(error), faults)
+            _report_fault(str(error), faults)
     return found
 
 
-def _odd(message: str, faults: list[str] | None) -> None:
+def _report_fault(message: str, faults: list[str] | None) -> None:
     """A fault of one tensor, after which the others can still be read."""
     if faults is None:
         raise CheckpointError(message)
     faults.append(message)
 
 
-def _span(where: str, entry: Any, data: int) -> Span:
+def _read_span(where: str, entry: Any, data: int) -> Span:
     if not isinstance(entry, dict) or set(entry) != ENTRY:
         raise CheckpointError(f"{where}: its header entry must hold dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in KINDS:
         raise CheckpointError(f"{where} has dtype {shown(dtype)}; readable: {', '.join(KINDS)}")
-    if not _naturals(shape) or len(shape) > MOST_AXES:
+    if not _are_naturals(shape) or len(shape) > MOST_AXES:
         raise CheckpointError(
             f"{where} has shape {shown(shape)}; up to {MOST_AXES} whole numbers expected"
         )
-    if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not _are_naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{where} has data_offsets {shown(offsets)}; [begin, end] expected")
     kind, stored = KINDS[dtype], offsets[1] - offsets[0]
     needed = math.prod(shape) * SIZES[kind]
@@ -99,7 +99,7 @@ def _span(where: str, entry: Any, data: int) -> Span:
     return Span(tuple(shape), kind, data + offsets[0], stored)
 
 
-def _naturals(value: Any) -> bool:
+def _are_naturals(value: Any) -> bool:
     """A list of whole numbers that could be sizes in a file."""
     return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in value)
 
@@ -115,20 +115,20 @@ def _check_tiling(
         where = f"{path}: tensor {shown(name)}"
         ends = span.offset + span.nbytes
         if ends > size:
-            _odd(
+            _report_fault(
                 f"{where} ends at byte {ends}, but the file ends at {size}; "
                 "it is truncated or damaged",
                 faults,
             )
         elif span.offset < end:
-            _odd(f"{where} overlaps {before}", faults)
+            _report_fault(f"{where} overlaps {before}", faults)
         elif span.offset > end and whole:
-            _odd(f"{where} leaves a hole after {before}", faults)
+            _report_fault(f"{where} leaves a hole after {before}", faults)
         if ends > size or span.offset < end:
             del spans[name]
         end, before = ends, shown(name)
     if end < size and whole:
-        _odd(
+        _report_fault(
             f"{path}: {size - end} bytes follow the last tensor; the header does not know them",
             faults,
         )

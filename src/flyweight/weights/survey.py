@@ -31,10 +31,10 @@ BF16_EXPONENT = 0x7F80  # all ones: infinity, or no number
 Progress = Callable[[int, int], None]
 
 
-def header_faults(path: Path) -> list[str]:
+def find_header_faults(path: Path) -> list[str]:
     """Every fault of every file's header.  Where one stops its reader, it is that file's last."""
     found: list[str] = []
-    for file in _files(path):
+    for file in _list_files(path):
         try:
             if _is_gguf(file):
                 faults: list[str] = []
@@ -49,7 +49,7 @@ def header_faults(path: Path) -> list[str]:
     return found
 
 
-def value_faults(
+def find_value_faults(
     checkpoint: Checkpoint, progress: Progress | None = None, unused: Sequence[str] = ()
 ) -> Iterator[str]:
     """Every tensor with values that are not finite, and how many; for blocks of quantised ones
@@ -61,18 +61,18 @@ def value_faults(
         for name, info in checkpoint.tensors.items()
         if not any(fnmatchcase(name, known) for known in unused) and info.kind in FORMATS
     ]
-    total = sum(FORMATS[info.kind].bytes_for(info.shape) for info in infos)
+    total = sum(FORMATS[info.kind].count_bytes(info.shape) for info in infos)
     done = 0
     for info in infos:
         shape = info.shape or (1,)
         if len(shape) > 2:  # leading axes count as rows
             shape = (math.prod(shape[:-1]), shape[-1])
-        row = max(1, FORMATS[info.kind].bytes_for(shape) // max(1, shape[0]))
+        row = max(1, FORMATS[info.kind].count_bytes(shape) // max(1, shape[0]))
         step = max(1, LOOK // row)
         bad, first = 0, -1
         for start in range(0, shape[0], step):
             stop = min(start + step, shape[0])
-            rows = _odd_rows(checkpoint.read(info.name, start, stop))
+            rows = _find_odd_rows(checkpoint.read(info.name, start, stop))
             if len(rows) and first < 0:
                 first = start + int(rows[0])
             bad += len(rows)
@@ -87,10 +87,10 @@ def value_faults(
             )
 
 
-def _odd_rows(rows: Rows) -> NDArray[np.intp]:
+def _find_odd_rows(rows: Rows) -> NDArray[np.intp]:
     """Numbers of the rows in which something is not finite."""
     if not isinstance(rows, GroupedWeight):
-        odd = _not_finite(rows)
+        odd = _is_not_finite(rows)
         return np.flatnonzero(odd.reshape(len(odd), -1).any(axis=1))
     parts = (rows.scales, rows.super_scales, rows.mins, rows.super_mins)
     odd = np.zeros(rows.shape[0], np.bool_)
@@ -100,7 +100,7 @@ def _odd_rows(rows: Rows) -> NDArray[np.intp]:
     return np.flatnonzero(odd)
 
 
-def _not_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_not_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
     if values.dtype == np.uint16:  # bfloat16's bits
         values = (values & BF16_EXPONENT) != BF16_EXPONENT
     else:
@@ -108,7 +108,7 @@ def _not_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
     return ~values
 
 
-def _files(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     """The model's files of weights, every part of a split one, as far as they are regular."""
     found = [path]
     if path.is_dir():

@@ -35,7 +35,7 @@ class StridedFile(MappedFile):
     """A file whose tensors may be transposed: their elements lie in another order."""
 
     def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
-        shape, _, count = self._range(name, span, start, stop)
+        shape, _, count = self._find_range(name, span, start, stop)
         if not span.strides or not count:
             return super().rows(name, span, start, stop)
         item = span.nbytes // math.prod(span.shape)
@@ -65,15 +65,15 @@ def read_torch(path: Path, faults: list[str] | None = None) -> TorchFile:
     file = StridedFile(path)
     try:
         if file.copy(0, min(4, file.size), "its beginning") == ziparchive.MAGIC:
-            found, places, header = _archive(file)
+            found, places, header = _read_archive(file)
         else:
-            found, places, header = _stream(file)
+            found, places, header = _read_stream(file)
         spans: dict[str, Span] = {}
-        for name, tensor in _tensors(found, str(path), faults):
+        for name, tensor in _find_tensors(found, str(path), faults):
             try:
-                spans[name] = _span(f"{path}: tensor {shown(name)}", tensor, places)
+                spans[name] = _make_span(f"{path}: tensor {shown(name)}", tensor, places)
             except CheckpointError as error:
-                _odd(str(error), faults)
+                _report_fault(str(error), faults)
     except CheckpointError:
         file.close()
         raise
@@ -84,16 +84,16 @@ def read_torch(path: Path, faults: list[str] | None = None) -> TorchFile:
 Places = dict[str, tuple[int, int]]  # a storage's key to its offset and bytes
 
 
-def _odd(message: str, faults: list[str] | None) -> None:
+def _report_fault(message: str, faults: list[str] | None) -> None:
     """A fault of one tensor, after which the others can still be read."""
     if faults is None:
         raise CheckpointError(message)
     faults.append(message)
 
 
-def _archive(file: MappedFile) -> tuple[Any, Places, int]:
+def _read_archive(file: MappedFile) -> tuple[Any, Places, int]:
     """Object, storages and header of a zip archive: FOLDER/data.pkl, and FOLDER/data/KEY."""
-    inside = ziparchive.members(file)
+    inside = ziparchive.list_members(file)
     pickles = [name for name in inside if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(pickles) != 1:
         raise CheckpointError(
@@ -115,7 +115,7 @@ def _archive(file: MappedFile) -> tuple[Any, Places, int]:
     return found, places, min(offset + size, MOST_PICKLE)
 
 
-def _stream(file: MappedFile) -> tuple[Any, Places, int]:
+def _read_stream(file: MappedFile) -> tuple[Any, Places, int]:
     """The same of the old format: five pickles one after the other (magic number, protocol,
     machine, object, keys), then every storage behind its number of elements.
     """
@@ -136,10 +136,10 @@ def _stream(file: MappedFile) -> tuple[Any, Places, int]:
     keys = read_object(data, found.end, where)
     if not isinstance(keys.value, list) or not all(isinstance(key, str) for key in keys.value):
         raise CheckpointError(f"{where}: the list of storages is {shown(keys.value)}")
-    return found.value, _following(file, keys.value, found.storages, keys.end), keys.end
+    return found.value, _place_following(file, keys.value, found.storages, keys.end), keys.end
 
 
-def _following(
+def _place_following(
     file: MappedFile, keys: list[str], storages: dict[str, TorchStorage], at: int
 ) -> Places:
     """Where the storages of the old format lie: one after the other from byte `at` on."""
@@ -157,7 +157,7 @@ def _following(
     return places
 
 
-def _tensors(
+def _find_tensors(
     found: Any, where: str, faults: list[str] | None
 ) -> Iterator[tuple[str, PickledTensor]]:
     """What the file holds: a dict of tensors by name, nothing else."""
@@ -170,15 +170,17 @@ def _tensors(
             yield name, value
         else:
             kind = type(value).__name__
-            _odd(f"{where}: {shown(name)} is of type {kind}; tensors by name expected", faults)
+            _report_fault(
+                f"{where}: {shown(name)} is of type {kind}; tensors by name expected", faults
+            )
 
 
-def _span(where: str, tensor: PickledTensor, places: Places) -> Span:
+def _make_span(where: str, tensor: PickledTensor, places: Places) -> Span:
     """Where a tensor lies."""
     storage, shape = tensor.storage, tensor.shape
     _check(where, storage, places)
-    in_order, count = _in_order(shape, tensor.strides), math.prod(shape)
-    if not in_order and (len(shape) > 2 or _overlap(shape, tensor.strides)):
+    in_order, count = _is_contiguous(shape, tensor.strides), math.prod(shape)
+    if not in_order and (len(shape) > 2 or _overlaps(shape, tensor.strides)):
         raise CheckpointError(
             f"{where}: shape {list(shape)} with strides {list(tensor.strides)}, whose elements do "
             "not lie in order; make it contiguous() and save it again"
@@ -205,7 +207,7 @@ def _check(where: str, storage: TorchStorage, places: Places) -> None:
         )
 
 
-def _in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether a tensor's elements lie one after the other, the last axis first."""
     step = 1
     for n, given in zip(reversed(shape), reversed(strides), strict=True):
@@ -215,7 +217,7 @@ def _in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether two indices name one element: an axis steps by less than those within it reach."""
     reach = 1
     for step, n in sorted(zip(strides, shape, strict=True)):

@@ -21,9 +21,9 @@ ENCRYPTED = 1
 ZIP64 = 1  # the kind of extra field
 
 
-def members(file: MappedFile) -> dict[str, tuple[int, int]]:
+def list_members(file: MappedFile) -> dict[str, tuple[int, int]]:
     """Name to (offset, bytes) of every member."""
-    count, size, start = _directory(file)
+    count, size, start = _find_directory(file)
     if count > MOST_MEMBERS or not 46 * count <= size <= MOST_DIRECTORY:
         raise _fail(
             file,
@@ -32,15 +32,15 @@ def members(file: MappedFile) -> dict[str, tuple[int, int]]:
         )
     raw = file.copy(start, size, "the archive's directory")
     found: dict[str, tuple[int, int]] = {}
-    for name, offset, length in _entries(file, raw, count):
+    for name, offset, length in _read_entries(file, raw, count):
         if name in found:
             raise _fail(file, f"{shown(name)} is twice in the archive")
-        found[name] = _data(file, name, offset), length
+        found[name] = _find_data(file, name, offset), length
         file.copy(found[name][0] + length, 0, shown(name))
     return found
 
 
-def _directory(file: MappedFile) -> tuple[int, int, int]:
+def _find_directory(file: MappedFile) -> tuple[int, int, int]:
     """(members, bytes, offset) of the archive's directory."""
     first = max(0, file.size - 22 - MOST_COMMENT)
     tail = file.copy(first, file.size - first, "the archive's end")
@@ -58,7 +58,7 @@ def _directory(file: MappedFile) -> tuple[int, int, int]:
     return count, size, start
 
 
-def _entries(file: MappedFile, raw: bytes, count: int) -> Iterator[tuple[str, int, int]]:
+def _read_entries(file: MappedFile, raw: bytes, count: int) -> Iterator[tuple[str, int, int]]:
     """(name, offset of its header, bytes) of every member, which must be stored as it is."""
     at = 0
     for _ in range(count):
@@ -75,13 +75,13 @@ def _entries(file: MappedFile, raw: bytes, count: int) -> Iterator[tuple[str, in
         if method or flags & ENCRYPTED:
             how = "encrypted" if flags & ENCRYPTED else f"compressed (method {method})"
             raise _fail(file, f"{shown(name)} is {how}; members that are stored as they are, only")
-        size, packed, offset = _wide(extra, [size, packed, offset])
+        size, packed, offset = _read_wide_sizes(extra, [size, packed, offset])
         if size != packed:
             raise _fail(file, f"{shown(name)} has {size} bytes in {packed}; it is damaged")
         yield name, offset, size
 
 
-def _wide(extra: bytes, values: list[int]) -> list[int]:
+def _read_wide_sizes(extra: bytes, values: list[int]) -> list[int]:
     """Sizes and offsets beyond 32 bits are in an extra field, in this order."""
     at = 0
     while at + 4 <= len(extra):
@@ -94,7 +94,7 @@ def _wide(extra: bytes, values: list[int]) -> list[int]:
     return values
 
 
-def _data(file: MappedFile, name: str, offset: int) -> int:
+def _find_data(file: MappedFile, name: str, offset: int) -> int:
     """Where a member's bytes begin: after its header, its name and its extra field."""
     header = file.copy(offset, 30, f"the header of {shown(name)}")
     if header[:4] != MAGIC:

@@ -73,6 +73,6 @@ def startup(
 
 
 def _cores() -> int:
-    from flyweight.plan.machine import machine
+    from flyweight.plan.machine import read_machine
 
-    return machine().cores
+    return read_machine().cores

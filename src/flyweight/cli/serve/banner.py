@@ -46,9 +46,9 @@ class Banner:
         self.model = printable(os.path.basename(os.path.abspath(path)))
 
     def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
-        from flyweight.plan.memory import summary
+        from flyweight.plan.memory import summarize
 
-        self.say(f"{self.model}: {summary(plan)}")
+        self.say(f"{self.model}: {summarize(plan)}")
 
     def progress(self, done: int, total: int) -> None:
         self._bar("loading", done, total)
@@ -74,13 +74,13 @@ class Banner:
             self.note(message.text)
 
     def _bar(self, what: str, done: int, total: int) -> None:
-        from flyweight.plan.memory import size
+        from flyweight.plan.memory import format_size
 
         now = time.monotonic()
         if now - self.began < PATIENT or now - self.shown < EVERY[self.out.isatty()]:
             return
         self.shown = now
-        line = f"{what}: {size(done)} of {size(total)}"
+        line = f"{what}: {format_size(done)} of {format_size(total)}"
         if self.out.isatty():
             self._write(f"\r{line}\x1b[K")
             self.drawn = True

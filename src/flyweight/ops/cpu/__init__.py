@@ -12,9 +12,9 @@ import numpy as np
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
-from flyweight.ops.cpu.acts import gated, plain
-from flyweight.ops.cpu.attention import Attention, kv_layer
-from flyweight.ops.cpu.gemm import Gemm, PackedWeight, mapped
+from flyweight.ops.cpu.acts import find_gated, find_plain
+from flyweight.ops.cpu.attention import Attention, make_kv_layer
+from flyweight.ops.cpu.gemm import Gemm, PackedWeight, map_weight
 from flyweight.ops.cpu.route import route
 from flyweight.ops.cpu.sample import sample
 from flyweight.ops.cpu.stack import CpuStack
@@ -110,7 +110,7 @@ class CpuOps:
         return f"tiles {_native.PACKING} {self.isa}"
 
     def packed_bytes(self, weight: Weight) -> U8:
-        return _packed(weight).tiles.bytes()
+        return _check_packed(weight).tiles.bytes()
 
     def tile_file(self, descriptor: int) -> _native.TileFile:
         return _native.TileFile(descriptor, False)
@@ -129,10 +129,10 @@ class CpuOps:
         kind: str,
         bias: F32 | None,
     ) -> PackedWeight:
-        return mapped(file, offset, shape, kind, bias)
+        return map_weight(file, offset, shape, kind, bias)
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
-        return kv_layer(group, blocks, block_size, dtype, self._activations)
+        return make_kv_layer(group, blocks, block_size, dtype, self._activations)
 
     # --- step bounds: kernels hold nothing between ops ---
     def begin(self, batch: Batch) -> None: ...
@@ -141,13 +141,13 @@ class CpuOps:
 
     # --- compute ---
     def embed(self, table: Weight, ids: I32) -> F32:
-        return self._gemm.embed(_packed(table), ids)
+        return self._gemm.embed(_check_packed(table), ids)
 
     def linear(self, x: F32, w: Weight | tuple[Weight, ...]) -> F32:
         if isinstance(w, PackedWeight):
             return self._gemm.linear(x, w)
         assert isinstance(w, tuple), "a weight of another backend"
-        return self._gemm.linear(x, tuple(_packed(part) for part in w))
+        return self._gemm.linear(x, tuple(_check_packed(part) for part in w))
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
         return _native.norm(self._pool, x, w, eps)
@@ -156,7 +156,7 @@ class CpuOps:
         return _native.add_norm(self._pool, x, residual, w, eps)
 
     def act(self, x: F32, kind: str) -> F32:
-        return _native.act(self._pool, x, gated(kind))
+        return _native.act(self._pool, x, find_gated(kind))
 
     def add(self, x: F32, residual: F32) -> None:
         _native.add(self._pool, x, residual)
@@ -172,7 +172,7 @@ class CpuOps:
         np.multiply(normed.reshape(len(x), heads * dim), w.reshape(-1), out=part)
 
     def activate(self, x: F32, kind: str) -> F32:
-        return _native.activate(self._pool, x, plain(kind))
+        return _native.activate(self._pool, x, find_plain(kind))
 
     def scale(self, x: F32, by: float) -> None:
         _native.scale(self._pool, x, by)
@@ -199,7 +199,7 @@ class CpuOps:
         self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
         act: str,
     ) -> F32:  # fmt: skip
-        return self._gemm.experts(x, (ids, weights), (up, down), gated(act))
+        return self._gemm.experts(x, (ids, weights), (up, down), find_gated(act))
 
     def take(self, x: F32, rows: I32) -> F32:
         return _native.take(self._pool, x, rows)
@@ -241,6 +241,6 @@ class CpuOps:
         return sample(self._pool, logits, s)
 
 
-def _packed(weight: Weight) -> PackedWeight:
+def _check_packed(weight: Weight) -> PackedWeight:
     assert isinstance(weight, PackedWeight), "a weight of another backend"
     return weight

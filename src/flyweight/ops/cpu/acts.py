@@ -11,17 +11,17 @@ GATED = {kind: _native.GatedAct[kind] for kind in GATED_ACTS}
 PLAIN = {kind: _native.PlainAct[kind] for kind in PLAIN_ACTS}
 
 
-def gated(kind: str) -> _native.GatedAct:
+def find_gated(kind: str) -> _native.GatedAct:
     if kind not in GATED:
-        raise ConfigError(_unknown(kind, GATED_ACTS))
+        raise ConfigError(_describe_unknown(kind, GATED_ACTS))
     return GATED[kind]
 
 
-def plain(kind: str) -> _native.PlainAct:
+def find_plain(kind: str) -> _native.PlainAct:
     if kind not in PLAIN:
-        raise ConfigError(_unknown(kind, PLAIN_ACTS))
+        raise ConfigError(_describe_unknown(kind, PLAIN_ACTS))
     return PLAIN[kind]
 
 
-def _unknown(kind: str, known: tuple[str, ...]) -> str:
+def _describe_unknown(kind: str, known: tuple[str, ...]) -> str:
     return f"activation = {kind!r}; allowed: {', '.join(known)}{nearest(kind, known)}"

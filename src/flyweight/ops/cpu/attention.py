@@ -12,7 +12,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import KV_DTYPES, Array, paired
+from flyweight.ops.base import KV_DTYPES, Array, uses_pairs
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, U8, Batch
@@ -41,21 +41,21 @@ class CpuKV:
         return sum(part.nbytes - _native.KV_SPARE for part in held)
 
 
-def _aligned_zeros(nbytes: int) -> U8:
+def _allocate_zeros(nbytes: int) -> U8:
     raw = np.zeros(nbytes + ALIGN, np.uint8)
     skip = -raw.ctypes.data % ALIGN
     return raw[skip : skip + nbytes]
 
 
-def _int32(a: Array) -> I32:
+def _to_int32(a: Array) -> I32:
     return np.ascontiguousarray(a, np.int32)
 
 
-def _float32(a: Array) -> F32:
+def _to_float32(a: Array) -> F32:
     return np.ascontiguousarray(a, np.float32)
 
 
-def kv_layer(
+def make_kv_layer(
     group: KVGroup, blocks: int, block_size: int, dtype: str, activations: str = "f32"
 ) -> CpuKV:
     """Raises `ConfigError` for a dtype or a group this backend does not store."""
@@ -71,9 +71,9 @@ def kv_layer(
             f"allowed: at most {group.k_dim}"
         )
     heads = blocks * block_size * group.heads * (4 if dtype == "f32" else 2)
-    k = _aligned_zeros(heads * group.k_dim + _native.KV_SPARE)
-    v = None if group.v_in_k else _aligned_zeros(heads * group.v_dim + _native.KV_SPARE)
-    pairs = paired(group, block_size, dtype, activations)
+    k = _allocate_zeros(heads * group.k_dim + _native.KV_SPARE)
+    v = None if group.v_in_k else _allocate_zeros(heads * group.v_dim + _native.KV_SPARE)
+    pairs = uses_pairs(group, block_size, dtype, activations)
     shape = (group.heads, block_size, group.k_dim, group.v_dim, pairs)
     native = _native.KV(k, v, KV_DTYPES.index(dtype), blocks, shape)
     return CpuKV(group, blocks, block_size, dtype, k, v, native)
@@ -92,9 +92,9 @@ class Attention:
         """[T, (Hq+Hk)*Dk + Hk*Dv] -> q [T,Hq,Dk]."""
         assert isinstance(kv, CpuKV)
         heads = (None, None, 0.0) if norms is None else (norms.q, norms.k, norms.eps)
-        cos, sin = _float32(rope.cos), _float32(rope.sin)
-        slots = _int32(batch.slots)
-        q: F32 = _native.rope_store(self._pool, _float32(qkv), kv.native, slots, cos, sin, heads)
+        cos, sin = _to_float32(rope.cos), _to_float32(rope.sin)
+        slots = _to_int32(batch.slots)
+        q: F32 = _native.rope_store(self._pool, _to_float32(qkv), kv.native, slots, cos, sin, heads)
         return q
 
     def attend(
@@ -110,9 +110,9 @@ class Attention:
     ) -> F32:
         """[T,Hq,Dk] -> [T,Hq*Dv]."""
         assert isinstance(kv, CpuKV)
-        where = _int32(batch.positions), _int32(batch.starts), _int32(batch.tables)
-        args = self._pool, self.scratch, _float32(q), kv.native
-        scoring = scale, (window, chunk), softcap, None if sinks is None else _float32(sinks)
+        where = _to_int32(batch.positions), _to_int32(batch.starts), _to_int32(batch.tables)
+        args = self._pool, self.scratch, _to_float32(q), kv.native
+        scoring = scale, (window, chunk), softcap, None if sinks is None else _to_float32(sinks)
         out: F32 = _native.attend(*args, *where, scoring)
         return out
 
@@ -123,4 +123,4 @@ class Attention:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         """As if every source were read before the first destination is written."""
         assert isinstance(kv, CpuKV)
-        _native.move_kv(self._pool, self.scratch, kv.native, _int32(src), _int32(dst))
+        _native.move_kv(self._pool, self.scratch, kv.native, _to_int32(src), _to_int32(dst))

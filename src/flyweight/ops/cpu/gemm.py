@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Array, Part, rounding
+from flyweight.ops.base import DENSE_KINDS, Array, Part, choose_rounding
 from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
 from flyweight.ops.operands import Weights
 from flyweight.wire import F32, I32, U8
@@ -50,7 +50,8 @@ class Gemm:
         self._last = np.empty(0, np.float32)
         self._arena = _native.Arena()
         self._modes = {
-            kind: MODES[rounding(activations, kind)] for kind in (*DENSE_KINDS.values(), *LAYOUTS)
+            kind: MODES[choose_rounding(activations, kind)]
+            for kind in (*DENSE_KINDS.values(), *LAYOUTS)
         }
         self.by_kind = [self._modes[kind] for kind in _native.kinds()]
 
@@ -68,7 +69,7 @@ class Gemm:
         tiles: _native.Tiles | None = None
         row = 0
         for part in parts:
-            kind, rows = part_kind(part), part.shape[0]
+            kind, rows = find_part_kind(part), part.shape[0]
             if tiles is None:
                 check_columns(shape, kind)
                 tiles = _native.Tiles(self._arena, kind, *shape)
@@ -81,29 +82,29 @@ class Gemm:
                     f"weight part {part.shape} at row {row} where a weight {shape} is needed"
                 )
             if isinstance(part, BlockRows):
-                _native.pack_blocks(self._pool, tiles, row, rows, as_bytes(part.raw))
+                _native.pack_blocks(self._pool, tiles, row, rows, to_bytes(part.raw))
             else:
-                _native.pack_rows(self._pool, tiles, row, rows, *fields(part))
+                _native.pack_rows(self._pool, tiles, row, rows, *list_fields(part))
             row += rows
         if tiles is None or row != shape[0]:
             raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
-        return PackedWeight(shape, tiles.kind, tiles, own_bias(shape, bias))
+        return PackedWeight(shape, tiles.kind, tiles, copy_bias(shape, bias))
 
     def linear(self, x: F32, weights: PackedWeight | tuple[PackedWeight, ...]) -> F32:
         """[T,K] x (N,K) -> [T,N]; a tuple's outputs lie side by side."""
         x = np.ascontiguousarray(x)
         if isinstance(weights, PackedWeight):
-            out = self._out(len(x), weights.shape[0])
-            self._into(x, weights, out, 0)
+            out = self._allocate_output(len(x), weights.shape[0])
+            self._multiply_into(x, weights, out, 0)
             return out
-        out = self._out(len(x), sum(w.shape[0] for w in weights))
+        out = self._allocate_output(len(x), sum(w.shape[0] for w in weights))
         column = 0
         for w in weights:
-            self._into(x, w, out, column)
+            self._multiply_into(x, w, out, column)
             column += w.shape[0]
         return out
 
-    def _out(self, rows: int, columns: int) -> F32:
+    def _allocate_output(self, rows: int, columns: int) -> F32:
         """An array to write.  A large one (the logits of a step) lies where the last did, if nobody
         holds that any more: pages fresh from the system are cleared first, which costs as much as
         sampling them.
@@ -114,7 +115,7 @@ class Gemm:
             self._last = np.empty(rows * columns, np.float32)
         return self._last[: rows * columns].reshape(rows, columns)
 
-    def _into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
+    def _multiply_into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
         _native.linear(
             self._pool, self.panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
         )
@@ -139,21 +140,21 @@ class Gemm:
         return out
 
 
-def mapped(
+def map_weight(
     file: _native.TileFile, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
 ) -> PackedWeight:
     """A weight whose tiles lie in a file."""
-    return PackedWeight(shape, kind, file.tiles(offset, kind, *shape), own_bias(shape, bias))
+    return PackedWeight(shape, kind, file.tiles(offset, kind, *shape), copy_bias(shape, bias))
 
 
-def own_bias(shape: tuple[int, int], bias: F32 | None) -> F32 | None:
+def copy_bias(shape: tuple[int, int], bias: F32 | None) -> F32 | None:
     own = None if bias is None else np.ascontiguousarray(bias, np.float32)
     if own is not None and own.shape != shape[:1]:
         raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
     return own
 
 
-def part_kind(part: Part) -> str:
+def find_part_kind(part: Part) -> str:
     """The packed kind of a part; raises CheckpointError where no kernel reads it."""
     if isinstance(part, BlockRows):
         return part.kind
@@ -181,18 +182,18 @@ def check_columns(shape: tuple[int, int], kind: str) -> None:
         )
 
 
-def fields(
+def list_fields(
     part: GroupedWeight | Array,
 ) -> tuple[U8, U8 | None, U8 | None, U8 | None, U8 | None]:
     """codes, scales, mins, super_scales, super_mins as bytes: what `_native.pack_rows` takes."""
     if not isinstance(part, GroupedWeight):
-        return (as_bytes(part), None, None, None, None)
+        return (to_bytes(part), None, None, None, None)
     mins, supers, super_mins = (
-        None if a is None else as_bytes(a) for a in (part.mins, part.super_scales, part.super_mins)
+        None if a is None else to_bytes(a) for a in (part.mins, part.super_scales, part.super_mins)
     )
-    return as_bytes(part.codes), as_bytes(part.scales), mins, supers, super_mins
+    return to_bytes(part.codes), to_bytes(part.scales), mins, supers, super_mins
 
 
-def as_bytes(array: Array) -> U8:
+def to_bytes(array: Array) -> U8:
     flat: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat

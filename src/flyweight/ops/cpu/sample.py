@@ -8,14 +8,14 @@ given their tokens and adds the log-probabilities.
 import numpy as np
 
 from flyweight import _native
-from flyweight.ops.listed import with_listed
-from flyweight.ops.reference_sample import adjust, choose, cuts_of
+from flyweight.ops.listed import add_listed
+from flyweight.ops.reference_sample import adjust, choose, find_cuts
 from flyweight.wire import F32, F64, I32, SampleBatch, Sampled
 
 
 def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
     """[R,V] -> tokens, log-probabilities, ranks and the best few."""
-    given, mu = (s.given, None) if s.cuts is None else _drawn(logits, s)
+    given, mu = (s.given, None) if s.cuts is None else _draw_rare(logits, s)
     answers = _native.sample(
         pool,
         logits,
@@ -29,13 +29,13 @@ def sample(pool: _native.Pool, logits: F32, s: SampleBatch) -> Sampled:
         given,
         s.logprobs,
     )
-    return with_listed(logits, s.listed, Sampled(*answers, mu))
+    return add_listed(logits, s.listed, Sampled(*answers, mu))
 
 
-def _drawn(logits: F32, s: SampleBatch) -> tuple[I32, F64]:
+def _draw_rare(logits: F32, s: SampleBatch) -> tuple[I32, F64]:
     """The tokens known before the kernel starts, and mirostat's state after: [R] each."""
     given, mu = s.given.copy(), np.full(len(logits), np.nan)
-    for r, cut in cuts_of(s).items():
+    for r, cut in find_cuts(s).items():
         adjusted = adjust(logits[r], s, r)
         adjusted[np.isnan(adjusted)] = -np.inf  # as in the kernel
         given[r], mu[r] = choose(adjusted, s, r, cut)

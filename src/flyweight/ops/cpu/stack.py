@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from flyweight import _native
-from flyweight.ops.cpu.acts import gated, plain
+from flyweight.ops.cpu.acts import find_gated, find_plain
 from flyweight.ops.cpu.attention import Attention
 from flyweight.ops.cpu.gemm import Gemm
 from flyweight.ops.operands import KVLayer, Rotation
@@ -31,7 +31,7 @@ class CpuStack:
             places = list(group)
             part = slice(places[0], places[-1] + 1)
             known = [recipe for recipe in recipes[part] if recipe is not None]
-            self.runs.append((part, _prepared(known, gemm.by_kind) if known else None))
+            self.runs.append((part, _prepare(known, gemm.by_kind) if known else None))
         self._last: tuple[KVLayer, ...] | None = None  # the K/V of the call before
         self._held: list[_native.StackKV | None] = []  # the same, for each of the runs
 
@@ -41,15 +41,15 @@ class CpuStack:
         if batch.adapters is not None and (batch.adapters >= 0).any():
             return run(self.layers, None, residual, kv, batch, ropes)
         x: F32 | None = None
-        for (part, native), held in zip(self.runs, self._memories(tuple(kv)), strict=True):
+        for (part, native), held in zip(self.runs, self._list_memories(tuple(kv)), strict=True):
             if native is None or held is None:
                 x = run(self.layers[part], x, residual, kv[part], batch, ropes)
             else:
-                x = self._native(native, x, residual, held, batch, ropes)
+                x = self._run_native(native, x, residual, held, batch, ropes)
         assert x is not None, "a stack without layers"
         return x
 
-    def _memories(self, kv: tuple[Any, ...]) -> list[_native.StackKV | None]:
+    def _list_memories(self, kv: tuple[Any, ...]) -> list[_native.StackKV | None]:
         """What a run's native call takes for K/V, None where it makes none.  An engine's is one
         tuple (`tuple` of it is itself) and neither it nor a layer ever changes.
         """
@@ -61,7 +61,7 @@ class CpuStack:
             self._last = kv
         return self._held
 
-    def _native(
+    def _run_native(
         self, stack: _native.Stack, x: F32 | None, residual: F32, kv: _native.StackKV,
         batch: Batch, ropes: Iterable[Rotation],
     ) -> F32:  # fmt: skip
@@ -70,8 +70,10 @@ class CpuStack:
         return _native.run_stack(self._pool, *self._memory, stack, x, residual, kv, where, turns)
 
 
-def _prepared(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
-    acts: list[Any] = [gated(r.mlp.act) if r.mlp.gated else plain(r.mlp.act) for r in recipes]
+def _prepare(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
+    acts: list[Any] = [
+        find_gated(r.mlp.act) if r.mlp.gated else find_plain(r.mlp.act) for r in recipes
+    ]
     first = recipes[0].attn.out
     hidden = sum(part.shape[0] for part in (first if isinstance(first, tuple) else (first,)))
     return _native.Stack(recipes, acts, hidden, modes)

@@ -99,7 +99,7 @@ class RequestGroup:
                     raise stream.error
                 collector = stream.collector
                 if isinstance(collector, Collector):
-                    found += [(i, piece) for piece in collector.pieces()]
+                    found += [(i, piece) for piece in collector.take_pieces()]
             # before they are written, which others' turns interrupt: more may come meanwhile
             live = [(i, stream) for i, stream in live if not stream.over]
             if found:

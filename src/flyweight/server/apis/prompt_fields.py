@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from flyweight.errors import RequestError
-from flyweight.requests.prompts import PIECE, encoded
+from flyweight.requests.prompts import PIECE, encode_prompt
 from flyweight.server.apis.sampling_fields import Id
 from flyweight.server.served_model import ServedModel
 
@@ -53,7 +53,7 @@ def _fitted(one: Any, body: PromptFit, model: ServedModel, answer: int) -> dict[
         if cuts:
             readable("prompt", text, most_bytes(model))
         whole = None if cuts else longest
-        ids = encoded(model.tokenizer, text, whole, add_special=special)
+        ids = encode_prompt(model.tokenizer, text, whole, add_special=special)
     kept = cut(ids, body, longest - answer)
     return {"prompt": text if len(kept) == len(ids) else None, "prompt_token_ids": kept}
 

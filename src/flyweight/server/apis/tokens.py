@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
-from flyweight.requests.prompts import within
+from flyweight.requests.prompts import check_id_range
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.body import limited, read
 from flyweight.server.apis.fields import Fields
@@ -126,7 +126,7 @@ def tokenized(model: ServedModel, request: Request, body: TokenizeBody) -> dict[
 async def detokenize(server: ApiServer, request: Request) -> Response:
     body = read(server.settings, request, await request.body(), DetokenizeBody)
     model = server.find(body.model)
-    within("tokens", body.tokens, model.preparer.facts.vocab)
+    check_id_range("tokens", body.tokens, model.preparer.facts.vocab)
     return await model.run_in_thread(lambda: reply(detokenized(model, body.tokens)))
 
 

@@ -21,7 +21,7 @@ from uvicorn.config import create_ssl_context
 from flyweight.config import fault_asked_for
 from flyweight.describe import ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
-from flyweight.requests.preparing import RequestChecks, RequestPreparer, generation_options
+from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_generation_options
 from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import shape_of
@@ -199,7 +199,7 @@ class ServerLifecycle:
         parser = self.server.reasoning_parser
         preparer = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
-        defaults = {**generation_options(theirs), **self.server.sampling_defaults}
+        defaults = {**read_generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
         names, also = names_of(
             self.settings.model, self.server.served_model_name, self.settings.adapters

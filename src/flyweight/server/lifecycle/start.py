@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from flyweight.arguments.wishes import SettingRequests
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.plan.machine import machine
+from flyweight.plan.machine import read_machine
 from flyweight.server.engine_client.spawn import EngineProcess
 from flyweight.server.lifecycle.processes import command, listener
 from flyweight.server.lifecycle.records import running
@@ -88,7 +88,7 @@ def _by(port: int) -> str:
 
 def judge_memory() -> None:
     """Raises `ConfigError` where the system would end a process before a model's plan is made."""
-    free = machine().available
+    free = read_machine().available
     if free < NEEDED:
         raise ConfigError(
             f"{free >> 20} MiB of memory are free here; a server needs {NEEDED >> 20} MiB before "

@@ -11,7 +11,7 @@ from typing import Any
 
 from flyweight.arguments.wishes import DEFAULT, SettingRequests
 from flyweight.config import Settings
-from flyweight.plan.memory import size
+from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
 from flyweight.server.observability.model_summary import ModelSummary
@@ -270,7 +270,7 @@ def _built(
     memory = facts["memory"]
     yield FeatureRow(
         "memory", wishes.of("memory-limit", "gpu-memory-utilization"),
-        f"{size(memory['need'])} of {size(memory['limit'])}",
+        f"{format_size(memory['need'])} of {format_size(memory['limit'])}",
         f"limit {settings.memory_limit}, of what cgroups leave us; refused where it does not fit",
     )  # fmt: skip
     yield FeatureRow(

@@ -7,7 +7,7 @@ import socket
 import time
 
 from flyweight.describe import ModelDescription
-from flyweight.plan.memory import MemoryPlan, summary
+from flyweight.plan.memory import MemoryPlan, summarize
 from flyweight.server import pipe
 
 EVERY = 0.25  # seconds between two messages of progress
@@ -25,7 +25,7 @@ class LoadingReporter:
         self._last = 0.0
 
     def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
-        self._say(pipe.LoadingProgress("plan", summary(plan)))
+        self._say(pipe.LoadingProgress("plan", summarize(plan)))
 
     def progress(self, done: int, total: int) -> None:
         now = time.monotonic()

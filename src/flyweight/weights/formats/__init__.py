@@ -35,7 +35,7 @@ class TensorFormat:
     def quantised(self) -> bool:
         return self.block > 1
 
-    def bytes_for(self, shape: tuple[int, ...]) -> int:
+    def count_bytes(self, shape: tuple[int, ...]) -> int:
         """Bytes on disk of a tensor whose last axis is a whole number of blocks."""
         return math.prod(shape) // self.block * self.nbytes
 

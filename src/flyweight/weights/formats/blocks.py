@@ -9,7 +9,7 @@ blocks (the readers checked).
 import numpy as np
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.weights.formats.planes import halves, lift, planes
+from flyweight.weights.formats.planes import lift, split_planes, to_halves
 from flyweight.wire import U8
 
 
@@ -18,7 +18,7 @@ def parse_q8_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     n, k = shape
     blocks = raw.reshape(n, k // 32, 34)
     codes = blocks[:, :, 2:].view("V32")[:, :, 0].copy().view(np.int8).reshape(n, k)
-    return GroupedWeight((n, k), 8, 32, codes, halves(blocks[:, :, :2]))
+    return GroupedWeight((n, k), 8, 32, codes, to_halves(blocks[:, :, :2]))
 
 
 def parse_q4_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -27,8 +27,8 @@ def parse_q4_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 32, 18)
-    codes = planes(blocks[:, :, 2:], 4).reshape(n, k)
-    return GroupedWeight((n, k), 4, 32, codes, halves(blocks[:, :, :2]), zero=8)
+    codes = split_planes(blocks[:, :, 2:], 4).reshape(n, k)
+    return GroupedWeight((n, k), 4, 32, codes, to_halves(blocks[:, :, :2]), zero=8)
 
 
 def parse_q4_1(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -37,8 +37,8 @@ def parse_q4_1(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 32, 20)
-    codes = planes(blocks[:, :, 4:], 4).reshape(n, k)
-    scales, low = halves(blocks[:, :, :2]), -halves(blocks[:, :, 2:4])
+    codes = split_planes(blocks[:, :, 4:], 4).reshape(n, k)
+    scales, low = to_halves(blocks[:, :, :2]), -to_halves(blocks[:, :, 2:4])
     return GroupedWeight((n, k), 4, 32, codes, scales, mins=low)
 
 
@@ -46,22 +46,22 @@ def parse_q5_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """22 bytes a block: float16 scale, 32 top bits, low bits as Q4_0's."""
     n, k = shape
     blocks = raw.reshape(n, k // 32, 22)
-    codes = _five_bits(blocks[:, :, 6:], blocks[:, :, 2:6])
-    return GroupedWeight((n, k), 5, 32, codes, halves(blocks[:, :, :2]), zero=16)
+    codes = _join_five_bits(blocks[:, :, 6:], blocks[:, :, 2:6])
+    return GroupedWeight((n, k), 5, 32, codes, to_halves(blocks[:, :, :2]), zero=16)
 
 
 def parse_q5_1(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """24 bytes a block: float16 scale and minimum, then as Q5_0."""
     n, k = shape
     blocks = raw.reshape(n, k // 32, 24)
-    codes = _five_bits(blocks[:, :, 8:], blocks[:, :, 4:8])
-    scales, low = halves(blocks[:, :, :2]), -halves(blocks[:, :, 2:4])
+    codes = _join_five_bits(blocks[:, :, 8:], blocks[:, :, 4:8])
+    scales, low = to_halves(blocks[:, :, :2]), -to_halves(blocks[:, :, 2:4])
     return GroupedWeight((n, k), 5, 32, codes, scales, mins=low)
 
 
-def _five_bits(low: U8, high: U8) -> U8:
+def _join_five_bits(low: U8, high: U8) -> U8:
     """[N, blocks, 16] halves and [N, blocks, 4] bits -> codes [N, blocks * 32]; bit i is element
     i's.
     """
-    codes = planes(low, 4).reshape(len(low), low.shape[1] * 32)
+    codes = split_planes(low, 4).reshape(len(low), low.shape[1] * 32)
     return lift(codes, np.unpackbits(high, axis=2, bitorder="little"), 4)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.formats import codebooks
-from flyweight.weights.formats.planes import halves, nibbles, planes
+from flyweight.weights.formats.planes import split_nibbles, split_planes, to_halves
 from flyweight.wire import U8
 
 Codes = NDArray[np.int8]
@@ -26,9 +26,9 @@ def parse_iq2_xxs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     blocks = raw.reshape(shape[0], shape[1] // 256, 66)
     groups = blocks[:, :, 2:].reshape(shape[0], shape[1] // 32, 8)
-    signs, scales = _signs_and_scale(groups[:, :, 4:])
+    signs, scales = _split_signs_and_scale(groups[:, :, 4:])
     codes = codebooks.IQ2_XXS[groups[:, :, :4]] * signs
-    return _int8(shape, codes, scales, halves(blocks[:, :, :2]), 8)
+    return _make_int8(shape, codes, scales, to_halves(blocks[:, :, :2]), 8)
 
 
 def parse_iq2_xs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -38,7 +38,9 @@ def parse_iq2_xs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     blocks = raw.reshape(shape[0], shape[1] // 256, 74)
     words = blocks[:, :, 2:66].view("<u2")
     codes = codebooks.IQ2_XS[words & 511] * codebooks.EVEN_SIGNS[words >> 9]
-    return _int8(shape, codes, 2 * nibbles(blocks[:, :, 66:]) + 1, halves(blocks[:, :, :2]), 8)
+    return _make_int8(
+        shape, codes, 2 * split_nibbles(blocks[:, :, 66:]) + 1, to_halves(blocks[:, :, :2]), 8
+    )
 
 
 def parse_iq2_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -50,7 +52,9 @@ def parse_iq2_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     top = (blocks[:, :, 66:74, None] >> shifts & np.uint8(3)).reshape(*blocks.shape[:2], 32)
     index = blocks[:, :, 2:34] | top.astype(np.uint16) << np.uint16(8)
     codes = codebooks.IQ2_S[index] * codebooks.SIGNS[blocks[:, :, 34:66]]
-    return _int8(shape, codes, 2 * nibbles(blocks[:, :, 74:]) + 1, halves(blocks[:, :, :2]), 8)
+    return _make_int8(
+        shape, codes, 2 * split_nibbles(blocks[:, :, 74:]) + 1, to_halves(blocks[:, :, :2]), 8
+    )
 
 
 def parse_iq3_xxs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -59,9 +63,9 @@ def parse_iq3_xxs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 98)
-    signs, scales = _signs_and_scale(blocks[:, :, 66:].reshape(n, k // 32, 4))
+    signs, scales = _split_signs_and_scale(blocks[:, :, 66:].reshape(n, k // 32, 4))
     codes = codebooks.IQ3_XXS[blocks[:, :, 2:66]].reshape(signs.shape) * signs
-    return _int8(shape, codes, scales, halves(blocks[:, :, :2]), 4)
+    return _make_int8(shape, codes, scales, to_halves(blocks[:, :, :2]), 4)
 
 
 def parse_iq3_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -73,8 +77,8 @@ def parse_iq3_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     index = blocks[:, :, 2:66] | top.astype(np.uint16) << np.uint16(8)
     signs = codebooks.SIGNS[blocks[:, :, 74:106]]
     codes = codebooks.IQ3_S[index].reshape(signs.shape) * signs
-    scales = np.repeat(2 * nibbles(blocks[:, :, 106:]) + 1, 2, axis=1)
-    return _int8(shape, codes, scales, halves(blocks[:, :, :2]), 1)
+    scales = np.repeat(2 * split_nibbles(blocks[:, :, 106:]) + 1, 2, axis=1)
+    return _make_int8(shape, codes, scales, to_halves(blocks[:, :, :2]), 1)
 
 
 def parse_iq1_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -88,9 +92,9 @@ def parse_iq1_s(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     top = (words[:, :, :, None] >> THREE & np.uint16(7)).reshape(n, k // 256, 32)
     index = blocks[:, :, 2:34] | top << np.uint16(8)
     shift = np.where(words >> 15, -1, 1).astype(np.int8)
-    codes = _eighths(index, shift.repeat(4, axis=2))
+    codes = _to_eighths(index, shift.repeat(4, axis=2))
     scales = np.repeat((words >> 12 & 7).astype(np.int8) * 2 + 1, 2, axis=2)
-    return _int8(shape, codes, scales, halves(blocks[:, :, :2]), 8)
+    return _make_int8(shape, codes, scales, to_halves(blocks[:, :, :2]), 8)
 
 
 def parse_iq1_m(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -100,13 +104,13 @@ def parse_iq1_m(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 56)
-    tops = nibbles(blocks[:, :, 32:48]).reshape(n, k // 256, 32)
+    tops = split_nibbles(blocks[:, :, 32:48]).reshape(n, k // 256, 32)
     index = blocks[:, :, :32] | (tops & np.uint16(7)) << np.uint16(8)
     words = blocks[:, :, 48:].view("<u2").astype(np.uint16)
     quarters = words >> 12 << np.array([0, 4, 8, 12], np.uint16)
     whole = np.bitwise_or.reduce(quarters, axis=2).view(np.float16)
     scales = (words[:, :, :, None] >> THREE & np.uint16(7)).astype(np.int8) * 2 + 1
-    return _int8(shape, _eighths(index, np.where(tops & 8, -1, 1)), scales, whole, 8)
+    return _make_int8(shape, _to_eighths(index, np.where(tops & 8, -1, 1)), scales, whole, 8)
 
 
 def parse_tq1_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -122,37 +126,37 @@ def parse_tq1_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
         for a, b, count in runs
     ]
     thirds = np.concatenate(digits, axis=2) * np.uint16(3) >> np.uint16(8)
-    return _ternary(shape, thirds, halves(blocks[:, :, 52:]))
+    return _make_ternary(shape, thirds, to_halves(blocks[:, :, 52:]))
 
 
 def parse_tq2_0(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """66 bytes a block of 256: two runs of 32 bytes of four codes, float16 scale."""
     n, k = shape
     blocks = raw.reshape(n, k // 256, 66)
-    codes = planes(blocks[:, :, :64].reshape(n, k // 128, 32), 2)
-    return _ternary(shape, codes, halves(blocks[:, :, 64:]))
+    codes = split_planes(blocks[:, :, :64].reshape(n, k // 128, 32), 2)
+    return _make_ternary(shape, codes, to_halves(blocks[:, :, 64:]))
 
 
-def _signs_and_scale(words: U8) -> tuple[Codes, Codes]:
+def _split_signs_and_scale(words: U8) -> tuple[Codes, Codes]:
     """[N, groups, 4] bytes -> signs [N, groups, 4, 8], scales [N, 2 * groups], one per 16."""
     word = words.view("<u4")[:, :, 0]
     signs = codebooks.EVEN_SIGNS[word[:, :, None] >> SEVEN & np.uint32(127)]
     return signs, np.repeat((word >> 28).astype(np.int8) * 2 + 1, 2, axis=1)
 
 
-def _eighths(index: NDArray[np.uint16], shift: NDArray[np.signedinteger]) -> Codes:
+def _to_eighths(index: NDArray[np.uint16], shift: NDArray[np.signedinteger]) -> Codes:
     """Rows of IQ1's codebook, -1, 0 or 1, and one shift of an eighth for each: in eighths."""
     return codebooks.IQ1[index] * np.int8(8) + shift.astype(np.int8)[..., None]
 
 
-def _ternary(
+def _make_ternary(
     shape: tuple[int, ...], codes: U8 | NDArray[np.uint16], scale: NDArray[np.float16]
 ) -> GroupedWeight:
     ones = np.ones((shape[0], shape[1] // 16), np.int8)
-    return _int8(shape, codes.astype(np.int8) - np.int8(1), ones, scale, 1)
+    return _make_int8(shape, codes.astype(np.int8) - np.int8(1), ones, scale, 1)
 
 
-def _int8(
+def _make_int8(
     shape: tuple[int, ...], codes: Codes, scales: U8 | Codes, scale: NDArray[np.float16], parts: int
 ) -> GroupedWeight:
     """The structure all of these share; `scale` is of `parts` parts of a value."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Codebook = NDArray[np.int8]  # [entries, elements]
 
 
-def _book(values: tuple[int, ...], elements: int, text: str) -> Codebook:
+def _make_book(values: tuple[int, ...], elements: int, text: str) -> Codebook:
     width = 2 if len(values) <= 4 else 4
     packed = np.frombuffer(b85decode(text), np.uint8)
     shifts = np.arange(0, 8, width, dtype=np.uint8)
@@ -29,7 +29,7 @@ EVEN_SIGNS: Codebook = np.concatenate(
     (SIGNS[:128, :7], SIGNS[:128, :7].prod(axis=1, dtype=np.int8, keepdims=True)), axis=1
 )
 
-IQ2_XXS: Codebook = _book((8, 25, 43), 8, (
+IQ2_XXS: Codebook = _make_book((8, 25, 43), 8, (
     "000621po*D3IGuR6aXLqA^<1=DgZ$ML;z3#SO8%FWB`Bwf&hvDq5uH_1OX5M6#+m2gaMcV00II6A_9T}0R#jD5CkCvBm_V"
     "NLIg+zU<82#ganWTqyzv30tE;KAO%JRX$61<kp&3`5C%X7ga)Jr00;#L2nZAiC<s9aL<mp_QV56$1PMS10tyrg0T2Wb5D*"
     "~{KoDRMgb<Jrl@I_C2oWF=P!U=YfDt4TMG^oM2oxX`B@{^%fD{-NVif=u78U^*1Q-w)Kp24-02u`tpczpb03ZS&3Lr!vVI"
@@ -39,7 +39,7 @@ IQ2_XXS: Codebook = _book((8, 25, 43), 8, (
     "LMun7x35Gz1V1@#S1c?!f1dtGrB#=Omp^z4lfRRO#0F)w>M3hmLftVnf0-#W!g`f$c0HPSAP^bi{"
 ))  # fmt: skip
 
-IQ2_XS: Codebook = _book((8, 25, 43), 8, (
+IQ2_XS: Codebook = _make_book((8, 25, 43), 8, (
     "000621po*D3IGuR6aW?g82}&vA^;@-C;&kKL;ywrNdQm)QUFx|SO8%FWB`Bwf&hg8hyalQlmM9kpa1~@1OWyC2>}oR5&;z"
     "f7y%jqAps--KmkGlMFB_wQ2|r|U;$_WfdPa8kO2S!0s;jB2m%oT6apXuK>|bqPy$r~fC7pF0R#jD1_TKN5Cjqg6$BUrAp|"
     "4@Km<YrMFdC$Q3O;3Rs>)KfdqsEkOTk)0tE#H2n7)Z6a^p!K?OtwPz7NHfCT{t1O^ZWCI&zTLI#8e00;sI1qcWT3J4Jh6b"
@@ -56,7 +56,7 @@ IQ2_XS: Codebook = _book((8, 25, 43), 8, (
     "A0$0-^|_Dx!d*prSyem84~+n5GJ-AgCg!D5#*QsHg;~gsFz9D5@%|k*cby"
 ))  # fmt: skip
 
-IQ2_S: Codebook = _book((8, 25, 43), 8, (
+IQ2_S: Codebook = _make_book((8, 25, 43), 8, (
     "000621po*D3IGuR6aW?g82}&vA^;@-C;&kKL;ywrNdQm)QUFx|SO8%FWB_IWX#ju#f&hg8hyalQlmMUrr2wh`0RaR71_22"
     "H5CIYa6#*ClAps--KmkGlMFB_wQ2|r|RsmT7U;$+TXaRu%gaMENk^z+gp#h`;00II61p){H5dstfAOb1^K>|bqMgmC!Py$"
     "r~fC7aAiUO1Zq5=T~1Ox^I2?P)X5(E_l7z7~%Bm^b|DFi?SLIgzwNCZj*Q3O;3Rs>lDU<6_WWdwl)gan2Ji3E@Yl?0dsp#"
@@ -87,7 +87,7 @@ IQ2_S: Codebook = _book((8, 25, 43), 8, (
     "4<hN%du3aTKgBC05=h^nfp"
 ))  # fmt: skip
 
-IQ3_XXS: Codebook = _book((4, 12, 20, 28, 36, 44, 52, 62), 4, (
+IQ3_XXS: Codebook = _make_book((4, 12, 20, 28, 36, 44, 52, 62), 4, (
     "000621OO2L695+gAOIo&F#tjUa{zS!0RaO65CIYaAps=;Faa_FK><_&Z~*`U0s;gA5dt6rA_6f2GXggPQ36*2bpinc2Lli"
     "T5(6aza03$rHv~ikR|Inebp!zg2L&<(QUx^zWCjoi6bBXuLkD380T2Ta5D*d&ArK=FFc2~jG!RD+P!IqS0ud1rAQ2)F0TK"
     "fe5E2p+ArdeWauNU&0uvw;F%w1;W)lGv1r$&eAQdDPMip@t1r{O~Ko<ZY0w56}6CfZUA|NIpF(5)90U-k+1tAb25+NZWFd"
@@ -97,7 +97,7 @@ IQ3_XXS: Codebook = _book((4, 12, 20, 28, 36, 44, 52, 62), 4, (
     "yWMVL5He*C&1!YoYGiC#4A!h?{1#ky&5O6YZQg9}5KyeasMRHPd0CN>{Gjm{bA#_1>0CfU&By})$"
 ))  # fmt: skip
 
-IQ3_S: Codebook = _book((1, 3, 5, 7, 9, 11, 13, 15), 4, (
+IQ3_S: Codebook = _make_book((1, 3, 5, 7, 9, 11, 13, 15), 4, (
     "000310ssX72LKQN5dabZ6aW?gAOIl%B>*!3KmbAjMF2+tQ2<i_U;ttOaR77xcK`qZ0RaL51OX5M5djqeAORx*Cjl`5H338"
     "cVF6_UasdDW0RjaA2LccR69N_jAp#`=Fak6JLIOnsM*>j-Qvz@Ta{>bc5d#$iAOj);F#|ILHUmThPy<o}X9IBqbprqd69g"
     "9oAp|4@G6X;bLj+L-a0CJc1O*@kA_XP|GX+5fMFmF%W(9Kv1_luZ69zE`QU-Ab00#mG1P34oA_pc1GY3!yR0jYM0T2QZ1P"
@@ -114,7 +114,7 @@ IQ3_S: Codebook = _book((1, 3, 5, 7, 9, 11, 13, 15), 4, (
     "mG=MR5Ug1ac5^7IGnSFmh3H0&_BRHFHyQ0dxg)6LcVSP;?@7LUjUmF?IlV"
 ))  # fmt: skip
 
-IQ1: Codebook = _book((-1, 0, 1), 8, (
+IQ1: Codebook = _make_book((-1, 0, 1), 8, (
     "000621po*D3IGuR6#yUrA^<1=DgZ?QQ2<l`RsdxHfB=F3hyaQJl>ndsq5!A>ssIE51pyHO6af|i837srB>_PJMgd6yQUO%"
     "~S^;4JWC3OYXaR)*kpYwemI0*!00II62m%TM6#^gvA_6D^Dgs3UQ36>4WCCddfC7R7hyscNkph(hnF62!q5`M_ssa%N6a*"
     "FoB?LhPNd#2{S_EVSWdxA~nFOT-0R;pF1qB8L6$Kat8U-l@Km|nwN(E2_Q3X^5RRvZBSp{GPVg+RdXa#Bofd!ETl?9jung"

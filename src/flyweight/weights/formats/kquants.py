@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.weights.formats.planes import halves, lift, planes
+from flyweight.weights.formats.planes import lift, split_planes, to_halves
 from flyweight.wire import U8
 
 
@@ -24,12 +24,12 @@ def parse_q2_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
         (n, k),
         2,
         16,
-        planes(blocks[:, :, 16:80].reshape(n, k // 128, 32), 2).reshape(n, k),
+        split_planes(blocks[:, :, 16:80].reshape(n, k // 128, 32), 2).reshape(n, k),
         groups & np.uint8(15),
         super_group=256,
-        super_scales=halves(blocks[:, :, 80:82]),
+        super_scales=to_halves(blocks[:, :, 80:82]),
         mins=groups >> np.uint8(4),
-        super_mins=halves(blocks[:, :, 82:]),
+        super_mins=to_halves(blocks[:, :, 82:]),
     )
 
 
@@ -39,16 +39,16 @@ def parse_q3_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 110)
-    codes = planes(blocks[:, :, 32:96].reshape(n, k // 128, 32), 2).reshape(n, k)
+    codes = split_planes(blocks[:, :, 32:96].reshape(n, k // 128, 32), 2).reshape(n, k)
     return GroupedWeight(
         (n, k),
         3,
         16,
-        lift(codes, planes(blocks[:, :, :32], 1), 2),
-        _signed_scales(blocks[:, :, 96:108]),
+        lift(codes, split_planes(blocks[:, :, :32], 1), 2),
+        _join_signed_scales(blocks[:, :, 96:108]),
         zero=4,
         super_group=256,
-        super_scales=halves(blocks[:, :, 108:]),
+        super_scales=to_halves(blocks[:, :, 108:]),
     )
 
 
@@ -59,16 +59,18 @@ def parse_q4_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 144)
-    codes = planes(blocks[:, :, 16:].reshape(n, k // 64, 32), 4).reshape(n, k)
-    return _with_minima((n, k), 4, blocks, codes)
+    codes = split_planes(blocks[:, :, 16:].reshape(n, k // 64, 32), 4).reshape(n, k)
+    return _make_with_minima((n, k), 4, blocks, codes)
 
 
 def parse_q5_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """176 bytes a block: as Q4_K, with 32 bytes of top bits, one a group, before the low bits."""
     n, k = shape
     blocks = raw.reshape(n, k // 256, 176)
-    codes = planes(blocks[:, :, 48:].reshape(n, k // 64, 32), 4).reshape(n, k)
-    return _with_minima((n, k), 5, blocks, lift(codes, planes(blocks[:, :, 16:48], 1), 4))
+    codes = split_planes(blocks[:, :, 48:].reshape(n, k // 64, 32), 4).reshape(n, k)
+    return _make_with_minima(
+        (n, k), 5, blocks, lift(codes, split_planes(blocks[:, :, 16:48], 1), 4)
+    )
 
 
 def parse_q6_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -78,8 +80,8 @@ def parse_q6_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 256, 210)
-    codes = planes(blocks[:, :, :128].reshape(n, k // 128, 64), 4).reshape(n, k)
-    high = planes(blocks[:, :, 128:192].reshape(n, k // 128, 32), 2)
+    codes = split_planes(blocks[:, :, :128].reshape(n, k // 128, 64), 4).reshape(n, k)
+    high = split_planes(blocks[:, :, 128:192].reshape(n, k // 128, 32), 2)
     return GroupedWeight(
         (n, k),
         6,
@@ -88,13 +90,13 @@ def parse_q6_k(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
         np.ascontiguousarray(blocks[:, :, 192:208]).view(np.int8).reshape(n, k // 16),
         zero=32,
         super_group=256,
-        super_scales=halves(blocks[:, :, 208:]),
+        super_scales=to_halves(blocks[:, :, 208:]),
     )
 
 
-def _with_minima(shape: tuple[int, int], bits: int, blocks: U8, codes: U8) -> GroupedWeight:
+def _make_with_minima(shape: tuple[int, int], bits: int, blocks: U8, codes: U8) -> GroupedWeight:
     """Q4_K and Q5_K: the head of a block is the same."""
-    scales, mins = _six_bits(blocks[:, :, 4:16])
+    scales, mins = _split_six_bits(blocks[:, :, 4:16])
     return GroupedWeight(
         shape,
         bits,
@@ -102,13 +104,13 @@ def _with_minima(shape: tuple[int, int], bits: int, blocks: U8, codes: U8) -> Gr
         codes,
         scales,
         super_group=256,
-        super_scales=halves(blocks[:, :, :2]),
+        super_scales=to_halves(blocks[:, :, :2]),
         mins=mins,
-        super_mins=halves(blocks[:, :, 2:4]),
+        super_mins=to_halves(blocks[:, :, 2:4]),
     )
 
 
-def _six_bits(raw: U8) -> tuple[U8, U8]:
+def _split_six_bits(raw: U8) -> tuple[U8, U8]:
     """[N, blocks, 12] -> scales, minima uint8 [N, blocks * 8]: groups 0-3 in the low six bits of
     bytes 0-3 and 4-7; groups 4-7 have their low four bits in bytes 8-11 and their top two above
     those of groups 0-3.
@@ -120,11 +122,11 @@ def _six_bits(raw: U8) -> tuple[U8, U8]:
     return scales.reshape(n, count * 8), mins.reshape(n, count * 8)
 
 
-def _signed_scales(raw: U8) -> NDArray[np.int8]:
+def _join_signed_scales(raw: U8) -> NDArray[np.int8]:
     """[N, blocks, 12] -> int8 [N, blocks * 16]: low four bits in the low, then the high halves of
     bytes 0-7; top two in bytes 8-11, four scales to a pair of bits.
     """
     n, count, _ = raw.shape
-    low = planes(raw[:, :, :8], 4).reshape(n, count, 16)
+    low = split_planes(raw[:, :, :8], 4).reshape(n, count, 16)
     top = np.stack([raw[:, :, 8:] >> np.uint8(2 * i) & np.uint8(3) for i in range(4)], axis=2)
     return (lift(low, top, 4).view(np.int8) - np.int8(32)).reshape(n, count * 16)

@@ -12,12 +12,12 @@ from flyweight.wire import U8
 WORD = "<u8"  # eight bytes at once
 
 
-def halves(raw: U8) -> NDArray[np.float16]:
+def to_halves(raw: U8) -> NDArray[np.float16]:
     """[N, blocks, 2] bytes -> float16 [N, blocks]."""
     return raw.view("<f2")[:, :, 0].astype(np.float16, copy=True)
 
 
-def planes(packed: U8, width: int) -> U8:
+def split_planes(packed: U8, width: int) -> U8:
     """[N, runs, B] bytes -> [N, runs, 8 / width, B]: plane i holds the `width` bits of each byte
     from i * width up. B is a multiple of 8.
 
@@ -42,7 +42,7 @@ def lift(codes: U8, high: U8, by: int) -> U8:
     return codes
 
 
-def nibbles(packed: U8) -> U8:
+def split_nibbles(packed: U8) -> U8:
     """[N, runs, B] bytes -> [N, runs * 2 B]: low half, then high half, byte by byte."""
     n, runs, size = packed.shape
     return np.stack((packed & 15, packed >> 4), axis=3).reshape(n, runs * size * 2)

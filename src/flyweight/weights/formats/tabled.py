@@ -8,7 +8,7 @@ codes; the table goes with them.
 import numpy as np
 
 from flyweight.ops.grouped import E2M1, NON_LINEAR, GroupedWeight
-from flyweight.weights.formats.planes import halves, lift, nibbles, planes
+from flyweight.weights.formats.planes import lift, split_nibbles, split_planes, to_halves
 from flyweight.wire import U8
 
 
@@ -16,8 +16,8 @@ def parse_iq4_nl(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """18 bytes a block of 32: as Q4_0."""
     n, k = shape
     blocks = raw.reshape(n, k // 32, 18)
-    codes = planes(blocks[:, :, 2:], 4).reshape(n, k)
-    return GroupedWeight((n, k), 4, 32, codes, halves(blocks[:, :, :2]), values=NON_LINEAR)
+    codes = split_planes(blocks[:, :, 2:], 4).reshape(n, k)
+    return GroupedWeight((n, k), 4, 32, codes, to_halves(blocks[:, :, :2]), values=NON_LINEAR)
 
 
 def parse_iq4_xs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
@@ -27,15 +27,15 @@ def parse_iq4_xs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     n, k = shape
     blocks = raw.reshape(n, k // 256, 136)
     top = np.unpackbits(blocks[:, :, 2:4], axis=2, bitorder="little").reshape(n, k // 32, 2)
-    scales = lift(nibbles(blocks[:, :, 4:8]), top[:, :, 0] | top[:, :, 1] << np.uint8(1), 4)
+    scales = lift(split_nibbles(blocks[:, :, 4:8]), top[:, :, 0] | top[:, :, 1] << np.uint8(1), 4)
     return GroupedWeight(
         (n, k),
         4,
         32,
-        planes(blocks[:, :, 8:].reshape(n, k // 32, 16), 4).reshape(n, k),
+        split_planes(blocks[:, :, 8:].reshape(n, k // 32, 16), 4).reshape(n, k),
         scales.view(np.int8) - np.int8(32),
         super_group=256,
-        super_scales=halves(blocks[:, :, :2]),
+        super_scales=to_halves(blocks[:, :, :2]),
         values=NON_LINEAR,
     )
 
@@ -46,7 +46,7 @@ def parse_mxfp4(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """
     n, k = shape
     blocks = raw.reshape(n, k // 32, 17)
-    codes = planes(blocks[:, :, 1:], 4).reshape(n, k)
+    codes = split_planes(blocks[:, :, 1:], 4).reshape(n, k)
     return GroupedWeight((n, k), 4, 32, codes, blocks[:, :, 0].copy(), values=E2M1)
 
 
@@ -61,5 +61,5 @@ def parse_nvfp4(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     # table, which is doubled.
     small = ((bits & np.uint16(127)) << np.uint16(7)).view(np.float16)
     scales = np.where(bits == 127, np.float16(0), small * np.float16(128))
-    codes = planes(blocks[:, :, 4:].reshape(n, k // 16, 8), 4).reshape(n, k)
+    codes = split_planes(blocks[:, :, 4:].reshape(n, k // 16, 8), 4).reshape(n, k)
     return GroupedWeight((n, k), 4, 16, codes, scales, values=E2M1)

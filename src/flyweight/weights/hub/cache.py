@@ -12,8 +12,8 @@ from typing import Any
 from flyweight.errors import CheckpointError, nearest
 from flyweight.validation.untrusted import one_line
 from flyweight.weights.folder import SAFETENSORS, TORCH
-from flyweight.weights.hub.download import folder_name
-from flyweight.weights.hub.names import HubName, gguf_groups, label
+from flyweight.weights.hub.download import make_folder_name
+from flyweight.weights.hub.names import HubName, find_label, group_gguf_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,20 @@ class CachedModel:
         return self.repo + (f":{self.what}" if self.what not in whole else "")
 
 
-def cache_folder() -> Path:
+def find_cache_folder() -> Path:
     """Where the client keeps its files: HF_HUB_CACHE, or `hub` under HF_HOME."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
 
 
-def repo_folder(repo: str) -> Path:
-    return cache_folder() / folder_name(repo)
+def find_repo_folder(repo: str) -> Path:
+    return find_cache_folder() / make_folder_name(repo)
 
 
-def snapshot(name: HubName) -> Path | None:
+def find_snapshot(name: HubName) -> Path | None:
     """The folder of a name's revision, as far as it was ever fetched."""
-    folder = repo_folder(name.repo)
+    folder = find_repo_folder(name.repo)
     revision = name.revision or "main"
     ref = folder / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
@@ -58,27 +58,27 @@ def snapshot(name: HubName) -> Path | None:
     return found if "/" not in commit and found.is_dir() else None
 
 
-def kept_models() -> list[CachedModel]:
+def list_models() -> list[CachedModel]:
     """Every model in the cache, by name."""
     found = [
         one
-        for repo in _scan().repos
+        for repo in _scan_cache().repos
         if repo.repo_type == "model"
         for revision in repo.revisions
-        for one in _models(repo.repo_id, revision)
+        for one in _list_models(repo.repo_id, revision)
     ]
     return sorted(found, key=lambda one: (one.name.lower(), one.commit))
 
 
-def selected(name: HubName) -> list[CachedModel]:
+def select_models(name: HubName) -> list[CachedModel]:
     """The models a name means, for removing; `CheckpointError` with the nearest when none."""
-    models = kept_models()
+    models = list_models()
     mine = [one for one in models if one.repo.lower() == name.repo.lower()]
     if name.revision:
         mine = [one for one in mine if name.revision in (one.commit, *one.refs)]
     if name.want:
         want = name.want.lower()
-        mine = [one for one in mine if want in (one.what.lower(), *_names(one))]
+        mine = [one for one in mine if want in (one.what.lower(), *_list_names(one))]
     if not mine:
         hint = nearest(str(name), [one.name for one in models])
         raise CheckpointError(f"{name} is not in the cache{hint}; flyweight models lists what is")
@@ -91,10 +91,10 @@ class Removal:
     """
 
     def __init__(self, name: HubName) -> None:
-        scan = _scan()
-        folder = repo_folder(name.repo)
+        scan = _scan_cache()
+        folder = find_repo_folder(name.repo)
         whole = not name.want and not name.revision and folder.is_dir()
-        self.models = [] if whole and not _all(scan, name.repo) else selected(name)
+        self.models = [] if whole and not _list_repos(scan, name.repo) else select_models(name)
         if name.want:
             self._plan = scan.delete_files(*(file for one in self.models for file in one.files))
         else:
@@ -109,12 +109,12 @@ class Removal:
             shutil.rmtree(self._folder, ignore_errors=True)  # downloads that were stopped
 
 
-def unfinished() -> int:
+def count_unfinished_bytes() -> int:
     """Bytes of downloads that were stopped."""
-    return int(_scan().incomplete_size_on_disk)
+    return int(_scan_cache().incomplete_size_on_disk)
 
 
-def _scan() -> Any:
+def _scan_cache() -> Any:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
     from huggingface_hub.utils import HFCacheInfo
@@ -125,18 +125,18 @@ def _scan() -> Any:
         return HFCacheInfo(0, frozenset(), frozenset(), [])
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or one_line(str(error))
-        raise CheckpointError(f"{cache_folder()}: {reason}") from None
+        raise CheckpointError(f"{find_cache_folder()}: {reason}") from None
 
 
-def _all(scan: Any, repo: str) -> list[Any]:
+def _list_repos(scan: Any, repo: str) -> list[Any]:
     return [one for one in scan.repos if one.repo_type == "model" and one.repo_id == repo]
 
 
-def _models(repo: str, revision: Any) -> list[CachedModel]:
+def _list_models(repo: str, revision: Any) -> list[CachedModel]:
     """A revision's quantisations, or its safetensors, or all there is."""
     by_path = {str(f.file_path.relative_to(revision.snapshot_path)): f for f in revision.files}
-    groups = gguf_groups(by_path)
-    parts = {label(stem) or Path(stem).name: files for stem, files in groups.items()}
+    groups = group_gguf_files(by_path)
+    parts = {find_label(stem) or Path(stem).name: files for stem, files in groups.items()}
     rest = [path for path in by_path if not path.endswith(".gguf")]
     if any(path.endswith(".safetensors") for path in rest):
         parts["safetensors"] = tuple(rest)
@@ -158,5 +158,5 @@ def _models(repo: str, revision: Any) -> list[CachedModel]:
     ]
 
 
-def _names(one: CachedModel) -> list[str]:
+def _list_names(one: CachedModel) -> list[str]:
     return [file.file_name.lower() for file in one.files]

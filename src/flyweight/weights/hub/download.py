@@ -40,7 +40,7 @@ class DownloadListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository; `sha256` is empty where the Hub does not say it."""
+    """A file of a repository; `hash_file` is empty where the Hub does not say it."""
 
     name: str
     size: int
@@ -52,7 +52,7 @@ class Download:
 
     def __init__(self, name: HubName, commit: str, cache: Path, tell: DownloadListener) -> None:
         self.name, self.commit, self.cache, self.tell = name, commit, cache, tell
-        self.folder = cache / folder_name(name.repo)
+        self.folder = cache / make_folder_name(name.repo)
         self.total = self.before = 0
 
     def path(self, file: str) -> Path:
@@ -65,7 +65,7 @@ class Download:
             check_name(self.name, file.name)
         self.total, self.before = sum(file.size for file in missing), 0
         self._check_room(missing)
-        with overheard(self.tell):
+        with relay_warnings(self.tell):
             for file in missing:
                 self._fetch(file)
                 self.before += file.size
@@ -87,7 +87,7 @@ class Download:
     def _fetch(self, file: RemoteFile) -> None:
         from huggingface_hub import hf_hub_download
 
-        bar = counter(lambda done: self._heard(file, done))
+        bar = make_counter(lambda done: self._report(file, done))
         if file.sha256 and file.size <= MOST_PLAIN:
             self._resume(file, bar)
         at = hf_hub_download(
@@ -120,7 +120,7 @@ class Download:
         with WeakFileLock(lock):
             while not blob.exists():
                 begun = self._append(file, partial, bar)
-                if sha256(partial) == file.sha256:
+                if hash_file(partial) == file.sha256:
                     partial.replace(blob)
                     return
                 partial.unlink()
@@ -152,12 +152,12 @@ class Download:
             )
         return begun
 
-    def _heard(self, file: RemoteFile, done: int) -> None:
+    def _report(self, file: RemoteFile, done: int) -> None:
         self.tell.fetching(file.name, min(self.before + done, self.total), self.total)
 
     def _check_room(self, missing: Sequence[RemoteFile]) -> None:
         """A disk that is too small is better known at once."""
-        have = sum(_size(self.partial(file)) for file in missing if file.sha256)
+        have = sum(_measure_size(self.partial(file)) for file in missing if file.sha256)
         there = next(p for p in (self.cache, *self.cache.parents) if p.exists())
         free, needed = shutil.disk_usage(there).free, self.total - have
         if needed > free:
@@ -167,7 +167,7 @@ class Download:
             )
 
 
-def folder_name(repo: str) -> str:
+def make_folder_name(repo: str) -> str:
     """Of a repository in the client's cache."""
     return "models--" + repo.replace("/", "--")
 
@@ -180,12 +180,12 @@ def check_name(name: HubName, file: str) -> None:
         raise CheckpointError(f"{name}: {shown(file)} is not a plain file name")
 
 
-def sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def counter(heard: Callable[[int], None]) -> type[Any]:
+def make_counter(heard: Callable[[int], None]) -> type[Any]:
     """What the client takes for a progress bar; `heard` gets the bytes of the file so far."""
 
     class DownloadCounter(tqdm):  # type: ignore[misc]
@@ -202,7 +202,7 @@ def counter(heard: Callable[[int], None]) -> type[Any]:
 
 
 @contextmanager
-def overheard(tell: DownloadListener) -> Iterator[None]:
+def relay_warnings(tell: DownloadListener) -> Iterator[None]:
     """The client's warnings (a rate limit it waits for, a connection it tries again) as notes."""
 
     class ProgressRelay(logging.Handler):
@@ -218,5 +218,5 @@ def overheard(tell: DownloadListener) -> Iterator[None]:
         logger.handlers, logger.propagate = before, spread
 
 
-def _size(path: Path) -> int:
+def _measure_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0

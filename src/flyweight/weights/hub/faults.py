@@ -20,7 +20,7 @@ class Unreachable(CheckpointError):
 
 
 @contextmanager
-def plainly(name: HubName) -> Iterator[None]:
+def translate_errors(name: HubName) -> Iterator[None]:
     """Turns what the client raises inside the block into a `CheckpointError`."""
     from huggingface_hub import constants, errors
 
@@ -30,32 +30,32 @@ def plainly(name: HubName) -> Iterator[None]:
     except CheckpointError:
         raise
     except errors.LocalEntryNotFoundError as error:  # how the client wraps a failed look-up
-        raise _plain(name, where, error.__cause__ or error) from None
+        raise _translate(name, where, error.__cause__ or error) from None
     except errors.HFValidationError as error:
         raise CheckpointError(f"{name}: not a name on the Hub ({one_line(str(error))})") from None
     except (errors.HTTPError, OSError) as error:
-        raise _plain(name, where, error) from None
+        raise _translate(name, where, error) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # no JSON, or not of a Hub
         reason = one_line(str(error)) or type(error).__name__
         raise Unreachable(f"{where} does not answer as a Hub does ({reason})") from None
 
 
-def _plain(name: HubName, where: str, error: BaseException) -> CheckpointError:
+def _translate(name: HubName, where: str, error: BaseException) -> CheckpointError:
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return offline(name)
+        return make_offline_error(name)
     if isinstance(error, errors.HfHubHTTPError):
-        return _refused(name, where, error)
+        return _make_http_error(name, where, error)
     if isinstance(error, errors.HTTPError | errors.FileMetadataError):
         reason = one_line(str(error)) or type(error).__name__
         return Unreachable(f"no network: {where} cannot be reached ({reason})")
     if isinstance(error, OSError):
-        return _unwritten(name, error)
+        return _make_disk_error(name, error)
     return CheckpointError(f"{name}: {one_line(str(error)) or type(error).__name__}")
 
 
-def offline(name: HubName) -> Unreachable:
+def make_offline_error(name: HubName) -> Unreachable:
     """There may be no call, and the cache does not have it."""
     return Unreachable(
         f"{name} is not in the cache, and offline no call is made; "
@@ -63,7 +63,7 @@ def offline(name: HubName) -> Unreachable:
     )
 
 
-def _refused(name: HubName, where: str, error: BaseException) -> CheckpointError:
+def _make_http_error(name: HubName, where: str, error: BaseException) -> CheckpointError:
     """What the Hub's answer means."""
     from huggingface_hub import errors
 
@@ -94,7 +94,7 @@ def _refused(name: HubName, where: str, error: BaseException) -> CheckpointError
     return CheckpointError(f"{name}: {where} answers {status} ({one_line(str(error))})")
 
 
-def _unwritten(name: HubName, error: OSError) -> CheckpointError:
+def _make_disk_error(name: HubName, error: OSError) -> CheckpointError:
     reason = error.strerror or one_line(str(error))
     at = f" in {printable(str(error.filename))}" if error.filename else ""
     if error.errno in FULL:

@@ -14,17 +14,17 @@ from typing import Any
 from flyweight.errors import CheckpointError
 from flyweight.validation.untrusted import parse_object, printable, read_bytes, shown
 from flyweight.weights.folder import SAFETENSORS, TORCH
-from flyweight.weights.gguf_names import architecture
-from flyweight.weights.hub.cache import cache_folder, snapshot
+from flyweight.weights.gguf_names import find_architecture
+from flyweight.weights.hub.cache import find_cache_folder, find_snapshot
 from flyweight.weights.hub.download import SHA256, Download, DownloadListener, RemoteFile
-from flyweight.weights.hub.faults import Unreachable, offline, plainly
+from flyweight.weights.hub.faults import Unreachable, make_offline_error, translate_errors
 from flyweight.weights.hub.names import (
     FileChoice,
     HubName,
     choose,
     choose_gguf,
-    gguf_groups,
-    vocabulary,
+    group_gguf_files,
+    list_vocabulary_files,
 )
 
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -61,16 +61,16 @@ def find(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
     """The file or folder to open.  Raises `CheckpointError`."""
     from huggingface_hub import constants
 
-    kept = cached(name)
+    kept = find_cached(name)
     if kept is not None and not search.newest:
         return kept
     if search.offline or constants.HF_HUB_OFFLINE:
         if kept is None:
-            raise offline(name)
+            raise make_offline_error(name)
         return kept
     try:
-        with plainly(name):
-            return _fetched(name, search, tell)
+        with translate_errors(name):
+            return _fetch(name, search, tell)
     except Unreachable as error:
         if kept is None:
             raise Unreachable(f"{error}; {name} is not in the cache either") from None
@@ -78,9 +78,9 @@ def find(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
         return kept
 
 
-def cached(name: HubName) -> Path | None:
+def find_cached(name: HubName) -> Path | None:
     """What the cache holds under a name, where it is whole."""
-    folder = snapshot(name)
+    folder = find_snapshot(name)
     if folder is None:
         return None
     files = {
@@ -91,23 +91,23 @@ def cached(name: HubName) -> Path | None:
     try:
         choice = choose(name, files)
         if choice.index:
-            choice = _with_parts(choice, folder / choice.index)
+            choice = _replace_index(choice, folder / choice.index)
     except CheckpointError:
         return None
-    lacks_words = not choice.weights[0].endswith(".gguf") and not vocabulary(files)
+    lacks_words = not choice.weights[0].endswith(".gguf") and not list_vocabulary_files(files)
     if lacks_words or any(file not in files for file in choice.weights):
         return None
-    return _opened(folder, choice)
+    return _find_weights(folder, choice)
 
 
-def _fetched(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
-    listing = _listing(name, tell)
+def _fetch(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
+    listing = _list_files(name, tell)
     choice = choose(name, listing.sizes, search.room)
-    download = Download(name, listing.commit, cache_folder(), tell)
+    download = Download(name, listing.commit, find_cache_folder(), tell)
     if choice.beside:
-        choice = _described(name, choice, listing, search, download)
+        choice = _refine_choice(name, choice, listing, search, download)
     elif listing.architecture:
-        architecture({"general.architecture": listing.architecture}, str(name))
+        find_architecture({"general.architecture": listing.architecture}, str(name))
     size = sum(listing.files[file].size for file in choice.weights if file in listing.files)
     tell.note(f"{name}: {choice.what} of {size / (1 << 20):.1f} MiB, {choice.why}")
     gone = [file for file in choice.weights if file not in listing.files]
@@ -115,10 +115,10 @@ def _fetched(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
         raise CheckpointError(f"{name}: {shown(gone[0])} is in the index but not on the Hub")
     download.fetch([listing.files[file] for file in choice.weights])
     download.remember(name.revision or "main")
-    return _opened(download.path(""), choice)
+    return _find_weights(download.path(""), choice)
 
 
-def _described(
+def _refine_choice(
     name: HubName, choice: FileChoice, listing: HubListing, search: HubSearch, download: Download
 ) -> FileChoice:
     """The choice once config and index are read: its parts, or GGUF files in its place where we do
@@ -131,15 +131,15 @@ def _described(
         if "config.json" in choice.beside:
             search.accept(parse_object(read_bytes(config), f"{name}: config.json"))
     except CheckpointError as error:
-        if name.want or not gguf_groups(listing.files):
+        if name.want or not group_gguf_files(listing.files):
             text = str(error)
             raise CheckpointError(text if str(name) in text else f"{name}: {text}") from None
         chosen = choose_gguf(name, listing.sizes, search.room)
         return replace(chosen, why=f"{chosen.why}; its safetensors are not for us: {error}")
-    return _with_parts(choice, download.path(choice.index)) if choice.index else choice
+    return _replace_index(choice, download.path(choice.index)) if choice.index else choice
 
 
-def _with_parts(choice: FileChoice, index: Path) -> FileChoice:
+def _replace_index(choice: FileChoice, index: Path) -> FileChoice:
     """The files an index names, in place of the index."""
     name = index.name
     suffix = TORCH.suffix if name == TORCH.index else SAFETENSORS.suffix
@@ -153,13 +153,13 @@ def _with_parts(choice: FileChoice, index: Path) -> FileChoice:
     return replace(choice, weights=weights)
 
 
-def _opened(folder: Path, choice: FileChoice) -> Path:
+def _find_weights(folder: Path, choice: FileChoice) -> Path:
     """A folder where the reader will find the weights by itself; else their first file."""
     alone = choice.index or choice.weights in ((SAFETENSORS.single,), (TORCH.single,))
     return folder if alone else folder / choice.weights[0]
 
 
-def _listing(name: HubName, tell: DownloadListener) -> HubListing:
+def _list_files(name: HubName, tell: DownloadListener) -> HubListing:
     """What the Hub has under a name, asked for patiently."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -182,7 +182,9 @@ def _listing(name: HubName, tell: DownloadListener) -> HubListing:
     if not COMMIT.fullmatch(commit):
         raise ValueError(f"the revision {printable(commit[:80])} is not a commit")
     siblings = info.siblings or []
-    files = {s.rfilename: RemoteFile(s.rfilename, s.size or 0, _sha256(s.lfs)) for s in siblings}
+    files = {
+        s.rfilename: RemoteFile(s.rfilename, s.size or 0, _check_sha256(s.lfs)) for s in siblings
+    }
     gguf = getattr(info, "gguf", None)
     found = gguf.get("architecture") if isinstance(gguf, dict) else ""
     return HubListing(commit, files, found if isinstance(found, str) else "")
@@ -197,6 +199,6 @@ def _wait(response: Any, tries: int) -> int | None:
     return wait if wait <= LONGEST_WAIT else None
 
 
-def _sha256(lfs: Any) -> str:
+def _check_sha256(lfs: Any) -> str:
     found = str(getattr(lfs, "sha256", "") or "")
     return found if SHA256.fullmatch(found) else ""

@@ -92,7 +92,7 @@ class FileChoice:
     why: str = ""
 
 
-def hub_name(text: str, revision: str | None = None) -> HubName | None:
+def parse_hub_name(text: str, revision: str | None = None) -> HubName | None:
     """The Hub name in a text, if it can be one: `org/name[:file-or-quant][@revision]`."""
     found = NAME.fullmatch(text)
     if found is None or (not found["want"] and found["repo"].endswith(FILES)):
@@ -109,32 +109,32 @@ def choose(name: HubName, files: Mapping[str, int], room: int | None = None) -> 
     """The files a name means, of `files` with their sizes; `room` is the memory they may take when
     the choice is ours.  Raises `CheckpointError` that lists what there is.
     """
-    groups = gguf_groups(files)
+    groups = group_gguf_files(files)
     if name.want:
-        return _wanted(name, files, groups)
-    if "config.json" in files and (tensors := _safetensors(name, files)):
+        return _choose_by_name(name, files, groups)
+    if "config.json" in files and (tensors := _choose_safetensors(name, files)):
         return tensors
     if groups:
         return choose_gguf(name, files, room)
-    if "config.json" in files and (tensors := _published(files, TORCH)):
+    if "config.json" in files and (tensors := _choose_published(files, TORCH)):
         return tensors
-    raise CheckpointError(f"{name}: {_nothing(files)}")
+    raise CheckpointError(f"{name}: {_explain_nothing(files)}")
 
 
 def choose_gguf(name: HubName, files: Mapping[str, int], room: int | None) -> FileChoice:
     """The first quantisation of `PREFERENCE` that we read and that fits."""
-    groups = gguf_groups(files)
+    groups = group_gguf_files(files)
     by_label: dict[str, list[str]] = {}
     for stem in groups:
-        by_label.setdefault(label(stem), []).append(stem)
-    known = [one for one in PREFERENCE if one in by_label and readable(one)]
+        by_label.setdefault(find_label(stem), []).append(stem)
+    known = [one for one in PREFERENCE if one in by_label and is_readable(one)]
     sizes = {one: sum(files[f] for f in groups[by_label[one][0]]) for one in known}
     fitting = [one for one in known if room is None or sizes[one] <= room]
     if known and not fitting:
         least = min(known, key=sizes.__getitem__)
         raise CheckpointError(
-            f"{name}: no quantisation fits the {_size(room or 0)} allowed; the smallest is "
-            f"{name.repo}:{least} of {_size(sizes[least])}"
+            f"{name}: no quantisation fits the {_format_size(room or 0)} allowed; the smallest is "
+            f"{name.repo}:{least} of {_format_size(sizes[least])}"
         )
     if not fitting and len(groups) > 1:
         raise CheckpointError(f"{name}: which of its files? {_list(groups, files)}")
@@ -142,22 +142,22 @@ def choose_gguf(name: HubName, files: Mapping[str, int], room: int | None) -> Fi
     if len(stems) > 1:
         raise CheckpointError(f"{name}: which of its files? {_list(stems, files)}")
     chosen = groups[stems[0]]
-    what = label(stems[0]) or "GGUF"
+    what = find_label(stems[0]) or "GGUF"
     others = f"the first that fits of {', '.join(known)}" if len(known) > 1 else "the only one"
     return FileChoice(chosen, what=what, why=others if len(groups) > 1 else "the only one")
 
 
-def gguf_groups(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def group_gguf_files(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Models in GGUF files, by name without `.gguf` and without the numbers of parts."""
     found: dict[str, list[str]] = {}
     for file in sorted(files):
         if file.lower().endswith(".gguf") and not NOT_MODELS.search(PurePosixPath(file).name):
             parts = SPLIT.fullmatch(file)
             found.setdefault(parts["stem"] if parts else file[: -len(".gguf")], []).append(file)
-    return {stem: tuple(parts) for stem, parts in found.items() if _whole(parts)}
+    return {stem: tuple(parts) for stem, parts in found.items() if _is_whole(parts)}
 
 
-def label(stem: str) -> str:
+def find_label(stem: str) -> str:
     """`Q4_K_M` of a file's name, or of its folder's; empty when it says none."""
     path = PurePosixPath(stem)
     for text in (path.name, path.parent.name):
@@ -166,19 +166,19 @@ def label(stem: str) -> str:
     return ""
 
 
-def readable(one: str) -> bool:
+def is_readable(one: str) -> bool:
     """Whether we read every kind of tensor this quantisation is made of."""
     return all(kind in FORMATS for kind in PREFERENCE[one])
 
 
-def beside(files: Iterable[str]) -> tuple[str, ...]:
+def list_companions(files: Iterable[str]) -> tuple[str, ...]:
     """Config and vocabulary, as far as they are there."""
-    words = vocabulary(files)
+    words = list_vocabulary_files(files)
     known = (*BESIDE, *words)
     return tuple(f for f in sorted(files) if any(fnmatchcase(f, one) for one in known))
 
 
-def vocabulary(files: Iterable[str]) -> tuple[str, ...]:
+def list_vocabulary_files(files: Iterable[str]) -> tuple[str, ...]:
     """The files of the vocabulary that the tokenizer will choose."""
     here = sorted(file for file in files if "/" not in file)
     for pattern in VOCABULARIES:
@@ -190,77 +190,78 @@ def vocabulary(files: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
-def _whole(parts: Sequence[str]) -> bool:
+def _is_whole(parts: Sequence[str]) -> bool:
     first = SPLIT.fullmatch(parts[0])
     return first is None or (int(first["part"]) == 1 and int(first["parts"]) == len(parts))
 
 
-def _wanted(
+def _choose_by_name(
     name: HubName, files: Mapping[str, int], groups: Mapping[str, tuple[str, ...]]
 ) -> FileChoice:
     """What was asked for by the name of a file or a quantisation, however it is written."""
     want = name.want.lower()
     if want.endswith(UNREAD):
         raise CheckpointError(f"{name}: {_UNREAD}")
-    if want == TORCH.single and (found := _published(files, TORCH)):
+    if want == TORCH.single and (found := _choose_published(files, TORCH)):
         return found
     whole = {file.lower(): stem for stem, parts in groups.items() for file in parts}
     stems = [stem for file, stem in whole.items() if want in (file, PurePosixPath(file).name)]
-    stems = stems or [stem for stem in groups if _ends(stem, want)]
+    stems = stems or [stem for stem in groups if _ends_with(stem, want)]
     if len(set(stems)) == 1:
-        one = label(stems[0])
-        if one in PREFERENCE and not readable(one):
-            can = [x for x in map(label, groups) if x in PREFERENCE and readable(x)]
+        one = find_label(stems[0])
+        if one in PREFERENCE and not is_readable(one):
+            can = [x for x in map(find_label, groups) if x in PREFERENCE and is_readable(x)]
             some = f"; readable here: {', '.join(can)}" if can else ""
             raise CheckpointError(f"{name}: {one} is not read yet{some}")
         return FileChoice(groups[stems[0]], what=one or "GGUF", why="as asked")
     tensors = [f for f in files if f.lower().endswith(".safetensors") and want in f.lower()]
     exact = [f for f in tensors if want in (f.lower(), PurePosixPath(f).name.lower())]
-    if want == "safetensors" and (found := _safetensors(name, files)):
+    if want == "safetensors" and (found := _choose_safetensors(name, files)):
         return found
     if len(exact) == 1:
-        return FileChoice((exact[0],), beside(files), why="as asked")
+        return FileChoice((exact[0],), list_companions(files), why="as asked")
     if stems:
         raise CheckpointError(f"{name}: which of its files? {_list(sorted(set(stems)), files)}")
-    names = [*{label(stem) for stem in groups} - {""}, *groups, *tensors]
+    names = [*{find_label(stem) for stem in groups} - {""}, *groups, *tensors]
     hint = nearest(name.want.upper(), names) or nearest(name.want, names)
-    some = _list(groups, files) if groups else _nothing(files)
+    some = _list(groups, files) if groups else _explain_nothing(files)
     raise CheckpointError(f"{name}: no file or quantisation {shown(name.want)}{hint}; {some}")
 
 
-def _ends(stem: str, want: str) -> bool:
+def _ends_with(stem: str, want: str) -> bool:
     """`q4_k_m` ends `Model-Q4_K_M` and `Q4_K_M/Model`, but not `IQ4_K_M`."""
     path = PurePosixPath(stem.lower())
     ends = [path.name, path.parent.name]
     return any(e == want or (e.endswith(want) and e[-len(want) - 1] in "-._") for e in ends)
 
 
-def _safetensors(name: HubName, files: Mapping[str, int]) -> FileChoice | None:
+def _choose_safetensors(name: HubName, files: Mapping[str, int]) -> FileChoice | None:
     """The files `FolderCheckpoint` will open."""
     found = [f for f in files if f.endswith(".safetensors") and "/" not in f]
-    if whole := _published(files, SAFETENSORS):
+    if whole := _choose_published(files, SAFETENSORS):
         return whole
     if len(found) > 1:
         raise CheckpointError(f"{name}: which of its files? {', '.join(map(printable, found[:5]))}")
-    return FileChoice((found[0],), beside(files), why="the only one") if found else None
+    return FileChoice((found[0],), list_companions(files), why="the only one") if found else None
 
 
-def _published(files: Mapping[str, int], container: Container) -> FileChoice | None:
+def _choose_published(files: Mapping[str, int], container: Container) -> FileChoice | None:
     """The files of a kind under their usual names."""
     why = "as its authors published it"
     what = "safetensors" if container is SAFETENSORS else container.single
     if container.single in files:
-        return FileChoice((container.single,), beside(files), what=what, why=why)
+        return FileChoice((container.single,), list_companions(files), what=what, why=why)
     if container.index in files:
-        return FileChoice((), beside(files), container.index, what, why)
+        return FileChoice((), list_companions(files), container.index, what, why)
     return None
 
 
 def _list(stems: Iterable[str], files: Mapping[str, int]) -> str:
     """Names to choose from, each with what it takes."""
-    groups = gguf_groups(files)
+    groups = group_gguf_files(files)
     words = [
-        f"{printable(label(stem) or stem)[:80]} ({_size(sum(files[f] for f in groups[stem]))})"
+        f"{printable(find_label(stem) or stem)[:80]} "
+        f"({_format_size(sum(files[f] for f in groups[stem]))})"
         for stem in stems
     ]
     if len(set(words)) < len(words) or len({w.split()[0] for w in words}) < len(words):
@@ -276,7 +277,7 @@ _UNREAD = (
 )
 
 
-def _nothing(files: Mapping[str, int]) -> str:
+def _explain_nothing(files: Mapping[str, int]) -> str:
     """Why there is nothing to run."""
     others = [f for f in files if f.endswith((*UNREAD, TORCH.suffix))]
     if others:
@@ -284,5 +285,5 @@ def _nothing(files: Mapping[str, int]) -> str:
     return "it has no config.json with safetensors or pytorch_model.bin, and no GGUF files"
 
 
-def _size(n: int) -> str:
+def _format_size(n: int) -> str:
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{n / (1 << 20):.1f} MiB"

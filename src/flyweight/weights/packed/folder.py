@@ -26,7 +26,7 @@ class CacheFolder:
     def file(self, key: bytes) -> Path:
         return self.path / f"{key.hex()}{SUFFIX}"
 
-    def used(self, key: bytes) -> None:
+    def mark_used(self, key: bytes) -> None:
         """The file counts as new."""
         with suppress(OSError):
             os.utime(self.file(key))
@@ -55,20 +55,20 @@ class CacheFolder:
                 os.unlink(path)
             held -= freed
 
-    def free(self) -> int:
+    def count_free(self) -> int:
         """Bytes the disk has left for us."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
     @contextmanager
-    def partial(self, key: bytes) -> Iterator[int | None]:
+    def write_partial(self, key: bytes) -> Iterator[int | None]:
         """A file to write, which gets its name at the end of the block, unless the block raises;
         None where another process is writing it, or has.  Raises `OSError`.
         """
         path = self.path / f"{key.hex()}{PARTIAL}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if not _locked(file) or not _is(path, file) or self.file(key).exists():
+            if not _is_locked(file) or not _is(path, file) or self.file(key).exists():
                 yield None
                 return
             os.ftruncate(file, 0)
@@ -83,7 +83,7 @@ class CacheFolder:
             os.close(file)  # and the lock with it
 
 
-def _locked(file: int) -> bool:
+def _is_locked(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -103,7 +103,7 @@ def _remove_if_left(path: str) -> None:
     with suppress(OSError):
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if _locked(file):
+            if _is_locked(file):
                 os.unlink(path)
         finally:
             os.close(file)

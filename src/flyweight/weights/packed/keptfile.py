@@ -44,7 +44,7 @@ class PackedHead:
     checksums: tuple[bytes, ...]
 
 
-def boot_id() -> bytes:
+def read_boot_id() -> bytes:
     """Names this run of the system; `NEVER` where it has no name."""
     try:
         return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", "")).ljust(16, b"\0")[:16]
@@ -55,7 +55,7 @@ def boot_id() -> bytes:
 def read_head(file: int, layout: PackedLayout) -> PackedHead:
     """Raises `CheckpointError` unless the file is the one `layout` means, whole."""
     about = os.fstat(file)
-    if not _trusted(about.st_uid):
+    if not _is_trusted(about.st_uid):
         raise CheckpointError("it belongs to another user")
     if about.st_size != layout.size:
         raise CheckpointError(f"it has {about.st_size} bytes; {layout.size} expected")
@@ -71,7 +71,7 @@ def read_head(file: int, layout: PackedLayout) -> PackedHead:
     return PackedHead(boot, tuple(table[i : i + DIGEST] for i in range(0, len(table), DIGEST)))
 
 
-def _trusted(owner: int) -> bool:
+def _is_trusted(owner: int) -> bool:
     """Who else could write a file would say what a model answers."""
     return owner in (os.geteuid(), 0)
 
@@ -86,11 +86,13 @@ def write_head(file: int, layout: PackedLayout, head: PackedHead) -> None:
 
 def mark_verified(path: Path) -> None:
     """The file is believed until the system starts anew."""
-    with suppress(OSError), _opened(path, os.O_WRONLY) as file:
-        os.pwrite(file, boot_id(), BOOT_AT)
+    with suppress(OSError), _open_file(path, os.O_WRONLY) as file:
+        os.pwrite(file, read_boot_id(), BOOT_AT)
 
 
-def damaged(file: int, layout: PackedLayout, head: PackedHead, threads: int) -> list[MatrixPlace]:
+def find_damaged(
+    file: int, layout: PackedLayout, head: PackedHead, threads: int
+) -> list[MatrixPlace]:
     """Matrices whose bytes are not those that were written."""
     held = np.frombuffer(mmap(file, layout.size, access=ACCESS_READ), np.uint8)
     with ThreadPoolExecutor(threads) as pool:  # sums and reading leave the interpreter free
@@ -122,7 +124,7 @@ class PackedWriter:
         assert len(self._checksums) == len(self._layout.places)
         self._flush()
         os.ftruncate(self._file, self._layout.size)
-        write_head(self._file, self._layout, PackedHead(boot_id(), tuple(self._checksums)))
+        write_head(self._file, self._layout, PackedHead(read_boot_id(), tuple(self._checksums)))
 
     def _put(self, raw: memoryview) -> None:
         while len(raw):
@@ -145,7 +147,7 @@ class PackedWriter:
 
 
 @contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_file(path: Path, flags: int) -> Iterator[int]:
     file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield file
@@ -153,27 +155,29 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def verified(path: Path, layout: PackedLayout, threads: int, use: Callable[[int], None]) -> None:
+def open_verified(
+    path: Path, layout: PackedLayout, threads: int, use: Callable[[int], None]
+) -> None:
     """Opens a file, checks it, and hands its descriptor to `use`.  Raises `OSError` where it cannot
     be read, `CheckpointError` where it must not be believed.
     """
-    with _opened(path, os.O_RDONLY) as file:
+    with _open_file(path, os.O_RDONLY) as file:
         head = read_head(file, layout)
-        if head.boot == NEVER or head.boot != boot_id():
+        if head.boot == NEVER or head.boot != read_boot_id():
             refuse_damage(file, layout, head, threads)
             mark_verified(path)
         use(file)
 
 
 def refuse_damage(file: int, layout: PackedLayout, head: PackedHead, threads: int) -> None:
-    bad = damaged(file, layout, head, threads)
+    bad = find_damaged(file, layout, head, threads)
     if bad:
         slots = ", ".join(place.slot for place in bad[:5])
         raise CheckpointError(f"{len(bad)} of its matrices are damaged: {slots}")
 
 
 def check_file(path: Path, layout: PackedLayout, threads: int) -> None:
-    """Verifies every checksum.  Raises as `verified` does."""
-    with _opened(path, os.O_RDONLY) as file:
+    """Verifies every checksum.  Raises as `open_verified` does."""
+    with _open_file(path, os.O_RDONLY) as file:
         refuse_damage(file, layout, read_head(file, layout), threads)
     mark_verified(path)

@@ -47,12 +47,12 @@ class PackedLayout:
     @property
     def start(self) -> int:
         """Where data begin."""
-        return _up(HEAD + DIGEST * len(self.places), HUGE_PAGE)
+        return _round_up(HEAD + DIGEST * len(self.places), HUGE_PAGE)
 
     @property
     def size(self) -> int:
         """Bytes of the whole file, whole huge pages."""
-        return _up(self.places[-1].end if self.places else self.start, HUGE_PAGE)
+        return _round_up(self.places[-1].end if self.places else self.start, HUGE_PAGE)
 
     @property
     def data(self) -> int:
@@ -64,16 +64,16 @@ def lay_out(
 ) -> PackedLayout:
     """One matrix after the other."""
     found = list(matrices)
-    at = _up(HEAD + DIGEST * len(found), HUGE_PAGE)
+    at = _round_up(HEAD + DIGEST * len(found), HUGE_PAGE)
     places = []
     for slot, shape, kind in found:
         place = MatrixPlace(slot, shape, kind, at, nbytes(shape, kind))
         places.append(place)
-        at = _up(place.end, CACHE_LINE)
+        at = _round_up(place.end, CACHE_LINE)
     return PackedLayout(key, tuple(places))
 
 
-def key_of(fingerprint: str, stamps: Iterable[int], plan: WeightPlan, packing: str) -> bytes:
+def make_key(fingerprint: str, stamps: Iterable[int], plan: WeightPlan, packing: str) -> bytes:
     """What a kept file is made from: the model's files (their headers, sizes and samples are in the
     `fingerprint`; `stamps` are the times of their last change), the plan, and the layout of tiles.
     """
@@ -83,5 +83,5 @@ def key_of(fingerprint: str, stamps: Iterable[int], plan: WeightPlan, packing: s
     return found.digest()
 
 
-def _up(count: int, to: int) -> int:
+def _round_up(count: int, to: int) -> int:
     return -(-count // to) * to

@@ -16,7 +16,7 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.base import Packing
 from flyweight.ops.operands import Weight
 from flyweight.weights.packed.folder import CacheFolder
-from flyweight.weights.packed.keptfile import PackedWriter, check_file, verified
+from flyweight.weights.packed.keptfile import PackedWriter, check_file, open_verified
 from flyweight.weights.packed.layout import PackedLayout
 from flyweight.weights.packed.moving import LayerPrefetch
 from flyweight.wire import F32
@@ -149,14 +149,14 @@ class Opener:
     def open(self) -> PackedWeightCache:
         if self.layout.data < LEAST:
             return UncachedWeights()
-        if self._found():
-            self.folder.used(self.layout.key)
+        if self._open_existing():
+            self.folder.mark_used(self.layout.key)
             return MappedWeights(self.layout, self.ops, self._file)
-        return self._new()
+        return self._create()
 
-    def _found(self) -> bool:
+    def _open_existing(self) -> bool:
         try:
-            verified(self.file, self.layout, self.threads, self._map)
+            open_verified(self.file, self.layout, self.threads, self._map)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, CheckpointError) as error:
@@ -169,18 +169,18 @@ class Opener:
     def _map(self, file: int) -> None:
         self._file = self.ops.tile_file(file)
 
-    def _new(self) -> PackedWeightCache:
+    def _create(self) -> PackedWeightCache:
         size, folder = self.layout.size, self.folder
         if size > folder.room:
             return UncachedWeights()
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.make_room(size)
-            if folder.free() < size + SPARE:
+            if folder.count_free() < size + SPARE:
                 self.note("packed weights are not kept: the disk is nearly full")
                 return UncachedWeights()
             with ExitStack() as given:
-                file = given.enter_context(folder.partial(self.layout.key))
+                file = given.enter_context(folder.write_partial(self.layout.key))
                 if file is None:
                     return UncachedWeights()
                 return WrittenWeights(self.layout, self.ops, file, given.pop_all(), self.note)

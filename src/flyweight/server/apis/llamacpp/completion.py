@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
 from flyweight.requests.collector import Collector, TextPiece
-from flyweight.requests.prompts import encoded, too_long
+from flyweight.requests.prompts import encode_prompt, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
@@ -306,9 +306,9 @@ def mixed(given: list[Any], model: ServedModel) -> list[int]:
     found: list[int] = []
     for i, one in enumerate(given):
         text = isinstance(one, str)
-        found += encoded(model.tokenizer, one, longest, add_special=i == 0) if text else [one]
+        found += encode_prompt(model.tokenizer, one, longest, add_special=i == 0) if text else [one]
         if len(found) > longest:  # the rest is not read
-            raise too_long(len(found), longest)
+            raise make_length_error(len(found), longest)
     return found
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.requests.prompts import PIECE, fitting
+from flyweight.requests.prompts import PIECE, check_fits
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.body import read
 from flyweight.server.apis.fields import ALWAYS, Fields
@@ -64,7 +64,7 @@ def filled(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any
     """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
     tokenizer, longest = model.tokenizer, model.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):
-        fitting(tokenizer, getattr(body, name), longest, name)
+        check_fits(tokenizer, getattr(body, name), longest, name)
     before = [
         *marks.encode_plain(body.input_prefix, tokenizer),
         *marks.encode_plain(body.prompt, tokenizer),

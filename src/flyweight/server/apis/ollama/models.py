@@ -15,7 +15,7 @@ from starlette.responses import Response
 from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
-from flyweight.requests.prompts import beginning
+from flyweight.requests.prompts import encode_beginning
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.about import parent_of
 from flyweight.server.apis.body import read
@@ -107,7 +107,7 @@ async def vectors_of(
 
 def shortened(model: ServedModel, text: str) -> dict[str, Any]:
     """A text as what of it fits into the context."""
-    ids = beginning(model.tokenizer, text, model.max_model_len)
+    ids = encode_beginning(model.tokenizer, text, model.max_model_len)
     return {"prompt": text, "prompt_token_ids": ids}
 
 

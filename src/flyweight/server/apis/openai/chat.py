@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, field_names
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
-from flyweight.requests.preparing import conversation
+from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
@@ -194,7 +194,7 @@ def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
     longest = model.max_model_len
     added = body.add_special_tokens
     try:
-        made = conversation(
+        made = render_conversation(
             model.tokenizer,
             talk,
             longest=None if whole else longest,

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from flyweight.errors import RequestError
 from flyweight.requests.collector import TextPiece
-from flyweight.requests.prompts import fitting, too_long
+from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
@@ -116,15 +116,15 @@ def holed(prompts: list[Any], suffix: str, infill: Infill, model: ServedModel) -
 
     @cache
     def after() -> list[int]:
-        fitting(tokenizer, suffix, longest, "suffix")
+        check_fits(tokenizer, suffix, longest, "suffix")
         return infill.encode_rest(suffix, tokenizer)
 
     def made(one: str | list[int]) -> dict[str, Any]:
         ids = after()
         if isinstance(one, str):
-            fitting(tokenizer, one, longest)
+            check_fits(tokenizer, one, longest)
         elif len(one) > longest:
-            raise too_long(len(one), longest)
+            raise make_length_error(len(one), longest)
         return {
             "prompt": one if isinstance(one, str) else tokenizer.decode(one),
             "prompt_token_ids": infill.encode_prompt(one, ids, tokenizer),

@@ -24,7 +24,7 @@ class PartScores:
         params, special = collector.request.params, collector.tokenizer.special_ids
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.most, self.spelling = most, spelling
-        self.detokenizer = collector.detokenizer()
+        self.detokenizer = collector.make_detokenizer()
         # texts that are in no part yet, and what is known of their tokens where it was not told
         self.waiting: list[tuple[str, Entry | None]] = []
         self.follows = True  # whether content now goes on where the last of it ended
