@@ -15,8 +15,8 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.body import FIRST, read
 from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
-    HOTTEST,
     Explain,
     Priority,
     Salt,
@@ -37,7 +37,7 @@ class GenerateBody(Fields):
 
     prompt: str = Field(min_length=1)
     max_tokens: int = Field(256, ge=1, lt=2**31)
-    temperature: float = Field(0.7, ge=0, le=HOTTEST)
+    temperature: float = bounded("temperature", 0.7)
     top_p: float = Field(0.95, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], FIRST] | None = None

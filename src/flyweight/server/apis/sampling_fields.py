@@ -3,14 +3,18 @@
 Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
 """
 
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from flyweight.errors import RequestError
+from flyweight.params.options import OPENAI
 from flyweight.params.repetition import LARGEST, LONGEST, RepetitionDetectionParams
-from flyweight.server.apis.body import TOKEN, limited
+from flyweight.server.apis.body import limited
 from flyweight.server.apis.fields import ALWAYS, UNLESS_FALSE, Fields
+from flyweight.server.apis.option_fields import Id as Id
+from flyweight.server.apis.option_fields import bounded, with_options
 from flyweight.server.apis.output_formats import (
     ResponseFormat,
     Source,
@@ -22,18 +26,14 @@ from flyweight.server.settings import MOST_PRIORITY
 from flyweight.server.transport.guard import LETTERS
 from flyweight.types import (
     CUTS,
-    LEAST_REPETITION,
     MAX_CHOICES,
     MAX_LOGPROBS,
-    MAX_STOPS,
+    OPTIONS,
     SamplingParams,
 )
 from flyweight.validation.untrusted import shown
 
-HOTTEST = 100.0
-MAX_STOP_IDS, MAX_ALLOWED = 1024, 1 << 15  # each is looked at before the engine sees it
 WIDTH = "x-width"  # marks lengths of vectors
-Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -58,15 +58,7 @@ Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
 Explain = Annotated[
     bool | None, Field(description="Return what was found in the prefix cache, and why not more.")
 ]
-TAKEN = (  # of a body, as `SamplingParams` has it
-    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "repeat_last_n", "seed", "min_tokens", "stop_token_ids", "ignore_eos",
-    "include_stop_str_in_output", "skip_special_tokens", "allowed_token_ids", "bad_words",
-    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
-    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-    "mirostat", "mirostat_tau", "mirostat_eta", "prompt_logprobs", "stop", "logprob_token_ids",
-    "thinking_token_budget",
-)  # fmt: skip
+OWN = ("n", "prompt_logprobs", "logprob_token_ids", "thinking_token_budget")  # of some bodies
 
 
 def _off(value: bool) -> bool:
@@ -123,55 +115,26 @@ class RepetitionFields(Fields):
 class SamplingFields(Fields):
     """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
 
-    temperature: float | None = Field(None, ge=0, le=HOTTEST)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, lt=2**31)
-    min_p: Share | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repeat_last_n: int | None = Field(
-        None, ge=-1, lt=2**31, description="Tokens that penalties look at; -1: all, 0: none."
-    )
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = Field(
-        None, json_schema_extra=limited("max_stop_strings")
-    )
-    ignore_eos: bool | None = None
-    typical_p: float | None = Field(None, gt=0, le=1)
-    top_n_sigma: float | None = Field(None, ge=-1, le=1000, description="0 or less: off.")
-    xtc_probability: Share | None = None
-    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
-    dry_multiplier: float | None = Field(None, ge=0, le=100)
-    dry_base: float | None = Field(None, ge=1, le=100)
-    dry_allowed_length: int | None = Field(None, ge=1, lt=2**31)
-    dry_penalty_last_n: int | None = Field(None, ge=-1, lt=2**31)
-    dry_sequence_breakers: list[StopText] | None = Field(None, max_length=64)
-    mirostat: int | None = Field(None, ge=0, le=2)
-    mirostat_tau: float | None = Field(None, ge=0, le=100)
-    mirostat_eta: Share | None = None
+    api: ClassVar[str] = OPENAI
+    temperature: float | None = bounded("temperature")
+    top_p: float | None = bounded("top_p")
+    ignore_eos: bool | None = bounded("ignore_eos")
+    mirostat: int | None = bounded("mirostat")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description=OPTIONS["seed"].doc)
 
     def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
-        given = {name: getattr(self, name, None) for name in TAKEN}
+        given = {name: getattr(self, theirs, None) for name, theirs in _taken(self.api).items()}
         given = {name: value for name, value in given.items() if value is not None}
-        if (self.top_n_sigma or 0) < 0:  # llama-server's off
-            given["top_n_sigma"] = 0
         return {**beside(self.mirostat, defaults), **given}
 
 
+@with_options(OPENAI)
 class VllmFields(SamplingFields):
     """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
 
-    repetition_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
+    skip_special_tokens: bool | None = bounded("skip_special_tokens")
     logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("max_logit_bias"))
-    min_tokens: int | None = Field(None, ge=0, lt=2**31)
-    stop_token_ids: list[Id] | None = Field(None, max_length=MAX_STOP_IDS, fail_fast=True)
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    allowed_token_ids: list[Id] | None = Field(
-        None, min_length=1, max_length=MAX_ALLOWED, fail_fast=True
-    )
-    bad_words: list[StopText] | None = Field(None, max_length=128)
     structured_outputs: StructuredFields | None = None
     repetition_detection: RepetitionFields | None = Field(
         None, description="Ends an answer whose last tokens repeat a pattern so often."
@@ -249,6 +212,13 @@ class SamplingBody(VllmFields):
         if form is not None:
             found["structured_outputs"] = form
         return found
+
+
+@cache
+def _taken(api: str) -> dict[str, str]:
+    """Options that bodies of an API may have, with their names there."""
+    found = {name: one.named(name, api) for name, one in OPTIONS.items() if api in one.apis}
+    return found | {name: name for name in OWN}
 
 
 def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from flyweight.server.apis.openai.chat import asked_of, rendered
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import chat_body
 from flyweight.server.apis.openai.template_fields import check_template_fields, thinking
+from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
-    HOTTEST,
     KEYS,
     Explain,
     Idle,
@@ -199,7 +199,7 @@ class MessagesBody(CountBody):
     max_tokens: int = Field(ge=1, lt=2**31)
     stream: bool | None = None
     stop_sequences: list[StopText] | None = Field(None, fail_fast=True)
-    temperature: float | None = Field(None, ge=0, le=HOTTEST)
+    temperature: float | None = bounded("temperature")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     cache_salt: Salt = None

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
+from flyweight.params.options import LLAMACPP
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import encode_prompt, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
@@ -21,6 +22,7 @@ from flyweight.server.apis.answer import answer, texts
 from flyweight.server.apis.body import FIRST, TOKEN, limited, read
 from flyweight.server.apis.fields import ALWAYS
 from flyweight.server.apis.logprobs import TokenSpelling, token_scores
+from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
 from flyweight.server.apis.sampling_fields import (
     Bias,
@@ -37,7 +39,7 @@ from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, event
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import LEAST_REPETITION, MAX_CHOICES, MAX_LOGPROBS, SamplingParams
+from flyweight.types import MAX_CHOICES, MAX_LOGPROBS, OPTIONS, SamplingParams
 from flyweight.validation.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
@@ -52,16 +54,8 @@ NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
 SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "typical_p": "typical_p", "top_n_sigma": "top_n_sigma", "seed": "seed",
-    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold", "dry_multiplier": "dry_multiplier", "dry_base": "dry_base",
-    "dry_allowed_length": "dry_allowed_length", "dry_penalty_last_n": "dry_penalty_last_n",
-    "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
-    "stop": "stop", "ignore_eos": "ignore_eos",
-}  # fmt: skip
+    one.named(name, LLAMACPP): name for name, one in OPTIONS.items() if LLAMACPP in one.apis
+}
 
 
 TOKENS = {"type": "integer", "minimum": 0, TOKEN: True}
@@ -81,14 +75,16 @@ Pair = Annotated[
 Off = Annotated[int, Field(ge=0, le=0)]
 
 
+@with_options(LLAMACPP)
 class LlamaOptions(SamplingFields):
     """What /completion and /infill take."""
+
+    api = LLAMACPP
 
     n_predict: int = Field(
         -1, ge=-1, lt=2**31, description="-1: no limit, 0: the prompt is computed and kept."
     )
     n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("max_choices"))
-    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
         None, json_schema_extra=limited("max_logit_bias")
     )
@@ -124,8 +120,6 @@ class LlamaOptions(SamplingFields):
             found["max_tokens"] = None if self.n_predict == -1 else max(1, self.n_predict)
         if self.seed == -1:
             found["seed"] = None
-        if self.repeat_penalty is not None:
-            found["repetition_penalty"] = self.repeat_penalty
         if self.json_schema is not None:
             found["structured_outputs"] = schema_in("json_schema", self.json_schema)
         if self.grammar:

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from flyweight.errors import RequestError
+from flyweight.params.options import OLLAMA
 from flyweight.params.structured import StructuredOutputs
 from flyweight.server.apis.body import limited
 from flyweight.server.apis.fields import ALWAYS, Fields
 from flyweight.server.apis.openai.embeddings import Dimensions
+from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import schema_in
 from flyweight.server.apis.sampling_fields import (
     Explain,
@@ -27,7 +29,7 @@ from flyweight.server.apis.sampling_fields import (
 from flyweight.server.apis.tools import Tool
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import MOST_TOOLS
-from flyweight.types import LEAST_REPETITION, MAX_LOGPROBS
+from flyweight.types import MAX_LOGPROBS
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
@@ -85,11 +87,13 @@ class Shared(Fields):
             )
 
 
+@with_options(OLLAMA)
 class OllamaOptions(SamplingFields, Shared):
     """`options` of a request."""
 
+    api = OLLAMA
+
     num_predict: int | None = Field(None, ge=-2, lt=2**31)
-    repeat_penalty: float | None = Field(None, ge=LEAST_REPETITION, le=10)
     tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
     penalize_newline: Yes | None = None
 
@@ -108,8 +112,6 @@ class OllamaOptions(SamplingFields, Shared):
             found["max_tokens"] = self.num_predict
         if self.seed == -1:
             found.pop("seed", None)
-        if self.repeat_penalty is not None:
-            found["repetition_penalty"] = self.repeat_penalty
         return found
 
 
