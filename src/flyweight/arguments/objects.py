@@ -7,16 +7,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flyweight.errors import CheckpointError, ConfigError, RequestError, nearest
-from flyweight.types import SamplingParams
+from flyweight.types import OPTIONS, SamplingParams
 from flyweight.validation.untrusted import parse_object, shown
 
 DEFAULTS = {  # of generation_config.json, as vLLM reads it
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
+    one.generation_config: name for name, one in OPTIONS.items() if one.generation_config
 }
 
 
