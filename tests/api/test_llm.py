@@ -54,7 +54,7 @@ def test_prompts_of_every_kind_mean_the_same(llm: LLM) -> None:
         ([None], "neither text nor"),
         ([True, False], "neither text nor"),
         ({"text": "hello"}, "'text'"),
-        ({"prompt": 7}, "needed: prompt"),
+        ({"prompt": 7}, "required: prompt"),
         ([[]], "prompt is empty"),
         ([VOCAB], f"token id {VOCAB} is out of range; allowed: 0 to {VOCAB - 1}"),
         ([3, -1], "token id -1"),

@@ -97,7 +97,7 @@ OBJECTS = [
     ("default-chat-template-kwargs", '{"add_generation_prompt": true}', "is not a switch"),
     ("default-chat-template-kwargs", json.dumps({f"a{i}": 1 for i in range(33)}), "up to 32"),
     ("override-generation-config", '{"temprature": 1}', "(did you mean 'temperature'?) is unknown"),
-    ("override-generation-config", '{"foo": 1, "bar": 1}', "'foo', 'bar' are unknown; allowed: t"),
+    ("override-generation-config", '{"foo": 1, "bar": 1}', "'foo', 'bar' are unknown; allowed: "),
     ("override-generation-config", '{"temperature": -1}', "temperature = -1"),
     ("override-generation-config", '{"top_p": NaN}', "top_p"),
     ("override-generation-config", '{"max_new_tokens": "many"}', "max_tokens"),
