@@ -18,12 +18,12 @@ from flyweight.testing import make_acceptor
 SMALL_STACK = """
 import json, sys, threading
 from flyweight.params.structured import StructuredOutputs
-from flyweight.testing import acceptor
+from flyweight.testing import make_acceptor
 given = json.load(sys.stdin)
 threading.stack_size(4 << 20)
 told = []
 def run():
-    told.append(acceptor(StructuredOutputs(**given))("y" + "x"))
+    told.append(make_acceptor(StructuredOutputs(**given))("y" + "x"))
 thread = threading.Thread(target=run)
 thread.start()
 thread.join()
