@@ -95,7 +95,7 @@ class SamplingParams:
     )] = 16
     seed: Annotated[int | None, WholeOption(
         "Seed of the random choices; the same seed gives the same text.", -(2**63), 2**64 - 1,
-        details="None: a random seed per request.", none=True, values="64 bits, or none", cli="N",
+        details="None: a random seed per request.", none=True, values="64 bits", cli="N",
         cli_default="random",
     )] = None
     stop: Annotated[Texts, TextsOption(
@@ -170,7 +170,7 @@ class SamplingParams:
     repetition_penalty: Annotated[float, RealOption(
         "Penalty for every token of the prompt and the answer; above 1 discourages repetition.",
         LEAST_REPETITION, 10, names={LLAMACPP: "repeat_penalty", OLLAMA: "repeat_penalty"}, cli="R",
-        cli_default="the model's, or 1", generation_config="repetition_penalty", column="penalties",
+        generation_config="repetition_penalty", column="penalties",
     )] = 1.0
     presence_penalty: Annotated[float, RealOption(
         "Penalty for a token that the answer has.", -2, 2, cli="P", column="penalties",
@@ -179,7 +179,7 @@ class SamplingParams:
         "Penalty for each time that the answer has a token.", -2, 2, cli="P", column="penalties",
     )] = 0.0
     repeat_last_n: Annotated[int, WholeOption(
-        "Tokens that these three penalties look back; -1: all, 0: none.", -1,
+        "Tokens in which these penalties search; -1: all, 0: none.", -1,
         details="The prompt counts. 64 by default in the llama-server and Ollama APIs, as in "
         "those programs.", cli="N",
     )] = -1
@@ -207,12 +207,12 @@ class SamplingParams:
     )] = 0.0
     top_k: Annotated[int, WholeOption(
         "Keep this many most likely tokens; 0: all.", 0, same={-1: 0}, cli="N",
-        cli_default="the model's, or 0", generation_config="top_k", column="top_k", filters=True,
+        generation_config="top_k", column="top_k", filters=True,
     )] = 0
     temperature: Annotated[float, TemperatureOption(
         "Divides the logits; 0: greedy.", COLDEST, HOTTEST,
         details="Greedy takes the largest logit, and the other options from `top_n_sigma` on have"
-        " no effect.", cli="T", cli_default="the model's, or 0.8",
+        " no effect.", cli="T", run_default=0.8,
         generation_config="temperature", column="temperature",
     )] = 1.0
     typical_p: Annotated[float, RealOption(
@@ -221,11 +221,11 @@ class SamplingParams:
     )] = 1.0
     top_p: Annotated[float, RealOption(
         "Keep the most likely tokens, up to this total probability.", 0, 1, above=True, cli="P",
-        cli_default="the model's, or 0.95", generation_config="top_p", column="top_p", filters=True,
+        run_default=0.95, generation_config="top_p", column="top_p", filters=True,
     )] = 1.0
     min_p: Annotated[float, RealOption(
         "Keep tokens with at least this probability relative to the most likely one.", 0, 1,
-        cli="P", cli_default="the model's, or 0", generation_config="min_p", column="min_p",
+        cli="P", generation_config="min_p", column="min_p",
         filters=True,
     )] = 0.0
     xtc_probability: Annotated[float, RealOption(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flyweight.cli.samplers import LISTS, SETTABLE
 from flyweight.errors import RequestError, nearest
 from flyweight.types import SamplingParams
 from flyweight.validation.untrusted import printable
@@ -35,15 +36,7 @@ ALIASES = {  # Ollama's and llama.cpp's names
     "/exit": "/bye",
     "/quit": "/bye",
 }
-OPTIONS = (  # in the order in which they act
-    "max_tokens", "seed", "stop", "ignore_eos", "bad_words", "repeat_last_n",
-    "repetition_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n", "dry_sequence_breakers", "top_n_sigma", "top_k", "temperature",
-    "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau",
-    "mirostat_eta",
-)  # fmt: skip
-LISTS = ("stop", "bad_words", "dry_sequence_breakers")
+OPTIONS = tuple(SETTABLE)
 NONE = {"none": None, "null": None}
 
 

@@ -15,13 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
-from flyweight.cli import samplers as by
+from flyweight.cli.parameters import Values, expand
+from flyweight.cli.samplers import RUN_DEFAULTS, SAMPLING, drop_unset
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError, nearest
 from flyweight.types import CUTS, SamplingParams
 
-# Where the checkpoint has no opinion: plain sampling wanders off in small models.
-CREATIVE = {"temperature": 0.8, "top_p": 0.95}
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 PATH_BEGINS = (".", "/", "~")  # nobody's prompt
 
@@ -47,26 +46,6 @@ System = Annotated[
         metavar="TEXT", help="System message; without a chat template, text before the prompt."
     ),
 ]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        "-n", "--max-tokens", metavar="N", help="Answer length limit.  [default: no limit]"
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Seed of the random choices; the same seed gives the same text.  [default: random]",
-    ),
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="End the answer before this text; may be repeated."),
-]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")
-]
 Context = Annotated[
     str,
     typer.Option(
@@ -77,35 +56,13 @@ Context = Annotated[
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
 
+@expand
 def run(
+    *,
     words: Words = None,
     file: File = None,
     system: System = "",
-    max_tokens: MaxTokens = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    ignore_eos: IgnoreEos = False,
-    bad_words: by.BadWords = None,
-    repetition_penalty: by.Repetition = None,
-    presence_penalty: by.Presence = None,
-    frequency_penalty: by.Frequency = None,
-    repeat_last_n: by.RepeatLast = None,
-    dry_multiplier: by.DryMultiplier = None,
-    dry_base: by.DryBase = None,
-    dry_allowed_length: by.DryAllowed = None,
-    dry_penalty_last_n: by.DryLast = None,
-    dry_sequence_breaker: by.DryBreaker = None,
-    top_n_sigma: by.TopNSigma = None,
-    top_k: by.TopK = None,
-    temperature: by.Temperature = None,
-    typical_p: by.TypicalP = None,
-    top_p: by.TopP = None,
-    min_p: by.MinP = None,
-    xtc_probability: by.XtcProbability = None,
-    xtc_threshold: by.XtcThreshold = None,
-    mirostat: by.Mirostat = None,
-    mirostat_tau: by.MirostatTau = None,
-    mirostat_eta: by.MirostatEta = None,
+    sampling: Annotated[Values, SAMPLING],
     max_model_len: opt.MaxModelLen = None,
     memory_limit: opt.MemoryLimit = "80%",
     threads: opt.Threads = None,
@@ -134,34 +91,6 @@ def run(
     if as_json and prompt is None:
         why = "--json prints one answer, and there is no prompt; give one, or -f FILE"
         raise RequestError(why)
-    sampling = {
-        "max_tokens": max_tokens,
-        "stop": stop,
-        "bad_words": bad_words,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "repeat_last_n": repeat_last_n,
-        "dry_multiplier": dry_multiplier,
-        "dry_base": dry_base,
-        "dry_allowed_length": dry_allowed_length,
-        "dry_penalty_last_n": dry_penalty_last_n,
-        "dry_sequence_breakers": dry_sequence_breaker,
-        "top_n_sigma": top_n_sigma,
-        "top_k": top_k,
-        "temperature": temperature,
-        "typical_p": typical_p,
-        "top_p": top_p,
-        "min_p": min_p,
-        "xtc_probability": xtc_probability,
-        "xtc_threshold": xtc_threshold,
-        "mirostat": mirostat,
-        "mirostat_tau": mirostat_tau,
-        "mirostat_eta": mirostat_eta,
-    }
-    # a list that was not given is none, or empty
-    given: dict[str, Any] = {k: v for k, v in sampling.items() if v is not None and v != []}
-    given |= {"seed": seed, "ignore_eos": ignore_eos}
     settings = {
         "model": model,
         "max_model_len": max_model_len,
@@ -180,7 +109,9 @@ def run(
         "prompt_logprob_rows": 0,  # nobody here asks for any
     }
     try:
-        answer(prompt, settings, given, RunOptions(system, context, as_json, verbose))
+        answer(
+            prompt, settings, drop_unset(sampling), RunOptions(system, context, as_json, verbose)
+        )
     except CheckpointError as error:
         raise CheckpointError(f"{error}{otherwise}") from None
 
@@ -215,7 +146,7 @@ def answer(
         )
     with loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
-    defaults = {**CREATIVE, "max_tokens": None, **llm.generation_defaults()}
+    defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.generation_defaults()}
     if sampling.get("mirostat"):  # it takes no other cut beside it
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})

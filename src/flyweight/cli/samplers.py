@@ -1,137 +1,54 @@
-"""Options of `flyweight run` that choose tokens, in the order in which they act, with their help.
-Their ranges and defaults are `SamplingParams`'.
+"""Sampling options of `flyweight run` and of `/set`, made from the declarations of
+`SamplingParams`.
+
+Invariant: an option that declares `cli` is here under its name, with its range and its default.
+Knows no option by name.
 """
 
-from typing import Annotated
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
 
-import typer
+from flyweight.cli.parameters import OptionTable, Values, make_row
+from flyweight.params.options import RealOption, SamplingOption, SwitchOption, TextsOption, words
+from flyweight.types import OPTIONS, SamplingParams
 
-BadWords = Annotated[
-    list[str] | None,
-    typer.Option("--bad-words", metavar="TEXT", help="Never write this text; may be repeated."),
-]
-Repetition = Annotated[
-    float | None,
-    typer.Option(
-        "--repetition-penalty",
-        metavar="R",
-        help="Penalty for repeats; above 1 discourages them.  [default: the model's, or 1]",
-    ),
-]
-Presence = Annotated[
-    float | None,
-    typer.Option(
-        "--presence-penalty",
-        metavar="P",
-        help="Penalty for a token that was written.  [default: 0]",
-    ),
-]
-Frequency = Annotated[
-    float | None,
-    typer.Option(
-        "--frequency-penalty",
-        metavar="P",
-        help="Penalty for each time a token was written.  [default: 0]",
-    ),
-]
-RepeatLast = Annotated[
-    int | None,
-    typer.Option(
-        "--repeat-last-n",
-        metavar="N",
-        help="Tokens that penalties look back; -1 is all, 0 none.  [default: -1]",
-    ),
-]
-DryMultiplier = Annotated[
-    float | None,
-    typer.Option(
-        metavar="M", help="DRY: penalty for continuing a repetition; 0 is off.  [default: 0]"
-    ),
-]
-DryBase = Annotated[
-    float | None,
-    typer.Option(metavar="B", help="DRY: growth of the penalty with each token.  [default: 1.75]"),
-]
-DryAllowed = Annotated[
-    int | None,
-    typer.Option(
-        "--dry-allowed-length",
-        metavar="N",
-        help="DRY: longest repetition without a penalty.  [default: 2]",
-    ),
-]
-DryLast = Annotated[
-    int | None,
-    typer.Option(
-        "--dry-penalty-last-n",
-        metavar="N",
-        help="DRY: tokens to look back; -1 is all.  [default: -1]",
-    ),
-]
-DryBreaker = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dry-sequence-breaker",
-        metavar="TEXT",
-        help='DRY: text that ends a repetition; may be repeated.  [default: line end : " *]',
-    ),
-]
-TopNSigma = Annotated[
-    float | None,
-    typer.Option(
-        metavar="N",
-        help="Keep tokens within N standard deviations of the best; 0 keeps all.  [default: 0]",
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Keep the N likeliest tokens; 0 keeps all.  [default: the model's, or 0]"
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        metavar="T", help="Randomness of the choice; 0 is greedy.  [default: the model's, or 0.8]"
-    ),
-]
-TypicalP = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P", help="Keep typical tokens up to this total probability.  [default: 1]"
-    ),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P",
-        help="Keep the likeliest tokens up to this total probability.  "
-        "[default: the model's, or 0.95]",
-    ),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P",
-        help="Keep tokens at least P times as likely as the best.  [default: the model's, or 0]",
-    ),
-]
-XtcProbability = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P", help="XTC: how often the likeliest tokens are dropped.  [default: 0]"
-    ),
-]
-XtcThreshold = Annotated[
-    float | None,
-    typer.Option(metavar="P", help="XTC: least probability of a token to drop.  [default: 0.1]"),
-]
-Mirostat = Annotated[
-    int | None, typer.Option(metavar="0|1|2", help="Mirostat's version; 0 is off.  [default: 0]")
-]
-MirostatTau = Annotated[
-    float | None, typer.Option(metavar="BITS", help="Mirostat: surprise to aim at.  [default: 5]")
-]
-MirostatEta = Annotated[
-    float | None, typer.Option(metavar="E", help="Mirostat: learning rate.  [default: 0.1]")
-]
+SETTABLE: Mapping[str, SamplingOption] = {n: one for n, one in OPTIONS.items() if one.cli}
+LISTS = frozenset(name for name, one in SETTABLE.items() if isinstance(one, TextsOption))
+DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
+# of `run`, where the checkpoint has none: neutral sampling wanders off in small models
+RUN_DEFAULTS = {n: one.run_default for n, one in SETTABLE.items() if one.run_default is not None}
+
+
+def make_sampling_row(name: str, option: SamplingOption) -> inspect.Parameter:
+    """The option of `flyweight run` for a sampling option; None: it was not given."""
+    if isinstance(option, SwitchOption):
+        return make_row(name, bool, False, f"--{name.replace('_', '-')}", help=option.doc)
+    kind: Any = float if isinstance(option, RealOption) else int
+    text = f"{option.doc} Allowed: {option.range}."
+    if isinstance(option, TextsOption):
+        kind, text = list[str], f"{option.doc} Allowed: {option.range}, each after its own option."
+    default = describe_default(name, option)
+    return make_row(
+        name, kind | None, None, *(option.flags or (f"--{name.replace('_', '-')}",)),
+        metavar=option.cli, help=f"{text}  [default: {default}]" if default else text,
+    )  # fmt: skip
+
+
+def describe_default(name: str, option: SamplingOption) -> str:
+    """What `run` uses without the option, in words; empty for none."""
+    if option.cli_default:
+        return option.cli_default
+    value = RUN_DEFAULTS.get(name, DEFAULTS[name])
+    if value in (None, ()):
+        return ""
+    return f"the model's, or {words(value)}" if option.generation_config else words(value)
+
+
+def drop_unset(values: Values) -> Values:
+    """The options that were given; a list that was not is none, or empty."""
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+SAMPLING = OptionTable(make_sampling_row(name, option) for name, option in SETTABLE.items())

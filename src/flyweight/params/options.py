@@ -24,7 +24,8 @@ class SamplingOption:
     `apis` are those whose bodies get a field from this declaration, `names` its names in APIs that
     have another one; `limit` is the field of `ServerSettings` that limits it in a body.
     `cli` is the placeholder of its value in `flyweight run --help`, "" if it is no option there;
-    `flags` are its spellings if they are not its name, `cli_default` is its default in words.
+    `flags` are its spellings if they are not its name, `run_default` is its default there and
+    `cli_default` the same in words, if they are not what it otherwise is.
     `generation_config` is its key in a model's generation_config.json.
     `column` is the column of `wire.SampleBatch` that holds it; options of one column are adjacent.
     `filters` marks options that remove candidates, and at their default remove none.
@@ -39,6 +40,7 @@ class SamplingOption:
     limit: str = ""
     cli: str = ""
     flags: tuple[str, ...] = ()
+    run_default: Any = None
     cli_default: str = ""
     generation_config: str = ""
     column: str = ""
