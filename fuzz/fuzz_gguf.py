@@ -74,7 +74,7 @@ class Target:
                 checkpoint.read(name, 0, info.shape[0])
                 if len(info.shape) == 2 and FORMATS[info.kind].quantised:
                     checkpoint.blocks(name, 0, info.shape[0])
-            find_family(checkpoint.config).spec(checkpoint.config)
+            find_family(checkpoint.config).read_spec(checkpoint.config)
             return True
         except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has
             return False

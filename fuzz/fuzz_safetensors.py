@@ -110,7 +110,7 @@ def read(path: Path) -> bool:
         assert len(checkpoint.fingerprint) == 32
         for name, info in checkpoint.tensors.items():
             checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
-        find_family(checkpoint.config).spec(checkpoint.config)
+        find_family(checkpoint.config).read_spec(checkpoint.config)
         return True
     except CheckpointError:  # a shape no family has
         return False

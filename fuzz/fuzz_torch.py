@@ -85,7 +85,7 @@ def read(path: Path) -> bool:
             if info.kind in FORMATS:
                 shape = info.shape or (1,)
                 checkpoint.read(name, 0, math.prod(shape[:-1]) if len(shape) > 1 else shape[0])
-        find_family(checkpoint.config).spec(checkpoint.config)
+        find_family(checkpoint.config).read_spec(checkpoint.config)
         return True
     finally:
         checkpoint.close()

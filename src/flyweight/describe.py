@@ -138,7 +138,7 @@ def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
     config = dict(checkpoint.config)
     if config.get("tie_word_embeddings") is None:
         config["tie_word_embeddings"] = not checkpoint.tensors.keys() & HEADS
-    return kind.spec(config)
+    return kind.read_spec(config)
 
 
 def read_plan(checkpoint: Checkpoint, kind: Family, spec: ModelSpec) -> WeightPlan:

@@ -45,7 +45,7 @@ LIMITS = Limits(
 @pytest.fixture(scope="module")
 def model():
     ops, kind = ReferenceOps("f32"), find_family(CONFIG)
-    spec = kind.spec(CONFIG)
+    spec = kind.read_spec(CONFIG)
     rng = np.random.default_rng(0)
     weights = {}
     for slot in kind.plan(spec, Files()).slots:

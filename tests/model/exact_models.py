@@ -85,7 +85,7 @@ def make(name: str, out: Path) -> Path:
     """Writes a checkpoint of one of `MODELS`."""
     config = MODELS[name]
     kind = find_family(config)
-    plan = kind.plan(kind.spec(config), Files())
+    plan = kind.plan(kind.read_spec(config), Files())
     shapes: dict[str, tuple[int, ...]] = {}
     for source in (source for slot in plan.slots for source in slot.sources):
         shapes[source.tensor] = source.shape

@@ -56,7 +56,7 @@ def random_weight(
 def random_model(ops: Ops, kind: str, seed: int = 0) -> Decoder:
     rng = np.random.default_rng(seed)
     family = FAMILIES[str(CONFIG["model_type"])]
-    spec = family.spec(CONFIG)
+    spec = family.read_spec(CONFIG)
     weights: dict[str, object] = {}
     for slot in family.plan(spec, Files()).slots:
         if slot.kind == "vector":

@@ -151,7 +151,7 @@ TENSORS: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     ),
     "no rank": ({f"{Q}.lora_A.weight": (0, 64), f"{Q}.lora_B.weight": (128, 0)}, r"\[r, K\]"),
     "an embedding": (
-        {"base_model.model.model.embed_tokens.lora_embedding_A": (4, 320)}, "no lora_A"
+        {"base_model.model.model.embed_tokens.lora_embedding_A": (4, 320)}, "neither lora_A"
     ),
     "another size": (
         {f"{Q}.lora_A.weight": (4, 65), f"{Q}.lora_B.weight": (128, 4)}, "the model's is"
@@ -178,7 +178,7 @@ def test_tensors_that_do_not_fit(fault: str, tmp_path: Path) -> None:
     config = read_json(MODELS / "llama3" / "config.json")
     kind = find_family(config)
     with pytest.raises(CheckpointError, match=message):
-        place_adapter(open_adapter(folder), kind.plan(kind.spec(config), Files()))
+        place_adapter(open_adapter(folder), kind.plan(kind.read_spec(config), Files()))
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
@@ -191,7 +191,7 @@ def test_a_model_with_pictures_names_its_text_otherwise(prefix: str, tmp_path: P
     }
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     kind = find_family({"model_type": "gemma3"})
-    spec = kind.spec({"text_config": read_json(MODELS / "gemma3" / "config.json")})
+    spec = kind.read_spec({"text_config": read_json(MODELS / "gemma3" / "config.json")})
     assert [*place_adapter(open_adapter(folder), kind.plan(spec, Files()))] == ["layers.0.qkv"]
     for own in (prefix, "^" + prefix):  # patterns name it as the file does
         config = {"peft_type": "LORA", "lora_alpha": 4, "alpha_pattern": {own + layer: 12}}
@@ -228,7 +228,7 @@ def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
     folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
     config = read_json(MODELS / "mixtral" / "config.json")
     kind = find_family(config)
-    plan = kind.plan(kind.spec(config), Files())
+    plan = kind.plan(kind.read_spec(config), Files())
     for module, rows in (("experts.0.w1", config["intermediate_size"]), ("gate", 5)):
         name = f"base_model.model.model.layers.0.block_sparse_moe.{module}"
         shapes = {f"{name}.lora_A.weight": (4, 64), f"{name}.lora_B.weight": (rows, 4)}

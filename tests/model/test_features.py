@@ -245,7 +245,7 @@ def planned(name: str) -> WeightPlan:
     with_names = open_checkpoint(MODELS / name)
     files = Files(False, frozenset(with_names.tensors))
     with_names.close()
-    return kind.plan(kind.spec(config), files)
+    return kind.plan(kind.read_spec(config), files)
 
 
 def short(slot: str) -> str:

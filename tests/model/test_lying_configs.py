@@ -52,7 +52,7 @@ def test_every_key_given_every_kind_of_value(name: str) -> None:
             inner[way[-1]] = value
             try:
                 kind = find_family(changed)
-                spec = kind.spec(changed)
+                spec = kind.read_spec(changed)
                 for converted in (False, True):
                     kind.plan(spec, Files(converted))
             except CheckpointError as error:
@@ -90,7 +90,7 @@ def test_every_gguf_key_given_every_kind_of_value(name: str, tmp_path: Path) -> 
             try:
                 config = gguf_config.make_hf_config(true | {key: value}, spans, "m.gguf")
                 kind = find_family(config)
-                kind.plan(kind.spec(config), Files(True, frozenset(source.tensors)))
+                kind.plan(kind.read_spec(config), Files(True, frozenset(source.tensors)))
             except CheckpointError as error:
                 refused += 1
                 assert str(error).isprintable() and len(str(error)) < 500
@@ -101,7 +101,7 @@ def test_every_gguf_key_given_every_kind_of_value(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_deepseek_may_have_experts_from_the_first_layer_on(first: int) -> None:
     config = read_json(MODELS / "deepseek-v2" / "config.json") | {"first_k_dense_replace": first}
-    layers = find_family(config).spec(config).layers
+    layers = find_family(config).read_spec(config).layers
     assert [layer.moe is None for layer in layers] == [i < first for i in range(len(layers))]
 
 
@@ -112,4 +112,4 @@ def test_a_plan_is_not_sized_by_a_lie(model_type: str) -> None:
     lies = {"num_local_experts": 1 << 20, "n_routed_experts": 1 << 20, "num_hidden_layers": 1024}
     kind = find_family(config)
     with pytest.raises(CheckpointError, match=r"experts and .* in 1024 layers; at most 32768"):
-        kind.plan(kind.spec(config | lies), Files())
+        kind.plan(kind.read_spec(config | lies), Files())

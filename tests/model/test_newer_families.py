@@ -30,7 +30,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def spec_of(config: dict[str, Any]) -> ModelSpec:
-    return find_family(config).spec(config)
+    return find_family(config).read_spec(config)
 
 
 def tensors_of(name: str) -> dict[str, np.ndarray]:

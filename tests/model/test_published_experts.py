@@ -73,14 +73,14 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
 def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
     kind = find_family(config)
-    assert numbers(kind.plan(kind.spec(config), Files())) == count
+    assert numbers(kind.plan(kind.read_spec(config), Files())) == count
 
 
 @pytest.mark.parametrize("name", ["Llama-4-Scout", "Llama-4-Maverick"])
 def test_queries_without_positions_have_a_temperature(name: str) -> None:
     """Configs say true, or 4, which transformers 4 wrote."""
     _, config = PUBLISHED[name]
-    layers = find_family(config).spec(config).layers
+    layers = find_family(config).read_spec(config).layers
     assert {x.temper for x in layers if x.rope is None} == {TemperSpec(8192, 0.1)}
     assert {x.temper for x in layers if x.rope is not None} == {None}
 
@@ -88,7 +88,7 @@ def test_queries_without_positions_have_a_temperature(name: str) -> None:
 def test_llama4s_frequencies_have_no_blend() -> None:
     """Scout's thresholds are one: frequencies are kept or divided by 16."""
     _, config = PUBLISHED["Llama-4-Scout"]
-    (rope,) = find_family(config).spec(config).ropes
+    (rope,) = find_family(config).read_spec(config).ropes
     plain = compute_inverse_frequencies(RopeSpec(128, 500000.0), 8192)
     factors = plain / compute_inverse_frequencies(rope, 8192)
     assert set(np.round(factors, 3).tolist()) == {1.0, 16.0}

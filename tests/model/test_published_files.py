@@ -71,7 +71,7 @@ def test_the_masks_of_older_files_are_passed_over(native: Ops, tmp_path: Path) -
     checkpoint, kind = open_checkpoint(tmp_path), find_family(config)
     files = Files(False, frozenset(checkpoint.tensors))
     assert not list(
-        find_value_faults(checkpoint, None, kind.plan(kind.spec(config), files).ignored)
+        find_value_faults(checkpoint, None, kind.plan(kind.read_spec(config), files).ignored)
     )
     tensors["gpt_neox.final_layer_norm.weight"] = ("bool", (64,), bytes(64))
     write_folder(tmp_path, config, tensors)
@@ -105,7 +105,7 @@ def test_deepseek_v3_files_from_before_groups_were_said() -> None:
     for experts, groups, kept in ((256, 8, 4), (384, 1, 1)):
         said = meta | {"deepseek2.expert_count": experts}
         config = gguf_config.make_hf_config(said, {}, "m.gguf")
-        moe = find_family(config).spec(config).layers[-1].moe
+        moe = find_family(config).read_spec(config).layers[-1].moe
         assert moe is not None and moe.route.corrected
         assert (moe.route.scoring, moe.route.groups, moe.route.kept) == ("sigmoid", groups, kept)
 
@@ -142,7 +142,7 @@ def test_what_files_of_llama4_leave_out() -> None:
     meta = metadata(read_json(MODELS / "llama4-scout" / "config.json")) | {"llama4.vocab_size": 9}
     for experts, norm in ((16, "unit"), (128, "")):
         config = gguf_config.make_hf_config(meta | {"llama4.expert_count": experts}, {}, "m.gguf")
-        layers = find_family(config).spec(config).layers
+        layers = find_family(config).read_spec(config).layers
         assert [x.qk_norm for x in layers] == [norm, norm, norm, ""]
         assert [x.kv.chunk for x in layers] == [8192, 8192, 8192, 0]
     with pytest.raises(CheckpointError, match=r"llama4.attention.sliding_window = 0; chunked"):
@@ -181,7 +181,7 @@ def test_gemma3_without_a_window_has_one_rope() -> None:
             "gemma3.vocab_size": 9
         }
         config = gguf_config.make_hf_config(kept | window, {}, "m.gguf")
-        layers = find_family(config).spec(config | {"num_hidden_layers": 12}).layers
+        layers = find_family(config).read_spec(config | {"num_hidden_layers": 12}).layers
         near = [bool(window) and (i + 1) % 6 != 0 for i in range(12)]
         assert [layer.rope == 1 for layer in layers] == near
         assert [layer.kv.window for layer in layers] == [33 if n else 0 for n in near]

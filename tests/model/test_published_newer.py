@@ -118,7 +118,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
 def test_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
     kind = find_family(config)
-    assert numbers(kind.plan(kind.spec(config), Files())) == count
+    assert numbers(kind.plan(kind.read_spec(config), Files())) == count
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,6 @@ def test_null_means_the_usual_value(name: str, unsaid: str) -> None:
     _, config = PUBLISHED[name]
     kind = find_family(config)
     without = {key: value for key, value in config.items() if key != unsaid}
-    assert kind.spec(config | {unsaid: None}) == kind.spec(without) == kind.spec(config)
+    assert (
+        kind.read_spec(config | {unsaid: None}) == kind.read_spec(without) == kind.read_spec(config)
+    )

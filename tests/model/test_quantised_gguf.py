@@ -107,7 +107,7 @@ def test_the_memory_plan_counts_what_is_held(pair: list[Path]) -> None:
     checkpoint, ops = open_checkpoint(pair[0]), CpuOps(1)
     kind = find_family(checkpoint.config)
     files = Files(checkpoint.converted, frozenset(checkpoint.tensors))
-    plan = kind.plan(kind.spec(checkpoint.config), files)
+    plan = kind.plan(kind.read_spec(checkpoint.config), files)
     held = load(checkpoint, plan, ops)
     planned = count_weight_bytes(list_slot_kinds(checkpoint, plan), ops)
     assert planned == sum(

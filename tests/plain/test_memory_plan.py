@@ -41,7 +41,7 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 KIND = find_family(CONFIG)
-SPEC = KIND.spec(CONFIG)
+SPEC = KIND.read_spec(CONFIG)
 SIZING = Sizing(4096, 8, 512, 32, "f16", threads=2)
 HELD = 90 * MIB
 

@@ -216,16 +216,16 @@ def test_contexts_of_millions_are_read(context: int, tmp_path: Path) -> None:
     write_folder(tmp_path, config, TENSORS)
     found = open_checkpoint(tmp_path).config
     if context <= 1 << 24:
-        assert find_family(found).spec(found).context == context
+        assert find_family(found).read_spec(found).context == context
         return
     with pytest.raises(CheckpointError, match="max_position_embeddings = 16777217"):
-        find_family(found).spec(found)
+        find_family(found).read_spec(found)
 
 
 def test_a_config_cannot_reach_the_terminal() -> None:
     config = {"model_type": "llama", "hidden_size": "\x1b[2J\n" + "x" * 1000}
     with pytest.raises(CheckpointError, match="hidden_size") as error:
-        find_family(config).spec(config)
+        find_family(config).read_spec(config)
     assert str(error.value).isprintable() and len(str(error.value)) < 200
 
 
@@ -353,7 +353,7 @@ def test_gguf_rope_factors_are_checked(factors: list[float], tmp_path: Path) -> 
     bad = {"rope_freqs.weight": encode(np.array(factors, np.float32), "f32")}
     with pytest.raises(CheckpointError, match=r"rope_freqs|factors has 3 numbers"):
         config = open_checkpoint(write_gguf(tmp_path / "m.gguf", META, EMBED | bad)).config
-        find_family(config).spec(config)
+        find_family(config).read_spec(config)
 
 
 def test_gguf_tensor_of_two_names_is_refused(tmp_path: Path) -> None:

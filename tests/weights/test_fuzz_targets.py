@@ -78,4 +78,4 @@ def test_rope_factors_that_overflow_are_refused_in_silence(tmp_path: Path) -> No
         warnings.simplefilter("error")
         config = open_checkpoint(path).config
         with pytest.raises(CheckpointError, match="factors = inf"):
-            find_family(config).spec(config)
+            find_family(config).read_spec(config)

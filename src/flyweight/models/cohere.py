@@ -20,7 +20,7 @@ from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 NAMES = TensorNames(mlp_norm="")
 
 
-def spec(config: Config) -> ModelSpec:
+def read_cohere(config: Config) -> ModelSpec:
     """A `CohereForCausalLM` config.json; model_max_length, where it is given, is the context.
     Command-R+ has use_qk_norm: a LayerNorm for each head of q and k.
     """
@@ -29,7 +29,7 @@ def spec(config: Config) -> ModelSpec:
     return change_layers(found, lambda _, layer: replace(layer, qk_norm=norm))
 
 
-def windowed(config: Config) -> ModelSpec:
+def read_cohere2(config: Config) -> ModelSpec:
     """A `Cohere2ForCausalLM` config.json; sliding_window_pattern n makes every nth layer full."""
     config = {"sliding_window": 4096, **config}
     found = _make_parallel_spec(config, "cohere2")

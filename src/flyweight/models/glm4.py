@@ -25,12 +25,12 @@ USUAL = {
 }
 
 
-def glm(config: Config) -> ModelSpec:
+def read_glm(config: Config) -> ModelSpec:
     """A `GlmForCausalLM` config.json (glm-4-9b-hf, glm-edge)."""
     return _make_spec(config, "glm")
 
 
-def glm4(config: Config) -> ModelSpec:
+def read_glm4(config: Config) -> ModelSpec:
     """A `Glm4ForCausalLM` config.json (GLM-4-0414, GLM-Z1)."""
     return _make_spec(config, "glm4")
 

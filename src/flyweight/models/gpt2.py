@@ -23,7 +23,7 @@ MASKS = ("*h.*.attn.bias", "*h.*.attn.masked_bias")  # tables older files carry
 TURNED = ("qkv", "out", "up", "down")
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `GPT2LMHeadModel` config.json."""
     refuse(config, "scale_attn_weights", True)
     refuse(config, "scale_attn_by_inverse_layer_idx", False)

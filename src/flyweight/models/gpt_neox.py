@@ -23,7 +23,7 @@ NAMES = TensorNames(
 MASKS = ("*.attention.bias", "*.attention.masked_bias")  # tables older files carry
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `GPTNeoXForCausalLM` config.json."""
     turned = {
         "partial_rotary_factor": read_real(config, "rotary_pct", 0.25),

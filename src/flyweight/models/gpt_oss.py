@@ -20,7 +20,7 @@ ROUTER = MoeNames(router="mlp.router")
 BLOCKS = "_blocks"  # ends the names of MXFP4 tensors; their rows are the matrix's rows
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `GptOssForCausalLM` config.json."""
     refuse(config, "swiglu_limit", 7.0)
     refuse(config, "swiglu_alpha", 1.702)

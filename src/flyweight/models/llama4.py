@@ -57,7 +57,7 @@ WRAPPED = "language_model."  # before every name of the text part in checkpoints
 SEEING = ("vision_model.*", "multi_modal_projector.*")
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `Llama4ForCausalLM` config.json, or the text part of `Llama4ForConditionalGeneration`'s."""
     config = fill_defaults(find_text_config(config), USUAL)
     found = make_gated_spec(

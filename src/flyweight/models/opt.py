@@ -29,7 +29,7 @@ VERSION = "*decoder.version"  # a number that older files carry
 SKIPPED = 2  # rows of the position table that no token uses
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """An `OPTForCausalLM` config.json."""
     refuse(config, "enable_bias", True)
     refuse(config, "_remove_final_layer_norm", False)

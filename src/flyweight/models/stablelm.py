@@ -11,7 +11,7 @@ from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, Source, WeightP
 SIDE_BY_SIDE = TensorNames(mlp_norm="")
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `StableLmForCausalLM` config.json."""
     found = make_gated_spec(fill_defaults(config, {"partial_rotary_factor": 0.25}), "stablelm")
     bias = read_flag(config, "use_qkv_bias")

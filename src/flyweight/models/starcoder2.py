@@ -15,7 +15,7 @@ from flyweight.spec import Files, LayerSpec, ModelSpec, NormSpec, WeightPlan
 NAMES = TensorNames(up=("mlp.c_fc",), down="mlp.c_proj")
 
 
-def spec(config: Config) -> ModelSpec:
+def read_spec(config: Config) -> ModelSpec:
     """A `Starcoder2ForCausalLM` config.json."""
     usual = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}
     found = make_gated_spec(fill_defaults(config, usual), "starcoder2")

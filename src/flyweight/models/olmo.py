@@ -1,21 +1,49 @@
-"""OLMo 3 (2025): OLMo 2 with a window on three of four layers; context extension (YaRN) applies
-only to the layers without a window.
+"""OLMo 2 and 3 (Ai2, 2025): norms only after each block, and of all heads of q and k as one vector.
+
+OLMo 3 has a window on three of four layers; context extension (YaRN) applies only to the layers
+without a window.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flyweight.models import olmo2
-from flyweight.models.config import Config, fill_defaults
-from flyweight.models.plans import add_sliding_window, change_layers, read_layer_kinds
+from flyweight.models.config import Config, fill_defaults, read_flag
+from flyweight.models.plans import (
+    TensorNames,
+    add_sliding_window,
+    change_layers,
+    make_decoder_plan,
+    make_gated_spec,
+    read_layer_kinds,
+)
 from flyweight.models.rope import read_rope_spec
-from flyweight.spec import LayerSpec, ModelSpec
+from flyweight.spec import Files, LayerSpec, ModelSpec, WeightPlan
 
-plan = olmo2.plan
+NAMES = TensorNames(
+    attn_norm="",
+    attn_post="post_attention_layernorm",
+    mlp_norm="",
+    mlp_post="post_feedforward_layernorm",
+)
+
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def spec(config: Config) -> ModelSpec:
+def read_olmo2(config: Config) -> ModelSpec:
+    """An `Olmo2ForCausalLM` config.json."""
+    bias = read_flag(config, "attention_bias")
+    return change_layers(
+        make_gated_spec(config, "olmo2"),
+        lambda _, layer: replace(layer, qk_norm="whole", attn_bias=bias, out_bias=bias),
+    )
+
+
+def plan(spec: ModelSpec, files: Files) -> WeightPlan:
+    return make_decoder_plan(spec, NAMES, files)
+
+
+def read_olmo3(config: Config) -> ModelSpec:
     """An `Olmo3ForCausalLM` config.json: rope_scaling as published, or transformers 5's
     rope_parameters with a section for each kind of layer.
     """
@@ -23,7 +51,7 @@ def spec(config: Config) -> ModelSpec:
     config = fill_defaults(config, {k: v for k, v in usual.items() if k not in config})
     nested = config.get("rope_parameters")
     flat = {k: v for k, v in config.items() if k not in ("rope_parameters", "rope_scaling")}
-    found = olmo2.spec(flat)
+    found = read_olmo2(flat)
     head = found.layers[0].head
     if isinstance(nested, Mapping) and (FULL in nested or SLIDING in nested):
         ropes = read_rope_spec(config, head, FULL), read_rope_spec(config, head, SLIDING)
