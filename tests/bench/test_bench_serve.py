@@ -166,7 +166,7 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--profile",), "--profile is not supported: no profile is taken; /debug/steps"),
         (("--tokenizer_mode", "hf"), "--tokenizer-mode is not supported: a tokenizer's own files"),
         (("--random-mm-base-items-per-request", "2"), "is not supported: prompts are text"),
-        (("--dataset-name", "random-mm"), "dataset_name = 'random_mm' is not taken here"),
+        (("--dataset-name", "random-mm"), "dataset_name = 'random_mm' is not supported"),
     ],
 )
 def test_wrong_words_are_one_line(

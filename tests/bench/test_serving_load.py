@@ -184,7 +184,7 @@ def test_azures_traces(tmp_path: Path) -> None:
     assert [a.at for a in asks] == pytest.approx([0, 2, 2.25])
     assert [a.length for a in drawn(Trace(path, longest=1000), IdPrompts(5000), 9)] == [374, 91]
     path.write_text(AZURE + "never,1,1\n")
-    with pytest.raises(ConfigError, match="line 5: this is no request"):
+    with pytest.raises(ConfigError, match="line 5: this is not a request"):
         drawn(Trace(path), IdPrompts(5000), 9)
 
 
@@ -236,11 +236,15 @@ def test_times_with_a_zone_and_without_a_fraction(tmp_path: Path) -> None:
 def test_traces_that_are_none(tmp_path: Path) -> None:
     for name, text, said in (
         ("a.txt", "", "a trace is a .csv"),
-        ("a.jsonl", '{"timestamp": 0, "input_length": 0, "output_length": 1}', "is no request"),
-        ("b.jsonl", '{"timestamp": "x"}', "line 1: this is no request"),
-        ("c.csv", "A,B\n1,2\n", "line 2: this is no request"),
+        ("a.jsonl", '{"timestamp": 0, "input_length": 0, "output_length": 1}', "is not a request"),
+        ("b.jsonl", '{"timestamp": "x"}', "line 1: this is not a request"),
+        ("c.csv", "A,B\n1,2\n", "line 2: this is not a request"),
         ("d.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}', "line 1: this is"),
-        ("g.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "no request of"),
+        (
+            "g.jsonl",
+            '{"timestamp": 0, "input_length": 1e999, "output_length": 1}',
+            "not a request",
+        ),
         ("h.jsonl", "", "there is no request in this file"),
         ("i.csv", AZURE + "2023-11-16 18:15:59\udcff,1,1\n", "this is not text"),
         ("e.csv", AZURE + "2023-11-16 18:15:49.0,1,1\n", "line 5: the request is earlier than"),

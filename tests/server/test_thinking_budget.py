@@ -150,7 +150,7 @@ def test_what_is_out_of_range_is_refused(thinker: Running, value: Any) -> None:
 
 def test_what_cannot_be_kept_is_refused(thinker: Running, talker: Running) -> None:
     got = talker.post(CHAT, {"messages": TALK, "thinking_token_budget": 4})
-    assert got.status == 400 and "read as reasoning" in got.json["error"]["message"]
+    assert got.status == 400 and "answers have no reasoning" in got.json["error"]["message"]
     form = {"response_format": {"type": "json_object"}}
     got = thinker.post(CHAT, {**ASKED, "thinking_token_budget": 4, **form})
     assert got.status == 400 and got.json["error"]["param"] == "thinking_token_budget"
@@ -166,5 +166,5 @@ def test_the_librarys_chat_has_one_too(path: Path, thinker: Running) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, thinking_token_budget=7)
     (out,) = llm.chat(TALK, params, use_tqdm=False)
     assert out.outputs[0].token_ids == said(thinker, thinking_token_budget=7)["token_ids"]
-    with pytest.raises(RequestError, match="read as reasoning"):
+    with pytest.raises(RequestError, match="answers have no reasoning"):
         LLM().generate("Once", params, use_tqdm=False)
