@@ -203,7 +203,7 @@ class SamplingParams:
     )] = BREAKERS
     top_n_sigma: Annotated[float, RealOption(
         "Keep logits within this many standard deviations of the largest; 0: all.", 0, 1000,
-        same={-1: 0}, cli="N", filters=True,
+        same={-1: 0}, cli="N", column="cuts", filters=True,
     )] = 0.0
     top_k: Annotated[int, WholeOption(
         "Keep this many most likely tokens; 0: all.", 0, same={-1: 0}, cli="N",
@@ -217,7 +217,7 @@ class SamplingParams:
     )] = 1.0
     typical_p: Annotated[float, RealOption(
         "Keep the tokens whose surprise is closest to the expected surprise, up to this total "
-        "probability.", 0, 1, above=True, cli="P", filters=True,
+        "probability.", 0, 1, above=True, cli="P", column="cuts", filters=True,
     )] = 1.0
     top_p: Annotated[float, RealOption(
         "Keep the most likely tokens, up to this total probability.", 0, 1, above=True, cli="P",
@@ -230,19 +230,21 @@ class SamplingParams:
     )] = 0.0
     xtc_probability: Annotated[float, RealOption(
         "XTC: with this probability, drop all tokens above the threshold except the least likely "
-        "of them.", 0, 1, cli="P", filters=True,
+        "of them.", 0, 1, cli="P", column="cuts", filters=True,
     )] = 0.0
     xtc_threshold: Annotated[float, RealOption(
-        "XTC: lowest probability of a token to drop.", 0, 0.5, cli="P",
+        "XTC: lowest probability of a token to drop.", 0, 0.5, cli="P", column="cuts",
     )] = 0.1
     mirostat: Annotated[int, WholeOption(
         "Version of mirostat, which keeps the surprise of the answer near a target; 0: off.", 0, 2,
-        details="It excludes the other filters.", cli="0|1|2",
+        details="It excludes the other filters.", cli="0|1|2", column="cuts",
     )] = 0
     mirostat_tau: Annotated[float, RealOption(
-        "Mirostat: the target surprise in bits.", 0, 100, cli="BITS",
+        "Mirostat: the target surprise in bits.", 0, 100, cli="BITS", column="cuts",
     )] = 5.0
-    mirostat_eta: Annotated[float, RealOption("Mirostat: learning rate.", 0, 1, cli="E")] = 0.1
+    mirostat_eta: Annotated[float, RealOption(
+        "Mirostat: learning rate.", 0, 1, cli="E", column="cuts",
+    )] = 0.1
     guidance_scale: Annotated[float, SamplingOption(
         "Not supported: contrastive guidance.", values="1", apis=(),
     )] = 1.0

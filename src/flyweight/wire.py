@@ -6,6 +6,7 @@ travels. T tokens, S sequences, R rows that need logits, M blocks of the longest
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +20,28 @@ F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """The rarer ways to cut a row's candidates, for the Q rows that use one; values as off are in
-    brackets.
+class CutRow(NamedTuple):
+    """The sampling options that no kernel knows, of one row; their values as off are the defaults.
+    They are the options that declare the column `cuts`, in the order of their declarations; then
+    `mu`, mirostat's state before the draw.
     """
 
+    top_n_sigma: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.0
+    mirostat: float = 0
+    mirostat_tau: float = 0.0
+    mirostat_eta: float = 0.0
+    mu: float = np.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The options of `CutRow` for the Q rows that use one."""
+
     rows: I32  # [Q] ascending
-    typical_p: F64  # [Q] (1)
-    top_n_sigma: F64  # [Q] (0)
-    xtc_probability: F64  # [Q] (0)
-    xtc_threshold: F64  # [Q]
-    mirostat: I32  # [Q] (0), 1 or 2
-    mirostat_tau: F64  # [Q]
-    mirostat_eta: F64  # [Q]
-    mu: F64  # [Q] mirostat's state before the draw
+    values: F64  # [Q, fields of `CutRow`]
 
 
 @dataclass(frozen=True, slots=True)

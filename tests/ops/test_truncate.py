@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from flyweight.ops import truncate
 from flyweight.ops.reference_sample import (
+    OFF,
     XTC,
     adjust,
     choose,
@@ -22,7 +23,6 @@ from flyweight.ops.reference_sample import (
     sample,
     select_candidates,
 )
-from flyweight.ops.truncate import OFF
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.types import RequestWords, SamplingParams

@@ -1,10 +1,14 @@
-"""docs/sampling.md lists the declared sampling options, each once, as they are declared."""
+"""What is made from the declared sampling options: docs/sampling.md, and columns of a step."""
 
 import importlib.util
 import re
 from pathlib import Path
 
+from flyweight.sampling.arrays import RECORD
+from flyweight.sampling.options import LAYOUT, UNPACKED
+from flyweight.sampling.options import RECORD as PACKED
 from flyweight.types import OPTIONS
+from flyweight.wire import CutRow, SampleBatch
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,3 +22,10 @@ def test_tables_are_those_of_the_declarations() -> None:
     assert tables.write_page(page) == page, "run: python tools/option_tables.py"
     assert sorted(re.findall(r"^\| `(\w+)` \| .* \|$", page.split("## Reproducibility")[0], re.M)) \
         == sorted(OPTIONS)  # fmt: skip
+
+
+def test_columns_are_those_of_the_declarations() -> None:
+    assert (*UNPACKED, "mu") == CutRow._fields
+    assert RECORD.itemsize == PACKED.size and LAYOUT.keys() <= set(SampleBatch.__slots__)
+    columns = {one.column for one in OPTIONS.values()} - {""}
+    assert columns <= set(SampleBatch.__slots__)

@@ -15,7 +15,7 @@ from flyweight.ops.reference_sample import compute_weights, draw_uniform, exp32,
 from flyweight.sampling.arrays import LogitsRow, OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.types import RequestWords, SamplingParams
-from flyweight.wire import Sampled
+from flyweight.wire import CutRow, Sampled
 
 LOGITS = np.array([0.5, 2.0, -1.0, 2.0, 0.0, 1.0, -3.0, 0.25], np.float32)
 
@@ -244,12 +244,14 @@ def test_columns_of_the_rarer_options() -> None:
     assert s.allowed_ids.tolist() == [2, 5] and s.allowed_starts.tolist() == [0, 2, 2, 2, 2, 2]
     assert s.banned_ids.tolist() == [2, 7, 8] and s.banned_starts.tolist() == [0, 0, 3, 3, 3, 3]
     assert s.given.tolist() == [-1, -1, 6, -1, -1]
-    cuts = s.cuts
-    assert cuts is not None and cuts.rows.tolist() == [3, 4] and cuts.mu.tolist() == [1.5, 2.5]
-    assert cuts.typical_p.tolist() == [0.5, 1] and cuts.xtc_probability.tolist() == [0.25, 0]
-    assert cuts.mirostat.tolist() == [0, 2] and cuts.mirostat_tau.tolist() == [5, 3]
-    assert (cuts.top_n_sigma.tolist(), cuts.xtc_threshold.tolist()) == ([0, 0], [0.1, 0.1])
-    assert cuts.mirostat_eta.tolist() == [0.1, 0.1]
+    assert s.cuts is not None and s.cuts.rows.tolist() == [3, 4]
+    one, other = (CutRow(*values) for values in s.cuts.values.tolist())
+    assert (one.mu, other.mu) == (1.5, 2.5) and (one.mirostat, other.mirostat) == (0, 2)
+    assert (one.typical_p, other.typical_p) == (0.5, 1)
+    assert (one.xtc_probability, other.xtc_probability) == (0.25, 0)
+    assert (one.mirostat_tau, other.mirostat_tau) == (5, 3)
+    for cut in (one, other):
+        assert (cut.top_n_sigma, cut.xtc_threshold, cut.mirostat_eta) == (0, 0.1, 0.1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from flyweight.ops import truncate
 from flyweight.ops.listed import add_listed
-from flyweight.ops.truncate import OFF, CutRow
-from flyweight.wire import F32, F64, I64, U32, SampleBatch, Sampled
+from flyweight.wire import F32, F64, I64, U32, CutRow, SampleBatch, Sampled
 
 WORD = 2**64 - 1
+OFF = CutRow()
 SHARPEST = np.float32(1e30)  # of one over a temperature: the best logit's distance, 0, stays 0
 XTC = 0x9FB21C651E98DF25  # its chance is a number of its own
 
@@ -47,7 +47,10 @@ def find_cuts(s: SampleBatch) -> dict[int, CutRow]:
     """The rarer cuts of those rows that have one."""
     if s.cuts is None:
         return {}
-    return {r: CutRow.of(s.cuts, q) for q, r in enumerate(s.cuts.rows.tolist())}
+    return {
+        r: CutRow(*values)
+        for r, values in zip(s.cuts.rows.tolist(), s.cuts.values.tolist(), strict=True)
+    }
 
 
 def sort_descending(logits: F32) -> I64:

@@ -4,33 +4,11 @@ Invariant: each leaves at least one candidate, keeps their order, and depends on
 The reference's chain calls them, and the CPU backend calls the reference's for rows that use one.
 """
 
-from typing import NamedTuple, Self
-
 import numpy as np
 
-from flyweight.wire import F32, F64, I64, Cuts
+from flyweight.wire import F32, F64, I64
 
 ESTIMATED = 100  # candidates mirostat 1 estimates the distribution's exponent from, as published
-
-
-class CutRow(NamedTuple):
-    """One row of `wire.Cuts`; as it stands, all are off."""
-
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.0
-    mirostat: int = 0
-    mirostat_tau: float = 0.0
-    mirostat_eta: float = 0.0
-    mu: float = np.nan
-
-    @classmethod
-    def of(cls, cuts: Cuts, q: int) -> Self:
-        return cls(*(getattr(cuts, name)[q].item() for name in cls._fields))
-
-
-OFF = CutRow()
 
 
 def ban_below_sigmas(logits: F32, n: float) -> F32:
@@ -63,7 +41,7 @@ def count_excluded(p: F64, threshold: float) -> int:
     return max(0, int((p >= threshold * p.sum()).sum()) - 1)
 
 
-def count_mirostat(p: F64, version: int, mu: float, vocab: int) -> int:
+def count_mirostat(p: F64, version: float, mu: float, vocab: int) -> int:
     """How many of the likeliest candidates mirostat (Basu et al., 2021) keeps at state `mu`."""
     share = p / p.sum()
     if version == 2:

@@ -27,7 +27,8 @@ class SamplingOption:
     `flags` are its spellings if they are not its name, `run_default` is its default there and
     `cli_default` the same in words, if they are not what it otherwise is.
     `generation_config` is its key in a model's generation_config.json.
-    `column` is the column of `wire.SampleBatch` that holds it; options of one column are adjacent.
+    `column` is the column of `wire.SampleBatch` that holds it; options of one column are adjacent,
+    and those of `cuts`, which no kernel knows, are fields of `wire.CutRow`.
     `filters` marks options that remove candidates, and at their default remove none.
     """
 

@@ -10,25 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.sampling.options import SequenceOptions
+from flyweight.sampling.options import LAYOUT, SequenceOptions, read_unpacked
 from flyweight.sampling.repeats import completions, repeats
 from flyweight.sampling.thought import forced
 from flyweight.types import ALL
 from flyweight.wire import F32, I32, U32, Cuts, ListedLogprobs, Masks, SampleBatch
 
-# `options.RECORD`, field by field
+KINDS = {"f": np.float32, "i": np.int32, "Q": np.uint64}  # by their codes in a struct
 RECORD = np.dtype(
-    [
-        ("temperature", np.float32),
-        ("top_p", np.float32),
-        ("min_p", np.float32),
-        ("penalties", np.float32, 3),
-        ("top_k", np.int32),
-        ("logprobs", np.int32),
-        ("choice", np.int32),
-        ("prompt", np.int32),
-        ("seed", np.uint64),
-    ]
+    [(name, KINDS[code], (n,) if n > 1 else ()) for name, (code, n) in LAYOUT.items()]
 )
 
 NONE: I32 = np.zeros(0, np.int32)
@@ -164,21 +154,11 @@ def _repeats(special: Sequence[tuple[int, LogitsRow]], count: int) -> tuple[I32,
 
 
 def _cuts(rows: Sequence[tuple[int, LogitsRow]]) -> Cuts | None:
-    """The options no kernel knows; `Cuts` has them in this order."""
+    """The options that no kernel knows."""
     if not rows:
         return None
-    params = [row.options.params for _, row in rows]
-    return Cuts(
-        rows=np.array([i for i, _ in rows], np.int32),
-        typical_p=np.array([p.typical_p for p in params]),
-        top_n_sigma=np.array([p.top_n_sigma for p in params]),
-        xtc_probability=np.array([p.xtc_probability for p in params]),
-        xtc_threshold=np.array([p.xtc_threshold for p in params]),
-        mirostat=np.array([p.mirostat for p in params], np.int32),
-        mirostat_tau=np.array([p.mirostat_tau for p in params]),
-        mirostat_eta=np.array([p.mirostat_eta for p in params]),
-        mu=np.array([row.mu for _, row in rows]),
-    )
+    values = [(*read_unpacked(row.options.params), row.mu) for _, row in rows]
+    return Cuts(np.array([i for i, _ in rows], np.int32), np.array(values, np.float64))
 
 
 def _masks(rows: Sequence[tuple[int, LogitsRow]]) -> Masks | None:

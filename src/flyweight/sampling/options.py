@@ -1,20 +1,34 @@
 """One sequence's sampling options, packed once, so that a step only copies them.
 
-Invariant: a record holds every option that has one value a row, in `RECORD`'s order.  Standard
-library only; knows no arrays and no step.
+Invariant: a record holds every option that declares a column, in the order of `LAYOUT`;
+`read_unpacked` reads those of the column `cuts`, in the order of `wire.CutRow`.  Standard library
+only; knows no arrays and no step.
 """
 
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
-from flyweight.types import ALL, CUTS, RequestWords, SamplingParams
+from flyweight.params.options import RealOption
+from flyweight.types import ALL, CUTS, OPTIONS, RequestWords, SamplingParams
 
 WORD = 2**64 - 1
-# temperature, top_p, min_p, three penalties, top_k, logprobs, choice, prompt, seed
-RECORD = struct.Struct("=6f4iQ")
+MOST = 2**31 - 1  # of a whole number: above any vocabulary and context, so the same as all
+PACKED = {name: one for name, one in OPTIONS.items() if one.column not in ("", "cuts")}
+UNPACKED = tuple(name for name, one in OPTIONS.items() if one.column == "cuts")
+RARE = tuple(name for name in UNPACKED if name in CUTS)
+CODES = {name: "f" if isinstance(one, RealOption) else "i" for name, one in PACKED.items()}
+# Columns of a record: the code of a value in a struct, and how many values a row has.
+LAYOUT: dict[str, tuple[str, int]] = {
+    column: (CODES[names[0]], len(names))
+    for column, group in groupby(PACKED, lambda name: PACKED[name].column)
+    if (names := list(group))
+} | {"logprobs": ("i", 1), "choice": ("i", 1), "prompt": ("i", 1), "seed": ("Q", 1)}
+RECORD = struct.Struct("=" + "".join(code * count for code, count in LAYOUT.values()))
+read_packed, read_unpacked = attrgetter(*PACKED), attrgetter(*UNPACKED)
 NO_WORDS = RequestWords()
-RARE = ("typical_p", "top_n_sigma", "xtc_probability")  # the cuts no kernel knows
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +74,7 @@ class SequenceOptions:
         if self.best is None:
             self.best = p.scored
         self.record = RECORD.pack(
-            *(p.temperature, p.top_p, p.min_p, *penalties),
-            min(p.top_k, 2**31 - 1),  # above any vocabulary, so the same as all
+            *[min(value, MOST) for value in read_packed(p)],
             # listed ids are looked up behind the sampler, by what it tells of the best
             -1 if self.best is None else 1 if listed else self.best,
             self.choice,
