@@ -7,7 +7,7 @@ import pytest
 from flyweight.errors import RequestError
 from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary, embedded
-from flyweight.sampling.patterns import translated
+from flyweight.sampling.patterns import translate_pattern
 from flyweight.testing import make_acceptor
 from flyweight.types import SamplingParams
 
@@ -120,7 +120,7 @@ def test_what_schemas_mean(schema: Any, good: list[str], bad: list[str]) -> None
 )  # fmt: skip
 def test_patterns_that_mean_something_else_here_are_refused(pattern: str) -> None:
     with pytest.raises(RequestError, match="not supported"):
-        translated(pattern, "/pattern")
+        translate_pattern(pattern, "/pattern")
 
 
 @pytest.mark.parametrize("text", ['"' + '\\"' * 30_000, '"' * 60_000, "[" * 60_000, '{"' * 30_000])
@@ -129,7 +129,7 @@ def test_hostile_sources_are_read_once(text: str) -> None:
     with pytest.raises(RequestError):
         StructuredOutputs(json=text)
     with pytest.raises(RequestError):
-        translated(text + "(?=", "/pattern")
+        translate_pattern(text + "(?=", "/pattern")
 
 
 def test_white_space_is_as_asked() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.pattern_size import LONGEST_TEXT, counted
+from flyweight.sampling.patterns import LONGEST_TEXT, count_states
 from flyweight.testing import accepts, make_acceptor
 
 
@@ -27,12 +27,12 @@ from flyweight.testing import accepts, make_acceptor
     ],
 )
 def test_counts_are_written_out(pattern: str, size: int) -> None:
-    assert counted(pattern) == size
+    assert count_states(pattern) == size
 
 
 def test_time_grows_with_the_length() -> None:
     for part in ("[", "(?<a", "{1", "[^", "(", "\\", "{1,"):
-        assert counted(part * 20_000) >= 0
+        assert count_states(part * 20_000) >= 0
         with suppress(RequestError):
             accepts({"pattern": f"(?i){part * 5000}"}, '""')
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.history import find_completions, penalise_repeats
 from flyweight.sampling.options import SequenceOptions
-from flyweight.sampling.repeats import completions, repeats
 from flyweight.types import RequestWords, SamplingParams
 
 
@@ -43,7 +43,7 @@ def test_every_repetition_is_found(
     p = SamplingParams(
         dry_multiplier=0.8, dry_base=base, dry_allowed_length=allowed, dry_penalty_last_n=last
     )
-    ids, values = repeats(tokens, p, breakers)
+    ids, values = penalise_repeats(tokens, p, breakers)
     assert dict(zip(ids.tolist(), values, strict=True)) == pytest.approx(
         by_hand(tokens, p, breakers)
     )
@@ -52,17 +52,19 @@ def test_every_repetition_is_found(
 def test_what_it_costs() -> None:
     """abc-abc-ab: c is next, after a run of 5; an allowed length of 2 leaves 3 steps."""
     p = SamplingParams(dry_multiplier=2.0, dry_base=3.0)
-    ids, values = repeats([1, 2, 3, 1, 2, 3, 1, 2], p, ())
+    ids, values = penalise_repeats([1, 2, 3, 1, 2, 3, 1, 2], p, ())
     assert (ids.tolist(), values) == ([3], [2.0 * 3.0**3])
-    assert repeats([1, 2, 3, 1, 2, 3, 1, 2], p, {1})[0].tolist() == []  # runs of 1 only
-    assert repeats([1, 2, 3, 1, 2, 3, 1, 2], p, {3})[1] == []  # a breaker costs nothing
+    assert penalise_repeats([1, 2, 3, 1, 2, 3, 1, 2], p, {1})[0].tolist() == []  # runs of 1 only
+    assert penalise_repeats([1, 2, 3, 1, 2, 3, 1, 2], p, {3})[1] == []  # a breaker costs nothing
 
 
 def test_a_very_long_repetition_costs_no_more_than_a_float_holds() -> None:
     p = SamplingParams(dry_multiplier=100, dry_base=1.75)
-    _, values = repeats([5] * 4000, p, ())
+    _, values = penalise_repeats([5] * 4000, p, ())
     assert values == [3e38]
-    assert repeats([5] * 4000, SamplingParams(dry_multiplier=2, dry_base=1), ())[1] == [2.0]
+    assert penalise_repeats([5] * 4000, SamplingParams(dry_multiplier=2, dry_base=1), ())[1] == [
+        2.0
+    ]
 
 
 def test_it_is_taken_off_after_the_other_penalties() -> None:
@@ -82,4 +84,4 @@ def test_bad_words_end_nowhere(generated: list[int], banned: list[int]) -> None:
     words = ((1, 2), (4,), (1, 2, 3))
     for prompt in ([], [1], [1, 2]):
         tokens = prompt + generated
-        assert set(completions(tokens, len(prompt), words)) == set(banned)
+        assert set(find_completions(tokens, len(prompt), words)) == set(banned)

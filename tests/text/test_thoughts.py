@@ -10,7 +10,7 @@ from flyweight.describe import describe
 from flyweight.errors import RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer
 from flyweight.requests.prompts import RequestContext
-from flyweight.sampling.thought import forced
+from flyweight.sampling.history import force_closing
 from flyweight.text.codec import SpecialIds as TokenMarks
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.deltas import DeltaKind
@@ -101,7 +101,7 @@ def test_it_is_closed_where_the_reader_finds_it_open(
     before, answer = [10] * prompt, []
     wish = [PIECES.index(piece) for piece in sum(said[1], said[0])]
     for token in [*wish, 10, 10, 10]:  # what the model would draw, as far as it may
-        due = forced(thought, before + answer, prompt)
+        due = force_closing(thought, before + answer, prompt)
         assert due == expected(thought, prompt, answer, ids), answer
         answer.append(token if due is None else due)
 

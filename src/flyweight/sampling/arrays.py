@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flyweight.sampling.history import find_completions, force_closing, penalise_repeats
 from flyweight.sampling.options import LAYOUT, SequenceOptions, read_unpacked
-from flyweight.sampling.repeats import completions, repeats
-from flyweight.sampling.thought import forced
 from flyweight.types import ALL
 from flyweight.wire import F32, I32, U32, Cuts, ListedLogprobs, Masks, SampleBatch
 
@@ -126,7 +125,7 @@ def _window(row: LogitsRow) -> tuple[Sequence[int], int]:
 def _due(row: LogitsRow) -> tuple[int, ...]:
     """The token that closes a thought, where it alone may come; a grammar has the last word."""
     thought, mask = row.options.words.thought, row.mask
-    token = None if thought is None else forced(thought, row.tokens, row.options.prompt)
+    token = None if thought is None else force_closing(thought, row.tokens, row.options.prompt)
     if token is None or (mask is not None and not mask[token // 32] >> (token % 32) & 1):
         return ()
     return (token,)
@@ -138,14 +137,14 @@ def _banned(row: LogitsRow) -> list[int]:
     early = row.position - options.prompt < options.params.min_tokens
     banned = list(options.stop_ids) if early else []
     if options.words.bad:
-        banned += completions(row.tokens, options.prompt, options.words.bad)
+        banned += find_completions(row.tokens, options.prompt, options.words.bad)
     return banned
 
 
 def _repeats(special: Sequence[tuple[int, LogitsRow]], count: int) -> tuple[I32, F32, I32]:
     """What DRY takes from whom, row after row."""
     found = [
-        (i, *repeats(row.tokens, row.options.params, row.options.words.breakers))
+        (i, *penalise_repeats(row.tokens, row.options.params, row.options.words.breakers))
         for i, row in special
         if row.options.dry
     ]

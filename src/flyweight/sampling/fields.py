@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
+from flyweight.params.structured import NAME
 from flyweight.sampling.grammar import embedded
-from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema import prepared
 from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
 from flyweight.text.tools.fields import CallField
@@ -132,4 +132,4 @@ def _regex(source: str) -> str:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise RequestError(f": {what} cannot be enforced in the call format of this model", FIELD)
+    raise RequestError(f": {what} cannot be enforced in the call format of this model", NAME)

@@ -59,13 +59,13 @@ TIGHT = {
 }
 # Whose own grammar in llguidance is no looser than JSON-Schema-Test-Suite.
 KEPT = ("email", "ipv4", "ipv6", "uri", "uuid", "duration")
-LACKING = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-template")
+LACKING_FORMATS = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-template")
 
 
 def meant_format(name: str) -> str:
     """The format that an unknown name is a misspelling of; empty where it is of none."""
     bare = name[:40].casefold().replace("_", "-")
-    found = ((edits(bare, known), known) for known in (*TIGHT, *KEPT, *LACKING))
+    found = ((edits(bare, known), known) for known in (*TIGHT, *KEPT, *LACKING_FORMATS))
     wrong, known = min(found)
     return known if wrong <= (1 if len(known) < 8 else 2) else ""
 

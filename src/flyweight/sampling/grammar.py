@@ -22,7 +22,7 @@ from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.sampling.gbnf import is_gbnf
 from flyweight.sampling.gbnf_lark import lark
 from flyweight.sampling.levels import check_rules
-from flyweight.sampling.pattern_size import check_counts
+from flyweight.sampling.patterns import find_long_count
 from flyweight.sampling.schema import prepared
 from flyweight.validation.untrusted import one_line, shown
 from flyweight.wire import U32
@@ -93,7 +93,8 @@ def source(outputs: StructuredOutputs) -> str:
         check_rules(text)
         return str(LLMatcher.grammar_from_lark(text))
     if kind == "regex":
-        check_counts(str(outputs.regex), f"{NAME}.regex", NAME)
+        if problem := find_long_count(str(outputs.regex)):
+            raise RequestError(f": {problem}", f"{NAME}.regex")
         return str(LLMatcher.grammar_from_regex(str(outputs.regex)))
     if kind == "choice":
         listed = "|".join(_literal(one) for one in outputs.choice or ())

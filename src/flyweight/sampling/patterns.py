@@ -1,17 +1,16 @@
 """JSON Schema's patterns (ECMA-262) as the regex dialect that enforces them.
 
 Invariant: what comes out matches nothing that the pattern would not; what the two dialects read
-differently is written out, or refused by name.  Standard library only; knows no schema.
+differently is written out, or refused by name.  The states that counts come to are estimated from
+the text alone, before a text meets the lexer's limit.  Knows no grammar engine.
 """
 
 import re
 from typing import NoReturn
 
-from flyweight.errors import RequestError
-from flyweight.sampling.pattern_size import check_counts
+from flyweight.sampling.schema_keywords import UnsupportedSchema
 from flyweight.validation.untrusted import shown
 
-FIELD = "structured_outputs"
 # ECMA's white space and line ends, which are not the enforcing dialect's.
 SPACE = (
     r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}"
@@ -27,13 +26,24 @@ CASELESS = re.compile(r"\\[uxkpP]|\(\?<|\[\^")  # whose letters are not all to b
 CLASSES = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|.", re.S)
 LETTERS = re.compile(r"\\.|[A-Za-z]-[A-Za-z]|[A-Za-z]")
 CLASH = "&-~"  # twice within brackets: operators here, plain characters there
+MOST_STATES = 28_000  # states that counts may come to; a lexer has 32,000
+# States of a character that may take several bytes, or an escape in JSON; and of one that is any
+# but some (measured with 152,000 tokens).
+WIDE, WIDEST = 9, 18
+LONGEST_TEXT = 3000  # characters of a JSON string whose length is limited
+COUNTED = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?|\)|\{(\d+)(,?)(\d*)\}|[|*+?]|.",
+    re.S,
+)
+NARROW = re.compile(r"\\[dwnrtfv.\\^$*+?()\[\]{}|/-]|\[[^^\\]*\]|[ -~]")
 
 
-def translated(pattern: str, where: str) -> str:
-    """The pattern in the enforcing dialect.  Raises `RequestError` that names `where`."""
+def translate_pattern(pattern: str, where: str) -> str:
+    """The pattern in the enforcing dialect.  Raises `UnsupportedSchema` at `where`."""
     if pattern.startswith(ANY_CASE):
-        pattern = _either_case(pattern[len(ANY_CASE) :], where)
-    check_counts(pattern, f"{FIELD}.json: at {shown(where)}", FIELD)
+        pattern = _match_both_cases(pattern[len(ANY_CASE) :], where)
+    if problem := find_long_count(pattern):
+        raise UnsupportedSchema(where, problem)
     if re.search(r"\{,|\[\^?\]", pattern):
         _refuse(pattern, where, "'{,', '[]' or '[^]'")
     found: list[str] = [""]
@@ -41,7 +51,7 @@ def translated(pattern: str, where: str) -> str:
     for match in PART.finditer(pattern):
         part = match.group()
         if part.startswith("\\"):
-            part = _escape(part, pattern, where)
+            part = _rewrite_escape(part, pattern, where)
         elif inside:
             if part == "[":
                 _refuse(pattern, where, "'[' within brackets; write '\\['")
@@ -58,7 +68,7 @@ def translated(pattern: str, where: str) -> str:
     return "".join(found)
 
 
-def _either_case(pattern: str, where: str) -> str:
+def _match_both_cases(pattern: str, where: str) -> str:
     """The pattern with both cases of each letter: the flag is Python's and PCRE's."""
     if not pattern.isascii() or CASELESS.search(pattern):
         _refuse(ANY_CASE + pattern, where, "letters of both cases that are not ASCII")
@@ -78,7 +88,7 @@ def _either_case(pattern: str, where: str) -> str:
     return CLASSES.sub(outside, pattern)
 
 
-def _escape(part: str, pattern: str, where: str) -> str:
+def _rewrite_escape(part: str, pattern: str, where: str) -> str:
     letter = part[1:2]
     if part in REWRITTEN:
         return REWRITTEN[part]
@@ -92,7 +102,44 @@ def _escape(part: str, pattern: str, where: str) -> str:
 
 
 def _refuse(pattern: str, where: str, what: str) -> NoReturn:
-    raise RequestError(
-        f": at {shown(where)}: the pattern {shown(pattern)} has {what}: not supported",
-        f"{FIELD}.json",
+    raise UnsupportedSchema(where, f"the pattern {shown(pattern)} has {what}: not supported")
+
+
+def find_long_count(pattern: str) -> str:
+    """Why a text could outgrow the lexer by counts of the pattern; empty where none could."""
+    size = count_states(pattern)
+    if size <= MOST_STATES:
+        return ""
+    return (
+        f"the counts of the pattern {shown(pattern)} come to about {size} states; allowed: up to "
+        f"{MOST_STATES}; a smaller count, or * or + for any number, has fewer"
     )
+
+
+def count_states(pattern: str) -> int:
+    """States of a pattern, each of whose counts is written out."""
+    sums, last = [0], 0  # of the groups that are open, and the last part
+    for found in COUNTED.finditer(pattern):
+        part = found.group()
+        if part[0] == "(":
+            sums.append(0)
+            last = 0
+        elif part == ")" and len(sums) > 1:
+            last = sums.pop()
+            sums[-1] += last
+        elif found[1] is not None:
+            least, most = int(found[1][:9]), found[3][:9]
+            times = min(int(most) if most else least + (found[2] == ","), MOST_STATES + 1)
+            sums[-1] += last * (max(times, 1) - 1)
+            last = 0
+        elif part not in "|*+?":
+            last = _count_part(part)
+            sums[-1] += last
+    return sum(sums)
+
+
+def _count_part(part: str) -> int:
+    """Of one character or class."""
+    if part.startswith(("[^", "\\S", "\\W", "\\D")):
+        return WIDEST
+    return 1 if part.isascii() and part != "." and NARROW.fullmatch(part) else WIDE

@@ -7,13 +7,20 @@ refused by name, with its place.  Depth is bounded before (`structured`).  Knows
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from flyweight.errors import RequestError, nearest
-from flyweight.sampling.formats import KEPT, LONGEST_HOST, TIGHT, is_ignored_format, meant_format
+from flyweight.errors import nearest
+from flyweight.sampling.formats import (
+    KEPT,
+    LACKING_FORMATS,
+    LONGEST_HOST,
+    TIGHT,
+    is_ignored_format,
+    meant_format,
+)
 from flyweight.sampling.levels import check_schema
-from flyweight.sampling.patterns import FIELD, translated
+from flyweight.sampling.patterns import translate_pattern
 from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
 from flyweight.sampling.schema_keywords import (
     ANNOTATIONS,
@@ -25,12 +32,13 @@ from flyweight.sampling.schema_keywords import (
     NAMES,
     SINGLE,
     Opposite,
+    UnsupportedSchema,
     meant,
+    refuse,
     token,
 )
-from flyweight.sampling.schema_numbers import tighten
 from flyweight.sampling.schema_rewriting import Rewriting
-from flyweight.sampling.schema_shapes import TYPES, shaped
+from flyweight.sampling.schema_values import TYPES, shape_value, tighten_range
 from flyweight.validation.untrusted import shown
 
 MOST_ADDED = 1 << 14  # names that are repeated where objects are closed around several schemas
@@ -41,7 +49,7 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     Raises `RequestError` that names what cannot be enforced.
     """
     if schema is False:
-        _refuse("", "false: nothing is valid")
+        refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
     plain = not (_has(top, "$id") or _has(top, "$anchor"))
@@ -49,7 +57,7 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     rewriting = Rewriting(top, plain=alone)
     whole = rewriting.whole()
     if isinstance(whole, bool):
-        _refuse("", "nothing is valid")
+        refuse("", "nothing is valid")
     top = whole
     check_schema(top)
     closing = Closing(top, on=plain)
@@ -109,7 +117,7 @@ class _SchemaReader:
         spot = Spot(spot.pointer, self._places.get(id(schema), spot.place))
         place = spot.place
         if not isinstance(schema, Mapping):
-            _refuse(place, f"{shown(schema)} is not a schema; allowed: an object, true or false")
+            refuse(place, f"{shown(schema)} is not a schema; allowed: an object, true or false")
         if isinstance(schema, Opposite) and mode is Mode.CLOSED:
             mode = Mode.OPEN
         inner = self._inner(schema, mode)
@@ -124,8 +132,8 @@ class _SchemaReader:
             self._close(found, schema, place)
         if "oneOf" in found and self.closing.divided(schema):
             _as_any_of(found)
-        _tighten(found, place)
-        tighten(found, place, exactly=self.exactly)
+        _tighten_format(found, place)
+        tighten_range(found, place, exactly=self.exactly)
         return found
 
     def _inner(self, schema: Mapping[str, Any], mode: Mode) -> Mode:
@@ -143,11 +151,11 @@ class _SchemaReader:
             return
         properties, patterns = found.get("properties", {}), found.get("patternProperties", {})
         more = {name: True for name in around.names if name not in properties}
-        known = {translated(one, place): True for one in around.patterns}
+        known = {translate_pattern(one, place): True for one in around.patterns}
         self.added += len(more) + len(known)
         if self.added > MOST_ADDED:
             what = f"objects that several schemas describe have more than {MOST_ADDED} names in all"
-            _refuse(place, f"{what}; say additionalProperties in them")
+            raise UnsupportedSchema(place, f"{what}; say additionalProperties in them")
         if more or properties:
             found["properties"] = {**properties, **more}
         if known:
@@ -160,22 +168,22 @@ class _SchemaReader:
         below = Mode.DEEP if inner is Mode.DEEP else Mode.CLOSED
         if name in MAPS:
             if not isinstance(value, Mapping):
-                _refuse(place, f"{shown(value)} is not an object")
+                refuse(place, f"{shown(value)} is not an object")
             return {
-                translated(key, place) if name == "patternProperties" else key: self.read(
+                translate_pattern(key, place) if name == "patternProperties" else key: self.read(
                     one, spot / key, below
                 )
                 for key, one in value.items()
             }
         if name in LISTS or (name == "items" and isinstance(value, list)):
             if not isinstance(value, list):
-                _refuse(place, f"{shown(value)} is not a list")
+                refuse(place, f"{shown(value)} is not a list")
             own = inner if name in COMPOSING else below
             return [self.read(one, spot / i, own) for i, one in enumerate(value)]
         if name in SINGLE:
             return self.read(value, spot, below)
         if name in (*NAMES, "pattern") and not isinstance(value, str):
-            _refuse(place, f"{shown(value)} is not text")
+            refuse(place, f"{shown(value)} is not text")
         if name == "$ref":
             self.refs.append((spot, value))
             if inner is not Mode.CLOSED and isinstance(
@@ -187,8 +195,8 @@ class _SchemaReader:
         if name == "type":
             _check_types(value, place)
         if name == "pattern":
-            return translated(value, place)
-        return shaped(name, value, place)
+            return translate_pattern(value, place)
+        return shape_value(name, value, place)
 
 
 def check_refs(reader: _SchemaReader) -> None:
@@ -202,10 +210,10 @@ def check_refs(reader: _SchemaReader) -> None:
         inside = pointer == "#" or pointer.startswith("#/")
         if inside and pointer[1:] not in reader.seen:
             known = sorted(f"#{one}" for one in reader.seen)
-            _refuse(place, f"$ref = {shown(target)} leads to no schema{nearest(pointer, known)}")
+            refuse(place, f"$ref = {shown(target)} leads to no schema{nearest(pointer, known)}")
         if not inside and not reader.named:
             what = "allowed: '#' or '#/...', a place within this schema; nothing is fetched"
-            _refuse(place, f"$ref = {shown(target)} leads out of it; {what}")
+            refuse(place, f"$ref = {shown(target)} leads out of it; {what}")
         if inside:
             leads[spot.pointer.removesuffix("/$ref")] = pointer[1:]
     for start in leads:
@@ -214,7 +222,7 @@ def check_refs(reader: _SchemaReader) -> None:
             passed.add(at)
             at = leads[at]
         if at in passed:
-            _refuse(f"{at}/$ref", "it refers to itself, and no value would ever be described")
+            refuse(f"{at}/$ref", "it refers to itself, and no value would ever be described")
 
 
 def _check_types(given: Any, place: str) -> None:
@@ -222,7 +230,7 @@ def _check_types(given: Any, place: str) -> None:
     for one in given if isinstance(given, list) else [given]:
         if one not in TYPES:
             hint = nearest(one[:40], TYPES) if isinstance(one, str) else ""
-            _refuse(place, f"type = {shown(one)}{hint}; allowed: {', '.join(TYPES)}")
+            refuse(place, f"type = {shown(one)}{hint}; allowed: {', '.join(TYPES)}")
 
 
 def _check_ends(schema: Mapping[str, Any], place: str) -> None:
@@ -234,7 +242,8 @@ def _check_ends(schema: Mapping[str, Any], place: str) -> None:
         return
     if least > max(1, len(set(map(str, required)))):
         known = f"above 1 and the {len(required)} required names"
-        _refuse(place, f"minProperties = {least} is {known}, which is not supported")
+        problem = f"minProperties = {least} is {known}, which is not supported"
+        raise UnsupportedSchema(place, problem, "minProperties")
 
 
 def _as_any_of(schema: dict[str, Any]) -> None:
@@ -246,7 +255,7 @@ def _as_any_of(schema: dict[str, Any]) -> None:
         schema["anyOf"] = branches
 
 
-def _tighten(schema: dict[str, Any], place: str) -> None:
+def _tighten_format(schema: dict[str, Any], place: str) -> None:
     """Puts a pattern in the place of a format that the grammar engine takes too loosely."""
     name = schema.get("format")
     if name is None:
@@ -258,7 +267,10 @@ def _tighten(schema: dict[str, Any], place: str) -> None:
         known = sorted((*TIGHT, *KEPT))
         likely = meant_format(name) if isinstance(name, str) else ""
         hint = f" (did you mean {likely!r}?)" if likely in known else ""
-        _refuse(place, f"format = {shown(name)} is not supported{hint}; supported: {known}")
+        problem = f"format = {shown(name)} is not supported{hint}; supported: {known}"
+        if name in LACKING_FORMATS:
+            raise UnsupportedSchema(place, problem, "format")
+        refuse(place, problem)
     if name not in TIGHT:
         return
     del schema["format"]
@@ -289,9 +301,7 @@ def _check_known(name: str, place: str) -> None:
     """Raises `RequestError` of what would constrain a value, or is meant to."""
     known = meant(name)
     if name in LACKING or (known and not name.startswith("x-")):
-        hint = "" if name in LACKING else f" (did you mean {known!r}?)"
-        _refuse(place, f"the keyword {shown(name)} is not supported{hint}")
-
-
-def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f": at {shown(place or '#')}: {what}", f"{FIELD}.json")
+        problem = f"the keyword {shown(name)} is not supported"
+        if name in LACKING:
+            raise UnsupportedSchema(place, problem, name)
+        refuse(place, f"{problem} (did you mean {known!r}?)")

@@ -5,10 +5,12 @@ a keyword's is a misspelling of it, and refused.  Knows no grammar engine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-from flyweight.errors import edits
+from flyweight.errors import RequestError, edits
+from flyweight.params.structured import NAME
 from flyweight.sampling.formats import is_ignored_format
+from flyweight.validation.untrusted import shown
 
 ANNOTATIONS = {
     "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",
@@ -39,6 +41,16 @@ HARMLESS = {"id", "example", "readonly", "_format", "strict", "nullable", "enumN
 Schema = dict[str, Any] | bool
 
 
+class UnsupportedSchema(RequestError):
+    """A part of a schema, which may be valid, that no grammar enforces: the keyword at the end of
+    the JSON pointer `place`, or `keyword` of the schema there.
+    """
+
+    def __init__(self, place: str, problem: str, keyword: str = "") -> None:
+        super().__init__(f": at {shown(place or '#')}: {problem}", f"{NAME}.json")
+        self.place, self.keyword = place, keyword
+
+
 class Opposite(dict[str, Any]):
     """A schema that says what a value is not: it names no properties that a value may have."""
 
@@ -57,6 +69,11 @@ def all_of(found: Iterable[Schema]) -> Schema:
     if not listed or False in listed:
         return not listed
     return listed[0] if len(listed) == 1 else {"allOf": listed}
+
+
+def refuse(place: str, problem: str) -> NoReturn:
+    """Raises the error of a schema that is not valid."""
+    raise RequestError(f": at {shown(place or '#')}: {problem}", f"{NAME}.json")
 
 
 def at(top: object, pointer: str) -> object:

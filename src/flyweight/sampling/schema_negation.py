@@ -17,8 +17,7 @@ from flyweight.sampling.schema_keywords import (
     current,
     is_ignored,
 )
-from flyweight.sampling.schema_numbers import MOST
-from flyweight.sampling.schema_shapes import TYPES
+from flyweight.sampling.schema_values import MOST, TYPES
 
 DEEPEST = 32  # references and negations within each other
 MOST_PARTS = 20_000  # that are negated, of one schema

@@ -8,12 +8,10 @@ be said so is refused by name, with its place.  Knows no grammar engine.
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations, permutations
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote, unquote
 
-from flyweight.errors import RequestError
 from flyweight.sampling.formats import TIGHT, is_ignored_format
-from flyweight.sampling.patterns import FIELD
 from flyweight.sampling.schema_closing import Closing
 from flyweight.sampling.schema_keywords import (
     ANNOTATIONS,
@@ -22,10 +20,12 @@ from flyweight.sampling.schema_keywords import (
     SINGLE,
     Opposite,
     Schema,
+    UnsupportedSchema,
     all_of,
     any_of,
     at,
     current,
+    refuse,
     token,
 )
 from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible
@@ -46,6 +46,7 @@ REPLACED = {
 }  # fmt: skip
 LITERAL = re.compile(r"\^((?:[A-Za-z0-9_ -]|\\[$.^*+?()\[\]{}|/\\-])+)\$")
 NAME = {"pattern", "format", "minLength", "maxLength"}
+NAMED_BY = "the keyword 'propertyNames' is supported of a pattern, or names"
 MOVED = "moved-"  # of definitions that are made here
 
 
@@ -82,9 +83,9 @@ class Rewriting:
             return given
         self._made += 1
         if self._made > MOST_MADE:
-            _refuse(place, "it has too many alternatives")
+            raise UnsupportedSchema(place, "it has too many alternatives")
         if not isinstance(given.get("nullable", False), bool):
-            _refuse(f"{place}/nullable", f"{shown(given['nullable'])}; allowed: true or false")
+            refuse(f"{place}/nullable", f"{shown(given['nullable'])}; allowed: true or false")
         one = current(given)
         if one.get("$dynamicRef") in self._anchors and "$ref" not in one:
             one["$ref"] = self._anchors[one.pop("$dynamicRef")]
@@ -149,7 +150,7 @@ class Rewriting:
             return self._move(self._negation.of(given), f"{place}/{name}")
         except NotExpressible as error:
             what = f"the keyword {name!r} is not supported of a schema with {error}"
-            _refuse(place, what)
+            raise UnsupportedSchema(place, what, name) from None
 
     def _more(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Iterator[Schema]:
         """Schemas that stand for the keywords that were left out."""
@@ -184,7 +185,7 @@ class Rewriting:
 
     def _dependent(self, given: Any, place: str) -> Iterator[Schema]:
         if not isinstance(given, Mapping):
-            _refuse(place, f"{shown(given)} is not an object")
+            refuse(place, f"{shown(given)} is not an object")
         for name, value in given.items():
             value = [value] if isinstance(value, str) else value
             there: dict[str, Any] = {"required": [name]}
@@ -201,15 +202,15 @@ class Rewriting:
         if isinstance(given, bool):
             return given or Opposite(additionalProperties=False)
         if not isinstance(given, Mapping):
-            _refuse(at_names, f"{shown(given)} is not a schema")
+            refuse(at_names, f"{shown(given)} is not a schema")
         kinds = given.get("type", "string")
         said = given.keys() - ANNOTATIONS - {"type"}
         if kinds != "string" or not said <= {*NAME, "enum", "const"}:
-            _refuse(place, "the keyword 'propertyNames' is supported of a pattern, or names")
+            raise UnsupportedSchema(place, NAMED_BY, "propertyNames")
         if said & {"enum", "const"}:
             listed = [given["const"]] if "const" in given else given["enum"]
             if said & NAME or not isinstance(listed, list):
-                _refuse(place, "the keyword 'propertyNames' is supported of a pattern, or names")
+                raise UnsupportedSchema(place, NAMED_BY, "propertyNames")
             names = {one: True for one in listed if isinstance(one, str)}
             return Opposite(properties=names, additionalProperties=False)
         found: list[Schema] = [
@@ -229,7 +230,8 @@ class Rewriting:
         bounded = isinstance(longest, int) and longest <= MOST_PLACES
         if least != 1 or most is not None or not bounded:
             what = f"up to {MOST_PLACES} items (maxItems)"
-            _refuse(place, f"the keyword 'contains' is supported once, in arrays of {what}")
+            problem = f"the keyword 'contains' is supported once, in arrays of {what}"
+            raise UnsupportedSchema(place, problem, "contains")
         before = self._not(given, "contains", place)
         it = self._move(given, f"{place}/contains")
         found: list[Schema] = [{"type": OTHERS}]
@@ -247,7 +249,8 @@ class Rewriting:
         said = one.keys() - ANNOTATIONS - {"type", "items", "uniqueItems", "minItems", "maxItems"}
         if values is None or len(values) > MOST_DISTINCT or said or one.get("type") != "array":
             what = f"arrays of up to one item, or of an enum of up to {MOST_DISTINCT}"
-            _refuse(place, f"the keyword 'uniqueItems' is not supported but for {what}")
+            problem = f"the keyword 'uniqueItems' is not supported but for {what}"
+            raise UnsupportedSchema(place, problem, "uniqueItems")
         orders = permutations if len(values) <= MOST_ORDERED else combinations
         longest = min(len(values), most if isinstance(most, int) else len(values))
         counts = range(least if isinstance(least, int) else 0, longest + 1)
@@ -260,7 +263,8 @@ class Rewriting:
         try:
             cases = self._evaluated.cases(one)
         except NotExpressible as error:
-            _refuse(place, f"the keyword 'unevaluatedProperties' is not supported with {error}")
+            problem = f"the keyword 'unevaluatedProperties' is not supported with {error}"
+            raise UnsupportedSchema(place, problem, "unevaluatedProperties") from None
         found: list[Schema] = []
         for case in cases:
             closed: Schema = True
@@ -279,7 +283,8 @@ class Rewriting:
             return
         if one.keys() & {"$ref", "allOf", "anyOf", "oneOf", "contains", *CONDITION}:
             what = "a schema that others describe, too"
-            _refuse(place, f"the keyword 'unevaluatedItems' is not supported in {what}")
+            problem = f"the keyword 'unevaluatedItems' is not supported in {what}"
+            raise UnsupportedSchema(place, problem, "unevaluatedItems")
         found["items"] = self._move(rest, f"{place}/unevaluatedItems")
 
     def _exclusive(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Schema:
@@ -350,17 +355,18 @@ def _stays(pointer: str) -> bool:
 def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
     if "pattern" in given:
         if not isinstance(given["pattern"], str):
-            _refuse(f"{place}/pattern", f"{shown(given['pattern'])} is not text")
+            refuse(f"{place}/pattern", f"{shown(given['pattern'])} is not text")
         yield given["pattern"]
     name = given.get("format")
     if name in TIGHT:
         yield f"^(?:{TIGHT[name]})$"
     elif name is not None and not is_ignored_format(name):
-        _refuse(place, f"format = {shown(name)} is not supported in 'propertyNames'")
+        problem = f"format = {shown(name)} is not supported in 'propertyNames'"
+        raise UnsupportedSchema(place, problem)
     if given.keys() & {"minLength", "maxLength"}:
         least, most = given.get("minLength", 0), given.get("maxLength", "")
         if not all(isinstance(one, int | str) for one in (least, most)):
-            _refuse(place, "its lengths are not whole numbers")
+            refuse(place, "its lengths are not whole numbers")
         yield rf"^[\s\S]{{{least},{most}}}$"
 
 
@@ -386,7 +392,3 @@ def _types_differ(branches: list[object]) -> bool:
         listed = kinds if isinstance(kinds, list) else [kinds]
         seen += ["number" if kind == "integer" else str(kind) for kind in listed]
     return len(seen) == len(set(seen))
-
-
-def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f": at {shown(place or '#')}: {what}", f"{FIELD}.json")

@@ -1,5 +1,5 @@
-"""The numbers of a JSON schema as the grammar engine keeps to them: it reads them as floats, writes
-patterns of their digits, and takes some for their neighbours.
+"""What the plain keywords of a JSON schema may be given, and its numbers as the grammar engine
+reads them: as floats, of whose digits it writes patterns.
 
 Invariant: the ranges that come out are no wider than those that went in, their ends of at most 15
 digits; what cannot be said so is refused with its place.  Knows no engine.
@@ -8,10 +8,10 @@ digits; what cannot be said so is refused with its place.  Knows no engine.
 import sys
 from collections.abc import Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Any, NoReturn
+from typing import Any
 
-from flyweight.errors import RequestError
-from flyweight.sampling.patterns import FIELD
+from flyweight.sampling.patterns import LONGEST_TEXT
+from flyweight.sampling.schema_keywords import UnsupportedSchema, refuse
 from flyweight.validation.untrusted import shown
 
 DIGITS, PLACES = 15, 9  # of a bound: all that a float holds for certain, and after the point
@@ -23,8 +23,38 @@ End = tuple[Decimal, bool, str]  # of a range, whether it is open, and what a cl
 FLOAT = sys.float_info.max
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
+SIZES = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+MOST_SIZE = 2**32 - 1
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
-def tighten(schema: dict[str, Any], place: str, *, exactly: bool) -> None:
+
+def shape_value(name: str, value: Any, place: str) -> Any:
+    """The keyword's value as it is enforced.  Raises `RequestError` with its place."""
+    if name in SIZES:
+        found = _read_size(value, place)
+        if name == "minLength" and found > LONGEST_TEXT:
+            raise UnsupportedSchema(place, f"{found}; allowed: up to {LONGEST_TEXT}")
+        return min(found, LONGEST_TEXT) if name == "maxLength" else found
+    if name == "required" and not _are_names(value):
+        refuse(place, f"{shown(value)}; allowed: a list of names")
+    if name == "enum" and not isinstance(value, list):
+        refuse(place, f"{shown(value)}; allowed: a list of values")
+    return value
+
+
+def _read_size(value: Any, place: str) -> int:
+    """Also one that is spelled with a point, `2.0`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MOST_SIZE or value != int(value):
+        refuse(place, f"{shown(value)}; allowed: whole numbers from 0 to {MOST_SIZE}")
+    return int(value)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def tighten_range(schema: dict[str, Any], place: str, *, exactly: bool) -> None:
     """Writes a schema's range as `minimum` and `maximum`; `exactly`: nothing may be left out of it,
     for it says what another schema does not hold.  Raises `RequestError`.
     """
@@ -54,7 +84,7 @@ def _tightness(end: End) -> tuple[Decimal, bool]:
 def _check_meet(low: End, high: End, place: str) -> None:
     """Raises `RequestError` where no number is between."""
     if low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1])):
-        _refuse(place, f"no number can be written from {low[0]:f} to {high[0]:f}")
+        raise UnsupportedSchema(place, f"no number can be written from {low[0]:f} to {high[0]:f}")
 
 
 def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
@@ -66,7 +96,8 @@ def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
     plain = "minimum" if up else "maximum"
     if abs(given) > MOST:
         if exactly or (given > 0) == up:
-            _refuse(f"{place}/{name}", f"{shown(schema[name])}; allowed: from -{MOST} to {MOST}")
+            problem = f"{shown(schema[name])}; allowed: from -{MOST} to {MOST}"
+            raise UnsupportedSchema(f"{place}/{name}", problem)
         return Decimal(MOST).copy_sign(given), False, plain
     whole = schema.get("type") == "integer"
     places = 0 if whole else min(PLACES, DIGITS - max(1, given.adjusted() + 1))
@@ -74,7 +105,7 @@ def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
     end = given.quantize(step, ROUND_CEILING if up else ROUND_FLOOR) + 0  # no -0
     if end != given and exactly and not whole:
         allowed = f"up to {DIGITS} digits, {PLACES} of them after the point, with oneOf"
-        _refuse(f"{place}/{name}", f"{shown(schema[name])}; allowed: {allowed}")
+        raise UnsupportedSchema(f"{place}/{name}", f"{shown(schema[name])}; allowed: {allowed}")
     if end != given or name == plain:
         return end, False, plain
     if whole or not end or (end > 0) == up:
@@ -91,7 +122,7 @@ def _check_each(schema: dict[str, Any], place: str) -> None:
     exponent = int(each.as_tuple().exponent)
     if not (each > 0 and exponent >= -PLACES and each.scaleb(max(0, -exponent)) <= MOST_EACH):
         allowed = f"above 0, up to {MOST_EACH}, of up to {PLACES} digits"
-        _refuse(at, f"{shown(value)}; allowed: {allowed}")
+        raise UnsupportedSchema(at, f"{shown(value)}; allowed: {allowed}")
 
 
 def _check_values(given: object, place: str) -> None:
@@ -103,7 +134,7 @@ def _check_values(given: object, place: str) -> None:
         exact = len(digits) <= DIGITS and abs(int(exponent)) <= POWER
         exact = exact or (isinstance(value, int) and abs(value) <= EXACT)
         if not exact:
-            _refuse(
+            raise UnsupportedSchema(
                 place,
                 f"{shown(value)}; allowed: whole numbers from -2^53 to 2^53, others of up to "
                 f"{DIGITS} digits",
@@ -124,11 +155,7 @@ def _within(value: object) -> Iterator[object]:
 
 def _number(value: object, place: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(place, f"{shown(value)} is not a number")
+        refuse(place, f"{shown(value)} is not a number")
     if not -FLOAT <= value <= FLOAT:
-        _refuse(place, f"{shown(value)}; allowed: what a float can hold")
+        raise UnsupportedSchema(place, f"{shown(value)}; allowed: what a float can hold")
     return Decimal(repr(value))
-
-
-def _refuse(place: str, what: str) -> NoReturn:
-    raise RequestError(f": at {shown(place)}: {what}", f"{FIELD}.json")
