@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import chat_model
-from flyweight.text.variables import read_by
+from flyweight.text.template_reads import list_variables
 from http_server import Running, started
 
 CHAT, APPLY = "/v1/chat/completions", "/apply-template"
@@ -126,5 +126,5 @@ def test_what_a_template_reads() -> None:
         "{% set ns = namespace(x=1) %}{% macro f(a) %}{{ a ~ hint }}{% endmacro %}{{ bos_token }}"
         "{% for m in messages %}{{ f(m) }}{% endfor %}{% if not tools %}{% endif %}"
     )
-    assert read_by(template) == {"hint", "tools"}
-    assert read_by("{% if %}") is None
+    assert list_variables(template) == {"hint", "tools"}
+    assert list_variables("{% if %}") is None

@@ -86,7 +86,7 @@ def test_words_by_their_places_are_the_words(name: str, text: str) -> None:
     words = [word for word, _ in make_splitter(rules).pre_tokenize_str(text)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretokenizers, "JOINTLESS", 0)
-        assert words_of(rules).of(text) == words
+        assert words_of(rules).split(text) == words
 
 
 @cache

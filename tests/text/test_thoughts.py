@@ -15,7 +15,7 @@ from flyweight.text.codec import SpecialIds as TokenMarks
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.deltas import DeltaKind
 from flyweight.text.tools.formats import THINK, ReasoningMarks
-from flyweight.text.tools.reasoning import ReasoningSplitter
+from flyweight.text.tools.parser import ReasoningSplitter
 from flyweight.text.words import ThoughtSpelling
 from flyweight.types import SamplingParams, ThinkingBudget
 

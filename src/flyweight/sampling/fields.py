@@ -12,7 +12,7 @@ from flyweight.params.structured import NAME
 from flyweight.sampling.grammar import embedded
 from flyweight.sampling.schema import prepared
 from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
-from flyweight.text.tools.fields import CallField
+from flyweight.text.tools.grammar import CallField
 from flyweight.text.tools.xmlcall import CLOSE, TEXT, read_types
 from flyweight.validation.untrusted import shown
 

@@ -12,11 +12,11 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.params.structured import StructuredOutputs
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import PLAIN
+from flyweight.text.template_reads import list_variables
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import CallFormat, ReasoningMarks, find_format, find_marks
 from flyweight.text.tools.grammar import CallGrammar, OfferedTools
 from flyweight.text.tools.parser import AnswerFormat
-from flyweight.text.variables import read_by
 from flyweight.validation.untrusted import shown
 
 
@@ -44,7 +44,7 @@ class ChatFormat:
         ids = {mark: tokenizer.encode(mark, add_special=False) for mark in named if mark}
         special = {m: i[0] for m, i in ids.items() if len(i) == 1 and i[0] in tokenizer.special_ids}
         plain = tokenizer.chat_template == PLAIN
-        return cls(calls, marks, special, plain, frozenset() if plain else read_by(template))
+        return cls(calls, marks, special, plain, frozenset() if plain else list_variables(template))
 
     @property
     def shows_tools(self) -> bool:

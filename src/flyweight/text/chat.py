@@ -23,7 +23,7 @@ from flyweight.text.messages import (
     to_plain,
 )
 from flyweight.text.meter import USUAL, BudgetSpent, RenderBounds, RenderMeter
-from flyweight.text.sandbox import Sandbox, TemplateRefusal, inside
+from flyweight.text.sandbox import Sandbox, TemplateRefusal, read_namespace
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.validation.untrusted import one_line
 
@@ -172,7 +172,7 @@ def _render(template: str, given: Mapping[str, Any], bounds: RenderBounds) -> st
         raise RequestError(
             f"{FAILS} has {len(template)} characters (max {MOST_TEMPLATE})", "messages"
         )
-    meter = RenderMeter(inside, bounds.seconds)
+    meter = RenderMeter(read_namespace, bounds.seconds)
     try:
         meter.start()
         meter.most = bounds.limit_characters(meter.weigh(given))

@@ -51,7 +51,7 @@ def make_bpe_codec(
         with catch_faults(make_encoding_error):
             for part in split_text(text, joints, PART):  # others have their turn between them
                 part = part if prepare is None else prepare.normalize_str(part)
-                ids += model.encode(words.of(part))
+                ids += model.encode(words.split(part))
         return ids
 
     return PieceCodec(vocabulary, PieceKind(encode, partial(_decode_token, vocabulary, rules.raw)))

@@ -16,8 +16,8 @@ from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import BYTE_PIECE, SPACE
 from flyweight.text.codec import SpecialIds, TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType, fill_defaults, read_flag, read_vocabulary
-from flyweight.text.normalize import make_normalization
-from flyweight.text.special import SpecialSplitter
+from flyweight.text.library import make_normalization
+from flyweight.text.pieces import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
 
 UNSAID = {"bos_token_id": 1, "eos_token_id": 2}  # Llama's ids, where the file does not say

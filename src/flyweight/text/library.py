@@ -1,16 +1,20 @@
-"""The `tokenizers` library at arm's length: whatever it raises over somebody's file or text becomes
-one of our errors.
+"""The `tokenizers` library: its calls, with whatever it raises over a file or text as one of our
+errors, and the normalization of SentencePiece vocabularies (a compiled map of characters, and
+spaces collapsed).
 
-Invariant: interrupts pass. A panic of its Rust code is a BaseException that only its name tells
-apart, since its class cannot be imported.
+Invariant: interrupts pass. A panic of its Rust code is a BaseException that only its name
+distinguishes, since its class cannot be imported.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from tokenizers import Encoding, Tokenizer
+import numpy as np
+from tokenizers import Encoding, Tokenizer, normalizers
 
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
+from flyweight.text.gguf import read_flag
 from flyweight.validation.untrusted import one_line
 
 PANIC = "PanicException"
@@ -46,3 +50,36 @@ def make_encoding_error(reason: str) -> RequestError:
 
 def make_decoding_error(reason: str) -> CheckpointError:
     return CheckpointError(f"the tokenizer's decoder fails on its own ids ({reason})")
+
+
+MOST_BYTES = 16 << 20
+SPACES = re.compile(" {2,}")
+
+
+def make_normalization(metadata: Mapping[str, object], collapse: bool) -> Callable[[str], str]:
+    """The function `tokenizer.ggml.precompiled_charsmap` and `remove_extra_whitespaces` describe;
+    `collapse` is the latter where the file does not say.
+    """
+    charsmap = _load_charsmap(metadata)
+    collapse = read_flag(metadata, "remove_extra_whitespaces", collapse)
+
+    def normalize(text: str) -> str:
+        if charsmap is not None:
+            with catch_faults(make_encoding_error):
+                text = charsmap.normalize_str(text)
+        return SPACES.sub(" ", text.strip(" ")) if collapse else text
+
+    return normalize
+
+
+def _load_charsmap(metadata: Mapping[str, object]) -> normalizers.Normalizer | None:
+    key = "tokenizer.ggml.precompiled_charsmap"
+    value = metadata.get(key)
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray) and value.dtype.itemsize == 1 and value.dtype.kind in "iu":
+        value = value.tobytes()
+    if not isinstance(value, bytes) or len(value) > MOST_BYTES:
+        raise CheckpointError(f"{key} is not an array of at most {MOST_BYTES} bytes")
+    with catch_faults(lambda reason: CheckpointError(f"{key} is not a readable map ({reason})")):
+        return normalizers.Precompiled(value) if value else None

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from flyweight.errors import RequestError, nearest
-from flyweight.text.parts import reads_parts
+from flyweight.text.template_reads import reads_parts
 from flyweight.validation.untrusted import shown
 
 Message = Mapping[str, Any]

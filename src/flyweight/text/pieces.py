@@ -1,18 +1,47 @@
 """A codec over a vocabulary of pieces and a function that makes ids of plain text.
 
-Special tokens are found here, before that function sees a text; text comes from each piece's bytes,
-so that it can be streamed.  Knows no file format: byte-level BPE, unigram and WordPiece differ only
-in the function and the bytes they bring.
+Special tokens are found here, before that function sees a text: leftmost first, then longest;
+control tokens only when requested, user-defined ones always. Text comes from each piece's bytes, so
+that it can be streamed. Knows no file format: byte-level BPE, unigram and WordPiece differ only in
+the function and the bytes they bring.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from flyweight.text.codec import TextStream
 from flyweight.text.gguf import GgufVocabulary, TokenType
-from flyweight.text.special import SpecialSplitter
 from flyweight.text.streams import ByteStream, join_bytes
+
+
+class SpecialSplitter:
+    """Cuts a text into plain stretches (`str`, never empty) and special tokens (`int`)."""
+
+    __slots__ = ("_all", "_ids", "_user")
+
+    def __init__(self, user: Mapping[str, int], control: Mapping[str, int]) -> None:
+        self._ids = {**control, **user}
+        self._user = _compile_alternation(user)
+        self._all = _compile_alternation(self._ids)
+
+    def split(self, text: str, parse_special: bool) -> Iterator[str | int]:
+        pattern = self._all if parse_special else self._user
+        start = 0
+        for found in pattern.finditer(text) if pattern else ():
+            if found.start() > start:
+                yield text[start : found.start()]
+            yield self._ids[found.group()]
+            start = found.end()
+        if start < len(text):
+            yield text[start:]
+
+
+def _compile_alternation(words: Mapping[str, int]) -> re.Pattern[str] | None:
+    longest_first = sorted(filter(None, words), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
 
 REMEMBERED = 4096  # tokens whose bytes are at hand: a text comes back to the same few
 

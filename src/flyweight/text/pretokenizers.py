@@ -71,13 +71,13 @@ class PreTokens:
         self._first = _make_word_tokenizer(rules.patterns)
         self._spelled = _make_word_tokenizer(rules.spelled) if rules.spelled else None
 
-    def of(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         if len(text) < JOINTLESS:
             return [word for word, _ in self._cut.pre_tokenize_str(text)]
-        words = _placed(self._first, [text])
+        words = _cut_words(self._first, [text])
         if not self._raw:
             words = [encode_bytes(word.encode()) for word in words]
-        return words if self._spelled is None else _placed(self._spelled, words)
+        return words if self._spelled is None else _cut_words(self._spelled, words)
 
 
 def _make_word_tokenizer(patterns: Sequence[str]) -> Tokenizer:
@@ -87,7 +87,7 @@ def _make_word_tokenizer(patterns: Sequence[str]) -> Tokenizer:
     return library
 
 
-def _placed(library: Tokenizer, texts: list[str]) -> list[str]:
+def _cut_words(library: Tokenizer, texts: list[str]) -> list[str]:
     found = library.encode_batch(texts, add_special_tokens=False)
     both = zip(texts, found, strict=True)
     return [text[start:end] for text, one in both for start, end in one.offsets]

@@ -1,8 +1,10 @@
-"""tiktoken's vocabularies: files of ranks, and Mistral's tekken.json.
+"""Vocabularies of ranks: tiktoken's files, and Mistral's tekken.json, which also holds a pattern
+and special tokens.
 
 A piece is a string of bytes; of two neighbours those are joined first whose joint piece has the
-lowest rank.  That is merging, with every way to cut a piece in two as a merge of that piece's rank.
+lowest rank. That is merging, with every way to cut a piece in two as a merge of that piece's rank.
 A file of ranks holds neither special tokens nor a pattern: how many ranks it has says whose it is.
+In tekken.json special tokens come first: the piece of rank r has the id r plus their number.
 """
 
 import re
@@ -11,15 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from tokenizers import Regex
 
 from flyweight.errors import CheckpointError
 from flyweight.text.alphabet import encode_bytes
 from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
 from flyweight.text.gguf_bpe import make_bpe_codec
+from flyweight.text.library import catch_faults
 from flyweight.text.pieces import PieceCodec
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from flyweight.validation.untrusted import read_bytes, shown
+from flyweight.validation.untrusted import read_bytes, read_json, shown
 
 MOST_BYTES = 64 << 20
 Metadata = dict[str, object]
@@ -139,3 +145,52 @@ def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
             if piece[:i] in ranks and piece[i:] in ranks
         ]
         yield from sorted(ways, key=lambda way: (ranks[way[0]], ranks[way[1]]))
+
+
+BOS, EOS = "<s>", "</s>"
+UNLISTED = (  # special tokens of files that list none
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
+    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+)  # fmt: skip
+
+
+def read_tekken(path: Path) -> tuple[Metadata, PreTokenizer]:
+    """The file's vocabulary as `tokenizer.ggml.*`, and how its texts are cut."""
+    content = read_json(path)
+    try:
+        return _read(content, path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a readable tekken.json ({error!r:.80})") from None
+
+
+def _read(content: dict[str, Any], path: Path) -> tuple[Metadata, PreTokenizer]:
+    config = content["config"]
+    first, size = int(config["default_num_special_tokens"]), int(config["default_vocab_size"])
+    listed = content.get("special_tokens")
+    names = {str(e["token_str"]): int(e["rank"]) for e in listed} if listed else {}
+    if not names:
+        names = {name: i for i, name in enumerate(UNLISTED[:first])}
+    taken = set(names.values())
+    names |= {f"<SPECIAL_{i}>": i for i in range(first) if i not in taken}
+    if first < 0 or not all(0 <= i < first for i in names.values()):
+        raise CheckpointError(f"{path}: a special token is outside 0 to {first - 1}")
+    pieces = {
+        first + int(entry["rank"]): encode_bytes(b64decode(entry["token_bytes"], validate=True))
+        for entry in content["vocab"]
+        if int(entry["rank"]) < size - first
+    }
+    metadata = make_metadata(pieces, names, str(path))
+    metadata["tokenizer.ggml.add_bos_token"] = True
+    for key, name in (("bos", BOS), ("eos", EOS), ("unknown", "<unk>"), ("padding", "<pad>")):
+        if name in names:
+            metadata[f"tokenizer.ggml.{key}_token_id"] = names[name]
+    pattern = str(config["pattern"])
+    with catch_faults(
+        lambda reason: CheckpointError(f"{path}: pattern {shown(pattern)}: {reason}")
+    ):
+        Regex(pattern)
+    known = PRE_TOKENIZERS["tekken"]
+    own = PreTokenizer((pattern,), ignore_merges=True, add_bos=True)
+    return metadata, known if known.patterns == own.patterns else own

@@ -44,11 +44,11 @@ class TemplateNamespace(Namespace):
     def __init__(*args: Any, **given: Any) -> None:
         own, *positional = args
         Namespace.__init__(own, *positional, **given)
-        for name in _inside(own):
-            _plain_name(name)
+        for name in _read_names(own):
+            _check_name(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _plain_name(name)
+        _check_name(name)
         super().__setitem__(name, value)
 
 
@@ -59,18 +59,18 @@ class MeteredNode(NodeTransformer):
         found = super().generic_visit(node, *args, **given)
         line = found.lineno
         if isinstance(found, LOOPING):
-            found.body.insert(0, nodes.ExprStmt(_tick(line), lineno=line))
+            found.body.insert(0, nodes.ExprStmt(_make_tick(line), lineno=line))
         if isinstance(found, nodes.For) and found.test is not None:
-            found.test = nodes.And(_tick(line), found.test, lineno=line)
+            found.test = nodes.And(_make_tick(line), found.test, lineno=line)
         if isinstance(found, nodes.Compare):
-            return nodes.And(_tick(line), found, lineno=line)
+            return nodes.And(_make_tick(line), found, lineno=line)
         if isinstance(found, nodes.Concat):
-            joined = nodes.EnvironmentAttribute("joined", lineno=line)
+            joined = nodes.EnvironmentAttribute("join_values", lineno=line)
             return nodes.Call(joined, found.nodes, [], None, None, lineno=line)
         return found
 
 
-def _tick(line: int) -> nodes.Expr:
+def _make_tick(line: int) -> nodes.Expr:
     tick = nodes.EnvironmentAttribute("tick", lineno=line)
     return nodes.Call(tick, [], [], None, None, lineno=line)
 
@@ -86,11 +86,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[loopcontrols, Generation],
-            finalize=self._shown,
+            finalize=self._charge_output,
             optimized=False,  # constants are computed while the meter runs
         )
         self.filters["tojson"] = tojson
-        self.filters = {name: self._metered(name, f) for name, f in self.filters.items()}
+        self.filters = {name: self._meter_filter(name, f) for name, f in self.filters.items()}
         del self.globals["lipsum"]
         self.globals.update(
             raise_exception=refuse, strftime_now=strftime_now, namespace=TemplateNamespace
@@ -104,7 +104,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def tick(self) -> bool:
         return self.meter.tick()
 
-    def joined(self, *values: object) -> str:
+    def join_values(self, *values: object) -> str:
         """`a ~ b ~ c`."""
         self.meter.charge(self.meter.weigh(*values))
         return "".join(map(str, values))
@@ -126,33 +126,33 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.meter.check_binary(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
-    def _shown(self, value: Any) -> Any:
+    def _charge_output(self, value: Any) -> Any:
         """A value on its way into the prompt."""
         self.meter.charge(self.meter.weigh(value) if not isinstance(value, str) else len(value))
         return value
 
-    def _metered(self, name: str, filter: Any) -> Any:
+    def _meter_filter(self, name: str, filter: Any) -> Any:
         hidden = 1 if hasattr(filter, "jinja_pass_arg") else 0  # a context comes before the value
 
         @wraps(filter)
-        def metered(*args: Any, **given: Any) -> Any:
+        def call(*args: Any, **given: Any) -> Any:
             self.meter.call(name, args[hidden:], given)
             return self.meter.charge_result(filter(*args, **given))
 
-        return metered
+        return call
 
 
-def inside(value: Any) -> Mapping[str, Any]:
+def read_namespace(value: Any) -> Mapping[str, Any]:
     """What a template has put into a namespace."""
-    return _inside(value) if isinstance(value, Namespace) else {}
+    return _read_names(value) if isinstance(value, Namespace) else {}
 
 
-def _inside(names: Any) -> Mapping[str, Any]:
+def _read_names(names: Any) -> Mapping[str, Any]:
     found: Mapping[str, Any] = getattr(names, "_Namespace__attrs", {})
     return found
 
 
-def _plain_name(name: str) -> None:
+def _check_name(name: str) -> None:
     if name.startswith("_"):
         raise jinja2.exceptions.SecurityError(
             f"a namespace's name may not begin with an underscore: {name}"

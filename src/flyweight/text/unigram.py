@@ -16,8 +16,12 @@ from flyweight.text.alphabet import SPACE
 from flyweight.text.codec import SpecialIds
 from flyweight.text.gguf import GgufVocabulary, TokenType, fill_defaults, read_flag, read_vocabulary
 from flyweight.text.gguf_spm import decode_pieces, find_byte_ids
-from flyweight.text.library import catch_faults, encode_text, make_encoding_error
-from flyweight.text.normalize import make_normalization
+from flyweight.text.library import (
+    catch_faults,
+    encode_text,
+    make_encoding_error,
+    make_normalization,
+)
 from flyweight.text.pieces import PieceCodec, PieceKind
 
 UNSAID = {"eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0}  # T5's

@@ -37,7 +37,7 @@ class ThoughtSpelling:
                 "this model's vocabulary; leave it out",
                 NAME,
             )
-        return cls(opening, closing, tuple(ids), _parts(tokenizer, vocab, (opening, closing)))
+        return cls(opening, closing, tuple(ids), _find_parts(tokenizer, vocab, (opening, closing)))
 
     def make_budget(self, budget: int, inside: int | None) -> ThinkingBudget:
         """With so many of its tokens at the prompt's end; None: it is not begun there."""
@@ -47,7 +47,7 @@ class ThoughtSpelling:
         )
 
 
-def _parts(tokenizer: Tokenizer, vocab: int, marks: tuple[bytes, ...]) -> dict[int, bytes]:
+def _find_parts(tokenizer: Tokenizer, vocab: int, marks: tuple[bytes, ...]) -> dict[int, bytes]:
     heads = tuple(mark[:i] for mark in marks for i in range(1, len(mark) + 1))
     tails = tuple(mark[i:] for mark in marks for i in range(len(mark)))
     found = {}

@@ -42,8 +42,8 @@ from flyweight.server.transport.loading import answering
 from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
 from flyweight.text.chat import PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
+from flyweight.text.template_reads import list_variables
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.text.variables import read_by
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
@@ -186,7 +186,7 @@ class ServerLifecycle:
             raise ConfigError(f"{line}{error.problem}", "--chat-template") from None
         # what they read is remembered, and seen while the engine loads
         templates = with_template(found.tokenizer, given).marks.templates.values()
-        judge_switches(self.server.template_defaults, [read_by(one) for one in templates])
+        judge_switches(self.server.template_defaults, [list_variables(one) for one in templates])
         return found
 
     def _api(self, found: ModelDescription) -> ApiServer:

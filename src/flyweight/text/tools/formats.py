@@ -12,7 +12,7 @@ from flyweight.errors import ConfigError, nearest
 T = TypeVar("T")
 
 
-def _plain(mark: str) -> bool:
+def _is_plain(mark: str) -> bool:
     return not mark or mark[0] not in mark[1:]
 
 
@@ -38,7 +38,7 @@ class CallFormat:
     arguments: str = "arguments"  # the key that models of this format were trained with
 
     def __post_init__(self) -> None:
-        assert _plain(self.trigger) and _plain(self.closer)
+        assert _is_plain(self.trigger) and _is_plain(self.closer)
         assert self.trigger or self.bare
 
 
@@ -50,7 +50,7 @@ class ReasoningMarks:
     closing: str
 
     def __post_init__(self) -> None:
-        assert _plain(self.opening) and _plain(self.closing)
+        assert _is_plain(self.opening) and _is_plain(self.closing)
 
     def find_open_reasoning(self, prompt: str, continued: str | None) -> str | None:
         """What a prompt that ends within reasoning has of it, None where it does not; `continued`

@@ -80,7 +80,7 @@ class XmlCall:
             self.done = True
         elif c == ">" and self._word.startswith(self._tags[0]):
             self._open_tag(self._word.removeprefix(self._tags[0]), at)
-        elif not any(_may_be(word, tag) for tag in self._tags):
+        elif not any(_is_possible(word, tag) for tag in self._tags):
             raise MalformedJson(at)
         self._word = word
         return at + 1
@@ -152,7 +152,7 @@ def _is_one(value: object, types: frozenset[str]) -> bool:
     return bool(kinds[type(value)] & types)
 
 
-def _may_be(word: str, tag: str) -> bool:
+def _is_possible(word: str, tag: str) -> bool:
     """Whether a word may become the tag, or is the beginning of an opening one with its name."""
     if len(word) <= len(tag):
         return tag.startswith(word)

@@ -15,7 +15,7 @@ from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.ignored import ignore_also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN
-from flyweight.text.variables import read_by
+from flyweight.text.template_reads import list_variables
 from flyweight.validation.untrusted import shown
 
 THINKING = ("enable_thinking", "thinking")  # how templates are told whether to reason
@@ -46,7 +46,7 @@ def check_template_fields(
 
 def reads_of(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
     """What the template reads; None where that is not known."""
-    return read_by(choose(model.tokenizer.marks.templates, None, tools=tools))
+    return list_variables(choose(model.tokenizer.marks.templates, None, tools=tools))
 
 
 def effort(model: ServedModel, body: ChatBody) -> dict[str, Any]:

@@ -1,16 +1,36 @@
-"""Whether a chat template reads the parts of a message's content, or expects one text.
+"""What a chat template reads, seen from its syntax tree: which variables, and whether the parts of
+a message's content or one text.
 
-Invariant: decided by the template's syntax tree alone; nothing is rendered.  A template reads parts
-where it loops over a content: by that name, or through variables and macro arguments set from it.
+Invariant: nothing is rendered; a variable that is not among them changes nothing of what the
+template renders. A template reads parts where it loops over a content: by that name, or through
+variables and macro arguments set from it. Knows no model.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import TemplateError
 
 from flyweight.text.meter import RenderMeter
 from flyweight.text.sandbox import Sandbox
+
+GIVEN = frozenset({"messages", "bos_token", "eos_token", "unk_token", "pad_token"})
+KEPT = 8  # templates that are remembered
+
+
+@lru_cache(KEPT)
+def list_variables(template: str) -> frozenset[str] | None:
+    """Variables beside the conversation that it reads; None where it cannot be read itself, which
+    rendering says better.
+    """
+    sandbox = Sandbox(RenderMeter())
+    try:
+        found = meta.find_undeclared_variables(sandbox.parse(template))
+    except (TemplateError, RecursionError):
+        return None
+    return frozenset(found) - GIVEN - sandbox.globals.keys()
+
 
 CONTENT = "content"
 
