@@ -40,10 +40,10 @@ def shown(out: io.StringIO) -> Banner:
 def test_short_loads_say_only_the_plan(clock: list[float]) -> None:
     out = io.StringIO()
     made = shown(out)
-    made.told(LoadingProgress("plan", "1.0 MiB of 2.0 MiB allowed"))
+    made.show_progress(LoadingProgress("plan", "1.0 MiB of 2.0 MiB allowed"))
     for done in range(10):
         clock[0] += 0.1
-        made.told(LoadingProgress("progress", "loading", done * MIB, 10 * MIB))
+        made.show_progress(LoadingProgress("progress", "loading", done * MIB, 10 * MIB))
     assert out.getvalue() == "model.gguf: 1.0 MiB of 2.0 MiB allowed\n"
 
 
@@ -79,5 +79,5 @@ def test_nobody_reads(clock: list[float]) -> None:
 def test_words_of_others_move_no_terminal(clock: list[float]) -> None:
     out = io.StringIO()
     made = shown(out)
-    made.told(LoadingProgress("warning", "odd \x1b[2J name"))
+    made.show_progress(LoadingProgress("warning", "odd \x1b[2J name"))
     assert "\x1b" not in out.getvalue() and out.getvalue().startswith("warning: odd ")

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flyweight.errors import ConfigError
-from flyweight.server.lifecycle.lifecycle import tls
-from flyweight.server.lifecycle.start import listen_locally
+from flyweight.server.lifecycle.lifecycle import make_tls_context
+from flyweight.server.lifecycle.start import listen_on_path
 from flyweight.server.settings import ServerSettings
 from http_server import WAIT, Running, started
 
@@ -107,7 +107,7 @@ def test_a_unix_socket_is_served(local: tuple[Running, Path]) -> None:
     assert got.status == 403
     assert stat.S_ISSOCK(path.stat().st_mode)
     with pytest.raises(ConfigError, match="exists"):
-        listen_locally(str(path))
+        listen_on_path(str(path))
 
 
 def test_a_socket_is_removed_at_the_end(tmp_path: Path, local: tuple[Running, Path]) -> None:
@@ -115,10 +115,10 @@ def test_a_socket_is_removed_at_the_end(tmp_path: Path, local: tuple[Running, Pa
     assert server.stop() == 0 and not path.exists()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match="exists"):
-        listen_locally(str(tmp_path / "file"))
+        listen_on_path(str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(ConfigError, match="uds = "):
-        listen_locally(str(tmp_path / "nowhere" / "x"))
+        listen_on_path(str(tmp_path / "nowhere" / "x"))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused(given: dict[str, str], words: str) -> None:
 def test_a_certificate_that_cannot_be_used_is_refused(cert: str, key: str, why: str) -> None:
     given = {"ssl_certfile": str(TLS / cert), "ssl_keyfile": str(TLS / key) if key else ""}
     with pytest.raises(ConfigError, match=f"{cert}.* cannot be used: .*{why}"):
-        tls(ServerSettings(**given))  # type: ignore[arg-type]
+        make_tls_context(ServerSettings(**given))  # type: ignore[arg-type]
 
 
 def test_a_socket_needs_no_key() -> None:

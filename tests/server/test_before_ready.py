@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flyweight.server import pipe
-from flyweight.server.apis.routes import shape_of
+from flyweight.server.apis.routes import find_error_format
 from flyweight.server.lifecycle.start import listen
-from flyweight.server.transport.loading import LOADING, answering, path_of
+from flyweight.server.transport.loading import LOADING, answer_while_loading, parse_path
 from flyweight.server.worker import __main__ as worker
 from http_server import WAIT, Running
 
@@ -86,14 +86,14 @@ def test_everything_is_a_503_until_it_is_ready() -> None:
     ],
 )  # fmt: skip
 def test_a_path_is_read_out_of_any_head(head: bytes, path: str) -> None:
-    assert path_of(head) == path
+    assert parse_path(head) == path
 
 
 def test_the_port_stays_open_for_who_serves_next() -> None:
     sock = listen("127.0.0.1", 0)
 
     async def work() -> None:
-        early = await answering(sock, shape_of)
+        early = await answer_while_loading(sock, find_error_format)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(POST)  # its body is not whole: answered all the same
         assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
@@ -117,7 +117,7 @@ def test_an_engine_that_refuses_its_model_after_the_front_end_has_gone_says_noth
     """Both read the model; the front end may refuse it first, print its line and close the pipe."""
     ours, theirs = socket.socketpair()
     given = {"model": str(tmp_path / "nothing.gguf")}
-    ours.sendall(pipe.frame(pipe.EngineSetup(given, 0.2)))
+    ours.sendall(pipe.encode_frame(pipe.EngineSetup(given, 0.2)))
     ours.close()
     with theirs:
         assert worker.serve(theirs) == 2

@@ -50,7 +50,7 @@ def test_who_waits_is_told_why() -> None:
         ours.setblocking(False)
         found = client()
         connecting = asyncio.ensure_future(found.connect(ours))
-        theirs.sendall(pipe.frame(pipe.Failed("no such model")))
+        theirs.sendall(pipe.encode_frame(pipe.Failed("no such model")))
         with pytest.raises(ConfigError, match="no such model"):
             await connecting
         theirs.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.lifecycle.processes import family
+from flyweight.server.lifecycle.processes import list_family
 from http_server import Reply, Running, served
 
 PROMPTS = [f"Once there was a {what} who" for what in ("cat", "dog", "girl", "bird", "fish")]
@@ -128,7 +128,9 @@ def bound(number: int) -> dict[str, Any]:
 def judges(server: Running) -> list[int]:
     """Processes that try grammars."""
     return [
-        one.pid for one in family(server.process.pid) if b"server.constraints" in words_of(one.pid)
+        one.pid
+        for one in list_family(server.process.pid)
+        if b"server.constraints" in words_of(one.pid)
     ]
 
 

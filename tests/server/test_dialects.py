@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chat_model
-from flyweight.server.apis.routes import shape_of
+from flyweight.server.apis.routes import find_error_format
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import OURS, HttpError
 from flyweight.server.transport.guard import RequestGuard
@@ -233,7 +233,9 @@ def test_what_no_route_caught_has_the_dialects_shape(path: str) -> None:
 
     scope = {"type": "http", "method": "POST", "path": path, "http_version": "1.1",
              "headers": [(b"host", b"localhost")]}  # fmt: skip
-    asyncio.run(RequestGuard(app, ServerSettings(), shape_of=shape_of)(scope, receive, send))
+    asyncio.run(
+        RequestGuard(app, ServerSettings(), shape_of=find_error_format)(scope, receive, send)
+    )
     assert sent[0]["status"] == 500
-    shape = shape_of(path)
+    shape = find_error_format(path)
     assert json.loads(sent[1]["body"]) == shape(HttpError(500, OURS, code="internal_error"))

@@ -19,14 +19,14 @@ def test_unpacking_is_done_once_and_keeps_no_reader(monkeypatch: pytest.MonkeyPa
     made: list[bytes] = []
     unpack = gzip.decompress
     monkeypatch.setattr(gzip, "decompress", lambda raw: made.append(raw) or unpack(raw))
-    docs.unpacked.cache_clear()
+    docs.unpack.cache_clear()
     url = SimpleNamespace(path="/docs/swagger-ui-bundle.js")
     request: Any = SimpleNamespace(url=url, headers={})
     nobody: Any = SimpleNamespace()  # a front end without threads
-    got = [asyncio.run(docs.static(nobody, request)) for _ in range(3)]
+    got = [asyncio.run(docs.get_file(nobody, request)) for _ in range(3)]
     assert len(made) == 1 and {one.body for one in got} == {unpack(made[0])}
     request.headers = {"accept-encoding": "gzip"}
-    assert asyncio.run(docs.static(nobody, request)).body == made[0]
+    assert asyncio.run(docs.get_file(nobody, request)).body == made[0]
 
 
 def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +37,8 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append({"openapi": f"{tables} {vocab} {width} {settings}"})
         return made[-1]
 
-    monkeypatch.setattr(docs, "document", document)
-    openapi = docs.openapi_handler(dict)
+    monkeypatch.setattr(docs, "make_document", document)
+    openapi = docs.make_openapi_handler(dict)
     request: Any = None
 
     async def write_in_thread(work: Any) -> Any:
@@ -58,9 +58,9 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     request: Any = None
-    first = asyncio.run(docs.page(request, request)).body
+    first = asyncio.run(docs.get_page(request, request)).body
     monkeypatch.setattr(docs, "FOLDER", None)
-    assert asyncio.run(docs.page(request, request)).body == first
+    assert asyncio.run(docs.get_page(request, request)).body == first
 
 
 def test_every_route_is_in_the_document(server: Running) -> None:

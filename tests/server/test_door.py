@@ -31,24 +31,24 @@ def test_leaving_the_queue_costs_as_much_among_thousands() -> None:
 def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> None:
     now = [1000.0]
     door = AdmissionQueue(WIDE, clock=lambda: now[0])
-    assert door.retry_after() == 5, "nothing is known yet"
+    assert door.estimate_wait() == 5, "nothing is known yet"
     place = door.enter(10, 1000)
     for _ in range(4):
         door.leave(place, 1, 100)
         now[0] += 1.0
-    assert door.retry_after() == 8, "600 wait, and 400 left within 10 s"
+    assert door.estimate_wait() == 8, "600 wait, and 400 left within 10 s"
     now[0] += PACE_OVER - 2.5
-    assert door.retry_after() == 15, "two of the four are too long ago"
+    assert door.estimate_wait() == 15, "two of the four are too long ago"
     now[0] += PACE_OVER
-    assert door.retry_after() == 5, "all are"
+    assert door.estimate_wait() == 5, "all are"
 
 
 def test_nothing_is_prepared_for_a_server_that_ends() -> None:
     """Nor let in, where it was being prepared before."""
     door = AdmissionQueue(WIDE)
-    door.prepare()
+    door.begin_preparation()
     door.draining = True
-    for come in (door.prepare, lambda: door.enter(1, 5)):
+    for come in (door.begin_preparation, lambda: door.enter(1, 5)):
         with pytest.raises(HttpError) as caught:
             come()
         assert caught.value.status == 503 and caught.value.code == "draining"

@@ -15,7 +15,7 @@ import pytest
 
 import chat_model
 from flyweight.server.apis.routes import ROUTES
-from flyweight.server.lifecycle.processes import family
+from flyweight.server.lifecycle.processes import list_family
 from http_server import Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))
@@ -165,7 +165,7 @@ def test_a_storm_of_restarts_leaves_nothing(at_length: bool, count: int) -> None
     port = unasked_port()
     for i in range(10 * count if at_length else count):
         with served(server={"port": port}) as server:
-            members = family(server.process.pid)
+            members = list_family(server.process.pid)
             assert len(members) == 2
             assert server.get("/health").status == 200
             if i % 2:
@@ -223,7 +223,7 @@ def test_neither_log_nor_answers_hold_what_was_asked_or_where_the_model_lies(
 
 def anonymous(server: Running) -> int:
     """Bytes of memory that the server's processes share with no file."""
-    members = [server.process.pid, *(one.pid for one in family(server.process.pid))]
+    members = [server.process.pid, *(one.pid for one in list_family(server.process.pid))]
     status = [Path(f"/proc/{pid}/status").read_text() for pid in set(members)]
     return sum(1024 * int(text.split("RssAnon:")[1].split()[0]) for text in status)
 

@@ -92,10 +92,10 @@ def test_what_stops_a_chat_stops_a_response(server: Running) -> None:
 def test_what_only_some_models_heed_reaches_the_chat() -> None:
     given: dict[str, Any] = {"thinking_token_budget": 9, "documents": [{"text": "x"}]}
     given |= {"chat_template_kwargs": {"a": 1}, "cache_salt": "s", "repetition_penalty": 2.0}
-    found = ResponseBody.model_validate({"input": "x", **given}).chat()
+    found = ResponseBody.model_validate({"input": "x", **given}).to_chat()
     assert {name: found[name] for name in given} == given
     said = {"model": "m", "max_tokens": 1, "messages": TALK, "priority": 3, "cache_salt": "s"}
-    found = MessagesBody.model_validate(said).chat()
+    found = MessagesBody.model_validate(said).to_chat()
     assert (found["priority"], found["cache_salt"]) == (3, "s")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from flyweight.server.lifecycle.processes import family
+from flyweight.server.lifecycle.processes import list_family
 from http_server import Reply, Running, served, started
 
 SCHEMA = {
@@ -259,7 +259,7 @@ def test_others_are_served_while_a_schema_compiles(server: Running) -> None:
 
 def judges(server: Running) -> list[int]:
     """Processes that try grammars."""
-    members = [one.pid for one in family(server.process.pid)]
+    members = [one.pid for one in list_family(server.process.pid)]
     return [pid for pid in members if pid not in (server.process.pid, server.worker)]
 
 

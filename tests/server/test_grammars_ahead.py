@@ -14,7 +14,7 @@ from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.plan.memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
-from flyweight.server.worker.__main__ import facts
+from flyweight.server.worker.__main__ import describe_engine
 from flyweight.server.worker.loading import ClientGoneWhileLoading
 from flyweight.server.worker.loop import Worker
 
@@ -24,7 +24,7 @@ SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 def test_the_plan_of_a_server_counts_grammars_and_its_other_processes() -> None:
     served, alone = build(SETTINGS, served=True), build(SETTINGS)
     room = LIVE_BYTES + compiler_nbytes(served.spec.vocab)
-    assert facts(served, SETTINGS)["memory"]["grammars"] == room
+    assert describe_engine(served, SETTINGS)["memory"]["grammars"] == room
     more = room + count_server_bytes(served.spec.vocab)
     assert served.memory.need == served.memory.base + alone.memory.need - alone.memory.base + more
     assert alone.memory.sizing.grammars == 0

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import chat_model
 from flyweight.errors import RequestError
 from flyweight.server.apis.anthropic.messages import MessagesBody
-from flyweight.server.apis.body import read as read_body
+from flyweight.server.apis.body import read_body as read_body
 from flyweight.server.apis.llamacpp.completion import LlamaBody
 from flyweight.server.apis.ollama.schema import OllamaChatBody
 from flyweight.server.apis.openai.chat_schema import ChatBody

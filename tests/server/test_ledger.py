@@ -11,7 +11,14 @@ import pytest
 from flyweight.arguments.wishes import SettingRequest, SettingRequests
 from flyweight.config import Settings
 from flyweight.engine.metrics import EngineMetrics
-from flyweight.server.lifecycle.processes import ProcessInfo, age, begun, command, family, listener
+from flyweight.server.lifecycle.processes import (
+    ProcessInfo,
+    find_listener,
+    get_start,
+    list_family,
+    measure_age,
+    read_command,
+)
 from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.observability.effective_config import PATIENCE, EffectiveConfiguration
 from flyweight.server.observability.model_summary import ModelSummary
@@ -32,7 +39,7 @@ def ledger(given: dict[str, str] | None = None, **settings: object) -> Effective
 
 def counted(**totals: int) -> ServerCounters:
     counts = ServerCounters(512)
-    counts.engine(replace(EngineMetrics(), **totals), 0.0)
+    counts.update_engine(replace(EngineMetrics(), **totals), 0.0)
     return counts
 
 
@@ -78,7 +85,7 @@ def test_an_engine_that_starts_over_takes_nothing_back() -> None:
         EngineMetrics(steps=9, finished=90, cached=64),
         EngineMetrics(steps=1, finished=30),
     ):
-        counts.engine(totals, 0.0)
+        counts.update_engine(totals, 0.0)
     assert made.note(counts) == []
     (row,) = [r for r in made.document(counts)["features"] if r["feature"] == "prefix caching"]
     assert row["counter"]["value"] == 64 and row["warning"] is None
@@ -113,34 +120,34 @@ def test_a_portrait_in_words() -> None:
 def test_processes_are_known_by_when_they_began() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        began = begun(child.pid)
+        began = get_start(child.pid)
         assert began is not None and ProcessInfo(child.pid, began).alive
-        assert ProcessInfo(child.pid, began) in family(os.getpid())
-        assert 0 <= age(child.pid) <= age(os.getpid())
-        while not command(child.pid):  # it has no words until its program is in place
+        assert ProcessInfo(child.pid, began) in list_family(os.getpid())
+        assert 0 <= measure_age(child.pid) <= measure_age(os.getpid())
+        while not read_command(child.pid):  # it has no words until its program is in place
             pass
-        assert command(child.pid).split()[0] == os.path.basename(sys.executable)
+        assert read_command(child.pid).split()[0] == os.path.basename(sys.executable)
     finally:
         child.kill()
         child.wait()
-    assert not ProcessInfo(child.pid, began).alive and begun(child.pid) is None
+    assert not ProcessInfo(child.pid, began).alive and get_start(child.pid) is None
 
 
 def test_who_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours:
         port = ours.getsockname()[1]
-        holder = listener(port)
+        holder = find_listener(port)
         assert holder is not None and holder.pid == os.getpid()
-    assert listener(port) is None
+    assert find_listener(port) is None
 
 
 def test_options_of_a_command_line_are_not_shown() -> None:
     words = [sys.executable, "-c", "input()", "--api-key", "secret"]
     child = subprocess.Popen(words, stdin=subprocess.PIPE)
     try:
-        while "input" not in command(child.pid):
+        while "input" not in read_command(child.pid):
             pass
-        assert "secret" not in command(child.pid) and "--" not in command(child.pid)
+        assert "secret" not in read_command(child.pid) and "--" not in read_command(child.pid)
     finally:
         child.kill()
         child.wait()

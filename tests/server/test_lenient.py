@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flyweight.server.apis.unknown_fields import without_strays
-from flyweight.server.transport.ignored import LONGEST, MOST, listed
+from flyweight.server.apis.unknown_fields import remove_unknown
+from flyweight.server.transport.ignored import LONGEST, MOST, format_names
 from http_server import Running
 
 HEADER = "x-ignored-params"
@@ -69,7 +69,7 @@ def test_a_crowd_of_names_is_counted(lenient: Running) -> None:
     assert got.status == 200
     assert got.headers[HEADER].endswith(f", ... ({20_000 - MOST} more)")
     assert len(got.headers[HEADER]) < (6 * LONGEST + 5) * MOST + 30
-    assert listed(["a"] * MOST) == ", ".join("a" * MOST)
+    assert format_names(["a"] * MOST) == ", ".join("a" * MOST)
 
 
 def test_fields_within_fields_have_dotted_names(lenient: Running) -> None:
@@ -149,9 +149,9 @@ def test_a_stray_is_what_the_right_kind_does_not_know() -> None:
     given: dict[str, Any] = {"each": [{"a": "x", "b": 1, "c": 2}]}
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(given)
-    assert without_strays(given, caught.value) == ["each.0.c"]
+    assert remove_unknown(given, caught.value) == ["each.0.c"]
     assert given == {"each": [{"a": "x", "b": 1}]}
     nothing = {"each": [{"a": "x", "c": 2}]}  # no kind takes the rest
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(nothing)
-    assert without_strays(nothing, caught.value) == []
+    assert remove_unknown(nothing, caught.value) == []

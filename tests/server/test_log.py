@@ -14,7 +14,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.apis.route import ApiRoute
 from flyweight.server.app import _endpoint
 from flyweight.server.observability.counters import ServerCounters
-from flyweight.server.observability.log import QUEUE, ServerLog, line
+from flyweight.server.observability.log import QUEUE, ServerLog, format_line
 from flyweight.server.observability.watch import INTERVAL, StepObserver
 from flyweight.server.pipe import Gauges, StepReport
 from flyweight.server.transport.request_log import RequestRecord
@@ -25,10 +25,10 @@ EVIL = 'a\r\n2026-01-01 request x=1\x1b[31m\u2028\u202e\x00"é'
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_value_cannot_forge_a_line_or_move_a_terminal(form: str) -> None:
-    text = line(form, 0.0, "request", {"path": EVIL, "status": 200, "no": None})
+    text = format_line(form, 0.0, "request", {"path": EVIL, "status": 200, "no": None})
     assert text.count("\n") == 1 and text.endswith("\n")
     assert text.isascii() and text[:-1].isprintable()
-    assert "no=" not in text and len(line(form, 0.0, "x", {"path": "a" * 9999})) < 400
+    assert "no=" not in text and len(format_line(form, 0.0, "x", {"path": "a" * 9999})) < 400
     if form == "json":
         assert json.loads(text)["status"] == 200
     else:
@@ -71,7 +71,7 @@ def test_preemptions_are_told_of_once_an_interval() -> None:
     def step(preempted: int) -> None:
         totals.preempted += preempted
         gauges = Gauges(1, 1, 8, 0, replace(totals), 1, 0.1, 0.1)
-        watch.stepped(StepReport([], [], gauges))
+        watch.observe_step(StepReport([], [], gauges))
 
     for preempted in (0, 1, 2, 0):
         step(preempted)

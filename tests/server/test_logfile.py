@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flyweight.errors import ConfigError
-from flyweight.server.lifecycle.records import running
+from flyweight.server.lifecycle.records import list_running
 from flyweight.server.observability.log import ServerLog
-from flyweight.server.observability.logfile import LogFile, locked
+from flyweight.server.observability.logfile import LogFile, open_locked
 from http_server import WAIT, Running, started
 
 MOST = 1000
@@ -47,10 +47,10 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     file = LogFile(path, MOST)
     for _ in range(2):
         with pytest.raises(ConfigError, match="written by another server; give each"):
-            locked(path)
+            open_locked(path)
         file.write("x" * MOST)  # and after it has turned over
     file.close()
-    os.close(locked(path))
+    os.close(open_locked(path))
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing", "pipe", "device"])
@@ -65,7 +65,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     else:
         path = Path(os.devnull)
     with pytest.raises(ConfigError, match=f"--log-file {path}"):
-        locked(path)
+        open_locked(path)
 
 
 def test_where_it_cannot_turn_over_the_bound_holds(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_detached_servers_log_is_bounded(tmp_path: Path, monkeypatch: pytest.M
     )  # fmt: skip
     try:
         assert done.returncode == 0, done.stderr
-        (record,) = running()
+        (record,) = list_running()
         log, older = Path(record.log), Path(record.log + ".1")
         server = Running(None, record.port)  # type: ignore[arg-type]
         for _ in range(1500):

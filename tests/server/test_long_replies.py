@@ -35,7 +35,7 @@ class Whole:
     def __init__(self) -> None:
         self.thread = 0
 
-    def whole(self) -> Any:
+    def write_reply(self) -> Any:
         self.thread = threading.get_ident()
         return {"written": True}
 
@@ -46,7 +46,7 @@ class Bundle:
     def __init__(self, collector: Collector) -> None:
         self.collectors = [collector]
 
-    async def done(self) -> None: ...
+    async def wait_for_all(self) -> None: ...
     def __enter__(self) -> "Bundle":
         return self
 
@@ -89,15 +89,15 @@ def test_no_call_encodes_much(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 10 * scores.RUN + 3
     logprobs = collected(many).output().outputs[0].logprobs
     assert logprobs is not None
-    plain = [encode(scores._position(entry, 2, spelling)) for entry in logprobs]
+    plain = [encode(scores._make_position(entry, 2, spelling)) for entry in logprobs]
     sizes.clear()
-    chat = encode(scores.chat_scores(logprobs, 2, spelling))
+    chat = encode(scores.encode_chat_scores(logprobs, 2, spelling))
     assert chat == b'{"content":[' + b",".join(plain) + b'],"refusal":null}'
     long = collected(many)
-    text = scores.TextScores(long, scores.PromptScores(long, 2, spelling)).told(logprobs)
+    text = scores.TextScores(long, scores.PromptScores(long, 2, spelling)).write(logprobs)
     assert len(json.loads(encode(text))["top_logprobs"]) == many
-    assert len(json.loads(encode(scores.token_scores(logprobs, spelling)))) == many
-    assert json.loads(encode(scores.chat_scores([], 2, spelling))) == {
+    assert len(json.loads(encode(scores.encode_token_scores(logprobs, spelling)))) == many
+    assert json.loads(encode(scores.encode_chat_scores([], 2, spelling))) == {
         "content": [],
         "refusal": None,
     }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flyweight.server.apis.anthropic.messages import MessagesBody, MessageTurn
-from flyweight.server.apis.openai.content_blocks import chat_body
+from flyweight.server.apis.openai.content_blocks import make_chat_body
 from http_server import Running
 
 TALK = [{"role": "user", "content": "A cat sat."}]
@@ -110,7 +110,7 @@ def test_results_of_tools_are_messages_of_their_own(talker: Running) -> None:
 )
 def test_a_model_is_told_of_a_tool_that_failed(result: dict[str, Any], text: str) -> None:
     given = {"type": "tool_result", "tool_use_id": "t1", **result}
-    (found,) = MessageTurn.model_validate({"role": "user", "content": [given]}).chat()
+    (found,) = MessageTurn.model_validate({"role": "user", "content": [given]}).to_chat()
     assert found == {"role": "tool", "tool_call_id": "t1", "content": text}
 
 
@@ -136,5 +136,5 @@ def test_errors_are_in_anthropics_shape(talker: Running, field: dict[str, Any], 
 def test_a_strict_tool_is_one_in_openais_dialect(*, strict: bool | None) -> None:
     tool = {"name": "f", "input_schema": {"type": "object"}, "strict": strict}
     given = {"model": "m", "messages": TALK, "max_tokens": 16, "tools": [tool]}
-    (same,) = chat_body(MessagesBody.model_validate(given).chat()).tools or ()
+    (same,) = make_chat_body(MessagesBody.model_validate(given).to_chat()).tools or ()
     assert same.function.strict is strict

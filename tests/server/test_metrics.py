@@ -25,7 +25,7 @@ from flyweight.server.observability.counters import (
     series,
 )
 from flyweight.server.observability.log import ServerLog
-from flyweight.server.observability.metrics import share
+from flyweight.server.observability.metrics import read_share
 from flyweight.server.observability.watch import StepObserver
 from flyweight.server.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.text.tokenizer import load_tokenizer
@@ -179,7 +179,7 @@ def test_guesses_by_their_place(everything: Running) -> None:
     ("limit", "found"), [("80%", 0.8), ("92.5%", 0.925), ("4GiB", None), (1 << 30, None)]
 )
 def test_a_limit_of_memory_as_a_share(limit: str | int, found: float | None) -> None:
-    assert share(limit) == found
+    assert read_share(limit) == found
 
 
 def test_the_share_of_memory_is_told(quiet: Running, opened: Running) -> None:
@@ -305,7 +305,7 @@ def test_gaps_between_tokens_are_the_engines() -> None:
     watch = StepObserver(ServerCounters(100), lambda: streams, ServerLog("text"))
     gauges = Gauges(1, 0, 8, 8, EngineMetrics(), 1, 0.1, 0.1)
     for at in (100.0, 100.25, 100.75):
-        watch.stepped(StepReport([StepEvents("r", 0, (5,))], [], gauges, at=at))
+        watch.observe_step(StepReport([StepEvents("r", 0, (5,))], [], gauges, at=at))
     assert (watch.counts.itl.count, watch.counts.itl.sum) == (2, 0.75)
 
 
@@ -316,13 +316,13 @@ def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
     request = Request("r", (1,), params, max_tokens=40)
     said = tokenizer.encode(" named Lily. She said", add_special=False)
     watch = StepObserver(ServerCounters(100), lambda: client.streams, ServerLog("text"))
-    client = EngineClient(EngineSetup({}, 0.2), watch.stepped, lambda reason: None)
+    client = EngineClient(EngineSetup({}, 0.2), watch.observe_step, lambda reason: None)
     stream = client.streams["r"] = EngineStream(Collector(request, tokenizer, "x"), asyncio.Event())
     gauges = Gauges(2, 0, 8, 8, EngineMetrics(), 2, 0.1, 0.1)
     for i, token in enumerate(said):
         news = [StepEvents("r", 0, (token,)), StepEvents("r", 1, (5,))]
         client.take(StepReport(news, [], gauges, at=1.0 + i))
-    watch.ended(stream)
+    watch.observe_end(stream)
     counts = watch.counts
     kept = int(counts.generation.sum)
     assert len(said) < kept < 2 * len(said)

@@ -40,7 +40,7 @@ class Line:
 
 def client(*collectors: Told) -> EngineClient:
     begin: Any = None
-    found = EngineClient(begin, heard=lambda message: None, given_up=lambda reason: None)
+    found = EngineClient(begin, on_step=lambda message: None, on_failure=lambda reason: None)
     found._line = Line()  # type: ignore[assignment]
     for one in collectors:
         found.streams[one.request.id] = EngineStream(one, asyncio.Event())
@@ -65,7 +65,7 @@ def test_an_answer_that_cannot_be_read_ends_alone(error: Exception) -> None:
     assert streams["bad"].error is error and streams["bad"].over and streams["bad"].news.is_set()
     assert list(own.streams) == ["good"]
     line: Any = own._line
-    assert line.written == [pipe.frame(pipe.Abort("bad"))]
+    assert line.written == [pipe.encode_frame(pipe.Abort("bad"))]
     own.take(stepped("bad", "good", tokens=2))  # news that were under way
     assert good.fed == [(7,), (7,)]
 

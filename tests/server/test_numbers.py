@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.server.apis.body import read
+from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openai.completions import CompletionBody
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import told
+from flyweight.server.transport.errors import to_http_error
 
 
 def refusal(raw: str) -> RequestError:
     request: Any = None
     with pytest.raises(RequestError) as caught:
-        read(ServerSettings(), request, raw.encode(), CompletionBody)
-    assert told(caught.value).status == 400
+        read_body(ServerSettings(), request, raw.encode(), CompletionBody)
+    assert to_http_error(caught.value).status == 400
     return caught.value
 
 

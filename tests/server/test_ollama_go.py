@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.apis.ollama.handlers import declared
+from flyweight.server.apis.ollama.handlers import declare_tool
 from flyweight.server.apis.ollama.schema import OllamaMessage
 from flyweight.server.apis.tools import Tool
 from http_server import Running
@@ -76,17 +76,17 @@ def test_a_conversation_among_zero_values_is_answered(talker: Running) -> None:
 def test_a_call_keeps_its_id_and_loses_its_place() -> None:
     call = {"id": "c7", "function": {"index": 3, "name": "f", "arguments": {"a": 1}}}
     given = {"role": "assistant", "content": "", "tool_calls": [call]}
-    (kept,) = OllamaMessage.model_validate(given).chat()["tool_calls"]
+    (kept,) = OllamaMessage.model_validate(given).to_chat()["tool_calls"]
     function = {"name": "f", "arguments": {"a": 1}}
     assert kept == {"id": "c7", "type": "function", "function": function}
     answer = {"role": "tool", "content": "", "tool_call_id": "c7"}
-    assert OllamaMessage.model_validate(answer).chat()["tool_call_id"] == "c7"
+    assert OllamaMessage.model_validate(answer).to_chat()["tool_call_id"] == "c7"
 
 
 def test_a_tool_without_parameters() -> None:
     function = {"name": "f", "parameters": {"type": "", "properties": None}}
     tool = Tool.model_validate({"type": "function", "function": function})
-    assert declared(tool)["function"] == {"name": "f", "parameters": {}}
+    assert declare_tool(tool)["function"] == {"name": "f", "parameters": {}}
 
 
 def test_vectors_among_zero_values(server: Running) -> None:

@@ -36,8 +36,8 @@ class Stream:
 
     def take(self, collector: Collector) -> None:
         for piece in collector.take_pieces():
-            for one in self.scores.singles(piece):
-                for step in self.telling.steps(one):
+            for one in self.scores.split_tokens(piece):
+                for step in self.telling.read_piece(one):
                     found = places(self.scores.step(step))
                     if step.kind is DeltaKind.CONTENT and step.what == "delta":
                         self.deltas.append((step.text, found))
@@ -106,7 +106,9 @@ def test_each_content_has_its_tokens(parts: tuple[tuple[str, bool], ...], sizes:
     assert [own for _, own in stream.parts] == expected(ids, parts)
     assert [i for _, own in stream.deltas for i in own] == [i for _, o in stream.parts for i in o]
     (choice,) = came.output().outputs
-    whole = PartScores(came, 0, TokenSpelling(TOKENIZER)).whole(choice, ContentBlocks(READING))
+    whole = PartScores(came, 0, TokenSpelling(TOKENIZER)).score_answer(
+        choice, ContentBlocks(READING)
+    )
     assert places(whole) == [i for own in expected(ids, parts) for i in own]
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.admission.preparing import Preparation, prepared
+from flyweight.server.admission.preparing import Preparation, prepare_and_run
 from flyweight.server.admission.queue import PREPARING, AdmissionQueue
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
@@ -69,7 +69,7 @@ def test_who_leaves_is_not_worked_for() -> None:
     async def work() -> None:
         door, client, route = AdmissionQueue(ServerSettings()), Client(), Work()
         request = client.request()
-        task = asyncio.create_task(prepared(door, LONG, request, route.do(request)))
+        task = asyncio.create_task(prepare_and_run(door, LONG, request, route.do(request)))
         await route.begun.wait()
         assert door.preparing == 1
         client.leaves.set()
@@ -85,7 +85,7 @@ def test_a_deadline_counts_from_the_arrival() -> None:
         door, client, route = AdmissionQueue(ServerSettings()), Client(), Work()
         request = client.request(time.monotonic() - LONG)
         with pytest.raises(HttpError) as refusal:
-            await prepared(door, LONG, request, route.do(request))
+            await prepare_and_run(door, LONG, request, route.do(request))
         assert refusal.value.status == 504 and refusal.value.code == "deadline"
         assert door.preparing == 0
 
@@ -96,7 +96,7 @@ def test_who_runs_prepares_no_more() -> None:
     async def work() -> None:
         door, client, route = AdmissionQueue(ServerSettings()), Client(), Work(begins=True)
         request = client.request()
-        got = await prepared(door, LONG, request, route.do(request))
+        got = await prepare_and_run(door, LONG, request, route.do(request))
         assert got.body == b"there" and door.preparing == 0
 
     run(work)
@@ -108,7 +108,7 @@ def test_so_many_prepare_and_no_more() -> None:
         places = [Preparation(door) for _ in range(PREPARING)]
         route, request = Work(), Client().request()
         with pytest.raises(HttpError) as refusal:
-            await prepared(door, LONG, request, route.do(request))
+            await prepare_and_run(door, LONG, request, route.do(request))
         assert refusal.value.status == 429 and refusal.value.headers["retry-after"]
         assert not route.begun.is_set()
         for place in places:

@@ -10,10 +10,10 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.requests.prompts import check_fits, encode_beginning
-from flyweight.server.apis.llamacpp.completion import MOST_BIASED, biases, mixed
-from flyweight.server.apis.ollama.models import shortened
-from flyweight.server.apis.openai.completions import holed
-from flyweight.server.apis.prompt_fields import fitted
+from flyweight.server.apis.llamacpp.completion import MOST_BIASED, join_mixed, read_biases
+from flyweight.server.apis.ollama.models import shorten_text
+from flyweight.server.apis.openai.completions import make_infill_prompts
+from flyweight.server.apis.prompt_fields import fit_prompts
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
 from http_server import Running
@@ -52,13 +52,13 @@ def model() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda model: fitted([LONG], BARE, model)[0](),
-        lambda model: holed(["def f():"], LONG, HOLE, model)[0](),
-        lambda model: holed([LONG], "return", HOLE, model)[0](),
-        lambda model: mixed([1, LONG], model),
-        lambda model: mixed(["cat sat mat"] * 100_000, model),
-        lambda model: biases({LONG: 1}, model.tokenizer),
-        lambda model: biases([["cat" * 1000, 1]] * 1000, model.tokenizer),
+        lambda model: fit_prompts([LONG], BARE, model)[0](),
+        lambda model: make_infill_prompts(["def f():"], LONG, HOLE, model)[0](),
+        lambda model: make_infill_prompts([LONG], "return", HOLE, model)[0](),
+        lambda model: join_mixed([1, LONG], model),
+        lambda model: join_mixed(["cat sat mat"] * 100_000, model),
+        lambda model: read_biases({LONG: 1}, model.tokenizer),
+        lambda model: read_biases([["cat" * 1000, 1]] * 1000, model.tokenizer),
         lambda model: check_fits(model.tokenizer, LONG, LONGEST),
     ],
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_what_is_too_long_is_refused_before_it_is_read(
 def test_a_text_that_is_cut_is_read_little_further(model: Any) -> None:
     wanted = model.tokenizer.encode(LONG)[:LONGEST]
     model.tokenizer.read = 0
-    assert shortened(model, LONG)["prompt_token_ids"] == wanted
+    assert shorten_text(model, LONG)["prompt_token_ids"] == wanted
     assert model.tokenizer.read < MOST
     for text in ("", "a cat", LONG[:3000], " " * 9000 + LONG[:9000]):
         assert (
@@ -83,14 +83,14 @@ def test_a_text_that_is_cut_is_read_little_further(model: Any) -> None:
 
 
 def test_prompts_are_counted_before_any_is_read(model: Any) -> None:
-    fitted([LONG] * 4, BARE, model)
-    holed([LONG] * 4, LONG, HOLE, model)
+    fit_prompts([LONG] * 4, BARE, model)
+    make_infill_prompts([LONG] * 4, LONG, HOLE, model)
     assert model.tokenizer.read == 0
 
 
 def test_what_follows_a_hole_is_read_once_for_all_prompts(model: Any) -> None:
     after = "a cat " * 20
-    made = [make() for make in holed(["x"] * 50, after, HOLE, model)]
+    made = [make() for make in make_infill_prompts(["x"] * 50, after, HOLE, model)]
     assert len({tuple(one["prompt_token_ids"]) for one in made}) == 1
     assert model.tokenizer.read < 5 * len(after) + 50 * 50
 

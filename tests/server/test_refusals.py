@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyweight.server.apis.body import refused
+from flyweight.server.apis.body import make_refusal
 from flyweight.server.apis.openai.completions import CompletionBody
 from flyweight.server.apis.routes import ROUTES
 from flyweight.server.settings import ServerSettings
@@ -92,7 +92,7 @@ def test_ranges_end_where_this_servers_limits_do(
 ) -> None:
     with pytest.raises(ValidationError) as found:
         CompletionBody.model_validate({"prompt": "x", **field})
-    told = refused(found.value, CompletionBody, ServerSettings(**limits))
+    told = make_refusal(found.value, CompletionBody, ServerSettings(**limits))
     assert str(told).endswith(f"is not valid; allowed: {range}")
 
 

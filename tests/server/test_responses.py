@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.apis.openai.responses import ResponseBody, messages
+from flyweight.server.apis.openai.responses import ResponseBody, make_messages
 from http_server import Running
 
 GREEDY = {"temperature": 0, "max_output_tokens": 16}
@@ -162,7 +162,7 @@ def test_what_was_thought_stays_in_its_turn() -> None:
     said = {"type": "message", "role": "assistant", "content": "Yes."}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     items = [thought("a"), *TALK, thought("b"), said, thought("c"), call, *TALK, thought("d")]
-    talk = messages(ResponseBody.model_validate({"input": items}).input)  # type: ignore[arg-type]
+    talk = make_messages(ResponseBody.model_validate({"input": items}).input)  # type: ignore[arg-type]
     empty = {"role": "assistant", "content": ""}
     assert [one.get("reasoning") for one in talk] == ["a", None, "b", "c", None, "d"]
     assert talk[0] == {**empty, "reasoning": "a"} and talk[2]["content"] == "Yes."

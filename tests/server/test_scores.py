@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.apis.logprobs import offsets
+from flyweight.server.apis.logprobs import find_offsets
 from http_server import Running
 
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -136,7 +136,7 @@ def test_offsets_are_places_in_the_text(server: Running) -> None:
 
 def test_a_prompts_pieces_lie_where_its_text_has_them() -> None:
     pieces = [b"<s>", b" Once", b" na", b"\xc3", b"\xaf", b"ve"]
-    assert offsets("Once naïve", pieces) == [0, 0, 4, 7, 8, 8]
+    assert find_offsets("Once naïve", pieces) == [0, 0, 4, 7, 8, 8]
 
 
 def test_tokens_may_be_told_by_their_ids(server: Running, talker: Running) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flyweight.server.transport.replies import Spliced, event
+from flyweight.server.transport.replies import EventTemplate, encode_event
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ def test_a_spliced_event_is_the_event(text: str, model: str) -> None:
     def make(text: str) -> object:
         return {"model": model, "choices": [{"index": 3, "text": text, "finish_reason": None}]}
 
-    found = Spliced(make)(text)
-    assert found == event(make(text))
+    found = EventTemplate(make)(text)
+    assert found == encode_event(make(text))
     assert found.startswith(b"data: ") and found.endswith(b"\n\n") and found.count(b"\n") == 2
     assert json.loads(found[6:]) == make(text)

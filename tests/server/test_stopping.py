@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight.cli.main import main
-from flyweight.server.lifecycle.processes import ProcessInfo, begun, family
-from flyweight.server.lifecycle.records import ServerRecord, running, write
+from flyweight.server.lifecycle.processes import ProcessInfo, get_start, list_family
+from flyweight.server.lifecycle.records import ServerRecord, list_running, write_record
 from http_server import WAIT, Running, served, started
 
 # Steps that take 20 ms, and an answer of ten seconds.
@@ -60,7 +60,7 @@ def test_what_is_being_answered_or_waits_is_finished() -> None:
         started(*words, **SLOW) as server,
         stream(server, max_tokens=200) as answer,
     ):
-        members = family(server.process.pid)
+        members = list_family(server.process.pid)
         assert len(members) == 2
         waits = pool.submit(server.post, "/v1/completions", short)
         eventually(lambda: len(server.get("/debug/kv").json["sequences"]) == 2)
@@ -88,7 +88,7 @@ def test_a_signal_to_the_whole_group_drains_too(number: signal.Signals) -> None:
         form = {"structured_outputs": {"regex": "[a-z]{3}"}}
         assert server.post("/v1/completions", {"prompt": "Once", **form}).status == 200
         with stream(server, max_tokens=50) as answer:
-            members = family(server.process.pid)
+            members = list_family(server.process.pid)
             assert len(members) == 3
             os.killpg(server.process.pid, number)
             eventually(lambda: draining(server))
@@ -116,7 +116,7 @@ def test_an_answer_that_is_being_read_is_sent() -> None:
 
 def test_a_second_signal_does_not_wait() -> None:
     with started(*WAITS, **SLOW) as server, stream(server) as answer:
-        members = family(server.process.pid)
+        members = list_family(server.process.pid)
         server.process.terminate()
         eventually(lambda: draining(server))
         server.process.terminate()
@@ -156,8 +156,8 @@ def test_a_signal_while_the_model_loads() -> None:
         stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     # held still before it runs what it is to be, it would hold its parent still as well
-    eventually(lambda: any(is_engine(one.pid) for one in family(process.pid)))
-    members = family(process.pid)
+    eventually(lambda: any(is_engine(one.pid) for one in list_family(process.pid)))
+    members = list_family(process.pid)
     engine = next(one.pid for one in members if one.pid != process.pid)
     os.kill(engine, signal.SIGSTOP)
     eventually(lambda: caught(process.pid, signal.SIGTERM))
@@ -202,18 +202,18 @@ def flyweight(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_detached_and_stopped(cache: Path, flyweight: Command) -> None:
     got = flyweight("serve", "--port", "0", "--detach")
     assert got.code == 0, got.err
-    (record,) = running()
+    (record,) = list_running()
     assert got.out.startswith(f"{record.url} pid {record.pid}, log {record.log}\n")
     server = Running(None, record.port)  # type: ignore[arg-type]
     assert server.get("/ready").status == 200
-    members = family(record.pid)
+    members = list_family(record.pid)
     log = Path(record.log)
     assert record.url in log.read_text() and log.stat().st_mode & 0o077 == 0
     got = flyweight("stop")
     assert got.code == 0
     assert got.out.startswith(f"stopped {record.url} (pid {record.pid}) after ")
     assert "MiB given back" in got.out
-    assert not any(one.alive for one in members) and running() == []
+    assert not any(one.alive for one in members) and list_running() == []
     got = flyweight("stop")
     assert got.code == 2 and "no server of ours is running" in got.err
 
@@ -222,7 +222,7 @@ def test_a_detached_start_that_fails_says_why(cache: Path, flyweight: Command) -
     got = flyweight("serve", "--detach", "--port", "0", "--memory-limit", "1MiB")
     assert got.code == 2
     assert "error: memory_limit" in got.err and "nearest settings" in got.err
-    assert got.out == "" and running() == []
+    assert got.out == "" and list_running() == []
 
 
 def test_one_of_several_is_named_and_answers_are_waited_for_unless_not(
@@ -247,9 +247,9 @@ def test_one_of_several_is_named_and_answers_are_waited_for_unless_not(
 def test_stale_records_are_not_believed(cache: Path, flyweight: Command) -> None:
     """An id that was given again is somebody else's: nothing is sent to it."""
     own = os.getpid()
-    began = begun(own)
+    began = get_start(own)
     assert began is not None
-    write(ServerRecord(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0, "http://x"))
+    write_record(ServerRecord(own, began - 1, "127.0.0.1", 1, "stories", "", 1.0, "http://x"))
     place = cache / "servers"
     (place / "7.json").write_text("{")
     (place / "8.json").write_text('{"pid": "8"}')

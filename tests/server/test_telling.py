@@ -7,9 +7,9 @@ import json
 import pytest
 
 from flyweight.requests.collector import TextPiece
-from flyweight.server.apis.anthropic.messages_stream import blocks_of
-from flyweight.server.apis.ollama.handlers import message
-from flyweight.server.apis.openai.content_blocks import BlockEvent, ContentBlocks, arguments_of
+from flyweight.server.apis.anthropic.messages_stream import make_blocks
+from flyweight.server.apis.ollama.handlers import make_message
+from flyweight.server.apis.openai.content_blocks import BlockEvent, ContentBlocks, parse_arguments
 from flyweight.server.transport.replies import encode
 from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import HERMES, THINK
@@ -28,7 +28,9 @@ def steps(
 ) -> tuple[list[BlockEvent], int]:
     telling = ContentBlocks(READING)
     pieces = [piece(text[i : i + size]) for i in range(0, len(text), size)]
-    found = [step for one in [*pieces, piece("", finish, reason)] for step in telling.steps(one)]
+    found = [
+        step for one in [*pieces, piece("", finish, reason)] for step in telling.read_piece(one)
+    ]
     return found, telling.calls
 
 
@@ -45,7 +47,7 @@ def blocks(found: list[BlockEvent]) -> list[tuple[DeltaKind, str, bool]]:
             said += step.text
         else:
             assert step.kind is open_kind and step.text == said
-            made.append((step.kind, said, step.whole))
+            made.append((step.kind, said, step.complete))
             open_kind = None
     assert open_kind is None
     return made
@@ -105,14 +107,14 @@ def test_a_stop_behind_a_call_leaves_it_whole() -> None:
 def test_arguments_are_told_in_the_models_words(words: str) -> None:
     """Whatever stands in them, a reply with them can be written and is one line of JSON."""
     said = ParsedAnswer(calls=[ParsedCall("look", words)])
-    for given in (encode(blocks_of(said)), encode(message(said))):
+    for given in (encode(make_blocks(said)), encode(make_message(said))):
         assert b"\n" not in given and b"null" not in given
-    (block,) = json.loads(encode(blocks_of(said)), parse_int=str, parse_float=str)
+    (block,) = json.loads(encode(make_blocks(said)), parse_int=str, parse_float=str)
     assert block["input"] == json.loads(words, parse_int=str, parse_float=str)
-    told = json.loads(encode(message(said)), parse_int=str, parse_float=str)["message"]
+    told = json.loads(encode(make_message(said)), parse_int=str, parse_float=str)["message"]
     assert told["tool_calls"][0]["function"]["arguments"] == block["input"]
 
 
 @pytest.mark.parametrize("words", ['{"at": "c', "[1]", '{"at": NaN}', "[" * 100_000, ""])
 def test_what_is_no_object_is_no_arguments(words: str) -> None:
-    assert arguments_of(ParsedCall("look", words)) is None
+    assert parse_arguments(ParsedCall("look", words)) is None

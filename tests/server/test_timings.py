@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flyweight.requests.collector import Collector
-from flyweight.server.apis.usage import llama_timings, timings
+from flyweight.server.apis.usage import measure_llama_timings, measure_timings
 from flyweight.types import Event, Finish, Request, SamplingParams, Timings
 from http_server import Running, started
 
@@ -62,7 +62,7 @@ def gathered(
 
 
 def test_one_choice() -> None:
-    told = timings(gathered([(12.0, 14.0, 5)]))
+    told = measure_timings(gathered([(12.0, 14.0, 5)]))
     assert told == {
         "time_to_first_token_ms": 2000, "queue_time_ms": 1000, "prefill_time_ms": 1000,
         "generation_time_ms": 2000, "mean_itl_ms": 500, "tokens_per_second": 2,
@@ -70,32 +70,32 @@ def test_one_choice() -> None:
 
 
 def test_choices_run_side_by_side_so_gaps_are_not_divided_by_all_tokens() -> None:
-    told = timings(gathered([(12.0, 14.0, 5), (12.0, 14.0, 5)]))
+    told = measure_timings(gathered([(12.0, 14.0, 5), (12.0, 14.0, 5)]))
     assert told["mean_itl_ms"] == 500 and told["generation_time_ms"] == 2000
     assert told["tokens_per_second"] == 4
 
 
 def test_a_single_token_has_no_gap() -> None:
-    told = timings(gathered([(12.0, 12.0, 1)]))
+    told = measure_timings(gathered([(12.0, 12.0, 1)]))
     assert told["mean_itl_ms"] is None and told["tokens_per_second"] == 0
 
 
 def test_nothing_yet_is_zeros() -> None:
-    told = timings(gathered([(0.0, 0.0, 0)]))
+    told = measure_timings(gathered([(0.0, 0.0, 0)]))
     assert told["time_to_first_token_ms"] == 0 == told["generation_time_ms"]
 
 
 def test_several_prompts_are_told_of_as_one_reply() -> None:
     one = gathered([(14.0, 20.0, 4)], arrival=10.0, scheduled=13.0)
     two = gathered([(12.0, 16.0, 5)], arrival=10.5, scheduled=11.0)
-    told = timings(one, two)
+    told = measure_timings(one, two)
     assert told["time_to_first_token_ms"] == 2000 and told["queue_time_ms"] == 500
     assert told["generation_time_ms"] == 8000
     assert told["mean_itl_ms"] == round(1000 * 10 / 7, 3)
 
 
 def test_llama_servers_shape() -> None:
-    assert llama_timings(gathered([(12.0, 14.0, 4)])) == {
+    assert measure_llama_timings(gathered([(12.0, 14.0, 4)])) == {
         "cache_n": 2, "prompt_n": 1, "prompt_ms": 1000, "prompt_per_token_ms": 1000,
         "prompt_per_second": 1, "predicted_n": 4, "predicted_ms": 2000,
         "predicted_per_token_ms": 500, "predicted_per_second": 2,

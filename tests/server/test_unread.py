@@ -30,7 +30,7 @@ class Under:
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
-            observer=SimpleNamespace(ended=lambda stream: None),
+            observer=SimpleNamespace(observe_end=lambda stream: None),
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
@@ -38,7 +38,7 @@ class Under:
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
         now = asyncio.get_running_loop().time()
         self.bundle = RequestGroup(model, queue, set(), [asked] * prompts, place, now)
-        self.bundle.follow()
+        self.bundle.limit_buffer()
 
     def _collector(self, asked: Any, id: str) -> Collector:
         request = Request(id, (5,), asked.params, max_tokens=99)
@@ -64,7 +64,7 @@ def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
         under.feed(1)
         assert len(under.left) == 1
         with pytest.raises(HttpError, match="--max-stream-buffer-tokens") as caught:
-            await anext(under.bundle.pieces())
+            await anext(under.bundle.read_pieces())
         assert caught.value.status == 408 and caught.value.code == "slow_client"
 
     asyncio.run(work())
@@ -75,7 +75,7 @@ def test_who_reads_is_left_alone() -> None:
 
     async def work() -> None:
         under = Under()
-        reading = under.bundle.pieces()
+        reading = under.bundle.read_pieces()
         for _ in range(5 * MOST):
             under.feed(MOST // 2)
             await anext(reading)
@@ -104,7 +104,7 @@ def test_the_end_of_an_answer_is_kept() -> None:
         under = Under()
         under.feed(9 * MOST, finish="length")
         assert not under.left
-        ((_, piece),) = await anext(under.bundle.pieces())
+        ((_, piece),) = await anext(under.bundle.read_pieces())
         assert len(piece.tokens) == 9 * MOST
 
     asyncio.run(work())

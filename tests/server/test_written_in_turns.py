@@ -15,7 +15,7 @@ from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import answer as answers
 from flyweight.server.apis import logprobs as scores
-from flyweight.server.apis.usage import RunningUsage, usage
+from flyweight.server.apis.usage import RunningUsage, count_usage
 from flyweight.server.engine_client.client import EngineStream
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
@@ -49,7 +49,7 @@ class Under:
             settings=ServerSettings(request_timeout=60.0),
             preparer=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
-            observer=SimpleNamespace(ended=lambda stream: None),
+            observer=SimpleNamespace(observe_end=lambda stream: None),
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
@@ -69,7 +69,7 @@ class Told:
         self.size, self.then = size, then
         self.pieces: list[TextPiece] = []
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.pieces.append(piece)
         self.then()
         return b"x" * self.size
@@ -79,13 +79,13 @@ class Told:
 
     end = begin
 
-    def whole(self) -> Any: ...
-    def failed(self, error: Any) -> bytes:
+    def write_reply(self) -> Any: ...
+    def write_error(self, error: Any) -> bytes:
         raise error
 
 
 async def parts(under: Under, writer: Any) -> list[bytes]:
-    return [one async for one in answers._parts(under.server, under.bundle, writer, "")]
+    return [one async for one in answers._write_parts(under.server, under.bundle, writer, "")]
 
 
 def test_what_comes_while_something_is_written_is_told_as_well() -> None:
@@ -95,7 +95,7 @@ def test_what_comes_while_something_is_written_is_told_as_well() -> None:
         under = Under(collector())
         feed(under.stream, Event("r", 0, (5,), (SCORED,)))
         told: list[int] = []
-        async for found in under.bundle.pieces():
+        async for found in under.bundle.read_pieces():
             told += [token for _, piece in found for token in piece.tokens]
             if len(told) == 1:
                 feed(under.stream, Event("r", 0, (6, 7), (SCORED,) * 2, finish=Finish.LENGTH))
@@ -171,7 +171,7 @@ def test_running_usage_is_usage_at_the_end_and_looks_at_no_other_prompt() -> Non
         running.collectors = [one] * 5  # the others are out of its reach
         for piece in one.take_pieces():
             running.note(i, piece)
-    assert running.told() == usage(many)
+    assert running.report() == count_usage(many)
 
 
 def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +181,13 @@ def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatc
     own = collector(n=8, prompt=300, prompt_logprobs=2, echo=True)
     own.feed(Event("r", 0, (5,), (SCORED,), prompt_logprobs=(SCORED,) * 299))
     prompt = scores.PromptScores(own, 2, scores.TokenSpelling(LLM().tokenizer))
-    told = [scores.TextScores(own, prompt).told([]) for _ in range(8)]
+    told = [scores.TextScores(own, prompt).write([]) for _ in range(8)]
     assert len({bytes(one["top_logprobs"]) for one in told}) == 1 and len(made) == 1
     assert len(json.loads(bytes(told[0]["tokens"]))) == 300
-    assert len(json.loads(bytes(prompt.own))) == 300 and prompt.own is prompt.own
+    assert (
+        len(json.loads(bytes(prompt.prompt_logprobs))) == 300
+        and prompt.prompt_logprobs is prompt.prompt_logprobs
+    )
 
 
 @pytest.mark.parametrize("more", [{"prompt_logprobs": 5}, {"echo": True, "logprobs": 5}])

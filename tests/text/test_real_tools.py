@@ -92,7 +92,9 @@ def constraint(tools: list[Tool], form: CallFormat) -> str:
     settings = ServerSettings()
     asked = Tools(tools, "required", None, settings)
     speech = ChatFormat(form, None, {})
-    made = asked.constraint(speech, speech.reading(None, None, asked.all, asked.most))
+    made = asked.make_constraint(
+        speech, speech.make_answer_format(None, None, asked.all, asked.most)
+    )
     assert made is not None and made.grammar is not None
     return made.grammar
 
@@ -135,7 +137,9 @@ def test_right_calls_of_bfcl_are_taken(part: str, form: CallFormat, every: int) 
         text = written(form, calls)
         assert accepts(grammar, text), text
         names = frozenset(tool.function.name for tool in tools)
-        parser = AnswerParser(ChatFormat(form, None, {}).reading(None, None, names, None))
+        parser = AnswerParser(
+            ChatFormat(form, None, {}).make_answer_format(None, None, names, None)
+        )
         assert ParsedAnswer.of(parser.push(text) + parser.finish()).calls == calls
         taken += 1
     assert taken > wrong / 2
@@ -164,8 +168,8 @@ def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
         data("tokenizers-mistral") / "mistral_instruct_tokenizer_240323.model.v3"
     )
     speech = ChatFormat.of(ServerSettings(tool_call_parser="mistral"), tokenizer)
-    reading = speech.reading(None, None, ["get"], None)
-    assert speech.special == {"[TOOL_CALLS]": 5} and speech.shows(reading)
+    reading = speech.make_answer_format(None, None, ["get"], None)
+    assert speech.special == {"[TOOL_CALLS]": 5} and speech.needs_special_tokens(reading)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     grammar = speech.grammar(reading, [OfferedTools("get", embedded(schema))], demanded=True)
     size = tokenizer.vocab_size

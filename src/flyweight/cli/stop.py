@@ -27,7 +27,7 @@ def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
     """Stop a server; it finishes its running answers first."""
     from flyweight.server.lifecycle import records
 
-    found = records.running()
+    found = records.list_running()
     if port is not None:
         found = [record for record in found if record.port == port]
     if not found:
@@ -42,12 +42,12 @@ def _nobody(port: int | None) -> str:
     """Why there is nothing to stop."""
     from flyweight.server.lifecycle import processes, records
 
-    ports = ", ".join(str(record.port) for record in records.running()) or "none"
+    ports = ", ".join(str(record.port) for record in records.list_running()) or "none"
     if port is None:
         return "no server of ours is running"
-    holder = processes.listener(port)
+    holder = processes.find_listener(port)
     if holder is not None:
-        who = f"process {holder.pid} ({processes.command(holder.pid)})"
+        who = f"process {holder.pid} ({processes.read_command(holder.pid)})"
         return f"--port = {port} is held by {who}, which is no server of ours; ours: {ports}"
     return f"--port = {port}: no server of ours is there; ours: {ports}"
 
@@ -55,10 +55,10 @@ def _nobody(port: int | None) -> str:
 def end(record: "ServerRecord", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import format_size
-    from flyweight.server.lifecycle.processes import family, resident
+    from flyweight.server.lifecycle.processes import list_family, measure_memory
 
-    members = family(record.pid)
-    held = sum(resident(one.pid) for one in members)
+    members = list_family(record.pid)
+    held = sum(measure_memory(one.pid) for one in members)
     began = time.monotonic()
     wait = SPARE + (0 if now else record.drain)
     told = sent = False

@@ -19,11 +19,11 @@ from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
-from flyweight.server.request_limits import width
+from flyweight.server.request_limits import count_sequences
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.request_log import visit_of
+from flyweight.server.transport.request_log import get_record
 from flyweight.validation.untrusted import shown
 
 T = TypeVar("T")
@@ -73,12 +73,12 @@ class ApiServer:
             prompts = [
                 replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
             ]
-        choices = sum(width(one) for one in prompts)
+        choices = sum(count_sequences(one) for one in prompts)
         place = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
         preparation = request.scope.get("preparation")
         if isinstance(preparation, Preparation):
             preparation.end()
-        visit = visit_of(request.scope)
+        visit = get_record(request.scope)
         group = RequestGroup(model, self.queue, self.groups, prompts, place, visit.began)
         visit.collectors = group.collectors
         return group

@@ -14,15 +14,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
-from flyweight.server.admission.preparing import prepared
+from flyweight.server.admission.preparing import prepare_and_run
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.route import JSON, ApiRoute
-from flyweight.server.apis.routes import OLLAMA, ROUTES, shape_of
-from flyweight.server.transport.errors import HttpError, note, told
+from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
+from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.guard import RequestGuard
 from flyweight.server.transport.ignored import add_headers
 from flyweight.server.transport.replies import ClientGone, reply
-from flyweight.server.transport.request_log import RequestLog, visit_of
+from flyweight.server.transport.request_log import RequestLog, get_record
 from flyweight.validation.untrusted import shown
 
 NOT_JSON = HttpError(
@@ -37,17 +37,17 @@ def make_app(server: ApiServer) -> ASGIApp:
     routes = [
         Route(entry.path, _endpoint(server, entry), methods=[entry.method]) for entry in ROUTES
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _answer_unrouted})
     app.router.redirect_slashes = False
     log = server.log if server.settings.enable_log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = RequestGuard(app, server.settings, open_paths, shape_of)
+    guard = RequestGuard(app, server.settings, open_paths, find_error_format)
     return RequestLog(guard, server.http, log, {entry.path for entry in ROUTES})
 
 
 def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        visit_of(request.scope).route = entry.path
+        get_record(request.scope).route = entry.path
         if entry.body is not None and entry not in OLLAMA and not _is_json(request):
             return reply(entry.errors(NOT_JSON), NOT_JSON.status)
         work = entry.handler(server, request)
@@ -55,13 +55,13 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
             if entry.body is None:
                 return add_headers(request, await work)
             seconds = server.settings.request_timeout
-            return add_headers(request, await prepared(server.queue, seconds, request, work))
+            return add_headers(request, await prepare_and_run(server.queue, seconds, request, work))
         except ClientGone:
             return Response(status_code=499)
         except Exception as error:
-            known = told(error)
+            known = to_http_error(error)
             if known.code == "internal_error":
-                note(f"{entry.path} {visit_of(request.scope).id}", error)
+                print_failure(f"{entry.path} {get_record(request.scope).id}", error)
             return add_headers(request, reply(entry.errors(known), known.status, known.headers))
 
     return endpoint
@@ -75,7 +75,7 @@ def _is_json(request: Request) -> bool:
     return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
+async def _answer_unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = get_route_path(request.scope)
     methods = [entry.method for entry in ROUTES if entry.path == path]
@@ -86,4 +86,4 @@ async def _unrouted(request: Request, error: Exception) -> Response:
         near = nearest(path[:100], {entry.path for entry in ROUTES})
         message = f"there is no route {request.method} {shown(path)}{near}; /docs lists all routes"
     known = HttpError(error.status_code, message)
-    return reply(shape_of(path)(known), error.status_code, error.headers)
+    return reply(find_error_format(path)(known), error.status_code, error.headers)

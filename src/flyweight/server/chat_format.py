@@ -51,7 +51,7 @@ class ChatFormat:
         """Whether the model is shown the tools it may call."""
         return self.reads is None or "tools" in self.reads
 
-    def reading(
+    def make_answer_format(
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
     ) -> AnswerFormat:
         """How the answer to `prompt` is read; `continued` is what it goes on with."""
@@ -62,15 +62,15 @@ class ChatFormat:
         calls = self.calls if tools else None
         return AnswerFormat(calls, frozenset(tools), most, marks, opened)
 
-    def held(self, reading: AnswerFormat, outputs: StructuredOutputs) -> AnswerFormat:
+    def apply_constraint(self, reading: AnswerFormat, outputs: StructuredOutputs) -> AnswerFormat:
         """How an answer is read that is held to a form from its first token: it has reasoning only
         where the form names a mark of it, which JSON cannot.
         """
-        if reading.reasoning is None or self._named(reading.reasoning, outputs):
+        if reading.reasoning is None or self._names_reasoning(reading.reasoning, outputs):
             return reading
         return replace(reading, reasoning=None, opened=False)
 
-    def _named(self, marks: ReasoningMarks, outputs: StructuredOutputs) -> bool:
+    def _names_reasoning(self, marks: ReasoningMarks, outputs: StructuredOutputs) -> bool:
         if outputs.kind in ("json", "json_object"):
             return False
         given = "\n".join(outputs.choice or (outputs.regex or outputs.grammar or "",))
@@ -78,7 +78,7 @@ class ChatFormat:
         both += [f"<[{self.special[mark]}]>" for mark in both if mark in self.special]
         return any(mark in given.replace("\\", "") for mark in both)
 
-    def shows(self, reading: AnswerFormat) -> bool:
+    def needs_special_tokens(self, reading: AnswerFormat) -> bool:
         """Whether the text of special tokens is needed to read an answer so."""
         marks = reading.reasoning
         named = {marks.opening, marks.closing} if marks else set()
@@ -111,7 +111,9 @@ class ChatFormat:
         return made.allow_either(offers, other)
 
 
-def judge_switches(given: Mapping[str, Any], reads: Collection[frozenset[str] | None]) -> None:
+def check_template_defaults(
+    given: Mapping[str, Any], reads: Collection[frozenset[str] | None]
+) -> None:
     """Raises `ConfigError` where none of the templates, which read these, reads a variable that is
     set for them; None: it is not known what one reads.
     """

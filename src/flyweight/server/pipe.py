@@ -175,10 +175,10 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             event.stop_token,
             event.cached,
             (timings.arrival, timings.scheduled, timings.first, timings.last) if timings else None,
-            [_flat(s) for s in event.logprobs] if event.logprobs else [],
-            [_flat(s) for s in event.prompt_logprobs] if event.prompt_logprobs else [],
+            [_flatten(s) for s in event.logprobs] if event.logprobs else [],
+            [_flatten(s) for s in event.prompt_logprobs] if event.prompt_logprobs else [],
             event.vector.tobytes() if event.vector is not None else None,
-            packed_error(event.error) if event.error is not None else None,
+            pack_error(event.error) if event.error is not None else None,
             event.total,
             event.score,
             (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
@@ -199,19 +199,19 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             Timings(*self.timings) if self.timings else None,
             vector,
             tuple([TokenLogprobs(*s) for s in self.prompt]) if self.prompt else (),
-            unpacked_error(self.error) if self.error is not None else None,
+            unpack_error(self.error) if self.error is not None else None,
             self.total,
             self.score,
             Reuse(*self.reuse) if self.reuse else None,
         )
 
 
-def packed_error(error: FlyweightError) -> dict[str, Any]:
+def pack_error(error: FlyweightError) -> dict[str, Any]:
     """An error as its data; `ours` where the request is not to blame."""
     return {**error.data, "ours": not isinstance(error, RequestError)}
 
 
-def unpacked_error(data: dict[str, Any]) -> FlyweightError:
+def unpack_error(data: dict[str, Any]) -> FlyweightError:
     given = {name: value for name, value in data.items() if name != "ours"}
     return EngineError(**given) if data["ours"] else RequestError(**given)
 
@@ -250,7 +250,7 @@ class RequestRefused(msgspec.Struct, array_like=True, tag=4):
 
     @classmethod
     def of(cls, id: str, error: FlyweightError) -> "RequestRefused":
-        return cls(id, packed_error(error))
+        return cls(id, pack_error(error))
 
 
 class EngineAnswer(msgspec.Struct, array_like=True, tag=5):
@@ -275,7 +275,7 @@ ToFront = Ready | Failed | StepReport | RequestRefused | EngineAnswer | LoadingP
 _encoder = msgspec.msgpack.Encoder()
 
 
-def frame(message: ToEngine | ToFront) -> bytes:
+def encode_frame(message: ToEngine | ToFront) -> bytes:
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body
 
@@ -305,10 +305,10 @@ class PipeFrames:
         return found
 
 
-def _flat(scored: TokenLogprobs) -> tuple[float, int, tuple[int, ...], tuple[float, ...]]:
+def _flatten(scored: TokenLogprobs) -> tuple[float, int, tuple[int, ...], tuple[float, ...]]:
     return scored.chosen, scored.rank, tuple(scored.top_ids), tuple(scored.top)
 
 
-def named(given: Mapping[str, Any]) -> dict[str, Any]:
+def to_portable(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they can travel: paths as text."""
     return {name: str(v) if hasattr(v, "__fspath__") else v for name, v in given.items()}

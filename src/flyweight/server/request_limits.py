@@ -14,23 +14,25 @@ from flyweight.types import SamplingParams
 
 def check_options(limits: ServerSettings, prompts: int, params: Params) -> None:
     """Raises `RequestError` for options that no request of so many prompts may have."""
-    within("prompt", prompts, limits.max_prompts, "prompts")
+    check_range("prompt", prompts, limits.max_prompts, "prompts")
     if isinstance(params, BeamSearchParams):
-        within("n", params.beam_width, limits.max_choices, "beams of a prompt")
-        within("n", params.beam_width * prompts, limits.max_request_choices, "beams of all prompts")
+        check_range("n", params.beam_width, limits.max_choices, "beams of a prompt")
+        check_range(
+            "n", params.beam_width * prompts, limits.max_request_choices, "beams of all prompts"
+        )
     if not isinstance(params, SamplingParams):
         return
     choices = max(params.n, params.best_of or 1)
-    within("n", choices, limits.max_choices, "choices of a prompt")
-    within("n", choices * prompts, limits.max_request_choices, "choices of all prompts")
-    within("stop", len(params.stop), limits.max_stop_strings, "strings", least=0)
+    check_range("n", choices, limits.max_choices, "choices of a prompt")
+    check_range("n", choices * prompts, limits.max_request_choices, "choices of all prompts")
+    check_range("stop", len(params.stop), limits.max_stop_strings, "strings", least=0)
     longest = max((len(one.encode()) for one in params.stop), default=0)
-    within("stop", longest, limits.max_stop_bytes, "bytes of a string", least=0)
+    check_range("stop", longest, limits.max_stop_bytes, "bytes of a string", least=0)
     for name in ("logprobs", "prompt_logprobs"):
-        within(name, getattr(params, name) or 0, limits.max_logprobs, "of a token", least=0)
+        check_range(name, getattr(params, name) or 0, limits.max_logprobs, "of a token", least=0)
     listed = len(params.logprob_token_ids)
-    within("logprob_token_ids", listed, limits.max_logprobs, "ids", least=0)
-    within("logit_bias", len(params.logit_bias), limits.max_logit_bias, "entries", least=0)
+    check_range("logprob_token_ids", listed, limits.max_logprobs, "ids", least=0)
+    check_range("logit_bias", len(params.logit_bias), limits.max_logit_bias, "entries", least=0)
 
 
 class RequestTotals:
@@ -46,14 +48,14 @@ class RequestTotals:
         """Raises `RequestError` where the sum exceeds a limit."""
         params = prompt.params
         length, answer = len(prompt.tokens), self._longest_answer(prompt)
-        self.tokens += width(prompt) * (length + answer)
+        self.tokens += count_sequences(prompt) * (length + answer)
         most = self.limits.max_request_tokens
-        within("max_tokens", self.tokens, most, "tokens of all prompts and choices", least=0)
+        check_range("max_tokens", self.tokens, most, "tokens of all prompts and choices", least=0)
         if params.prompt_logprobs is not None:
             self.prompt_scores += self.copies * length * (1 + params.prompt_logprobs)
             self._check_prompt_scores(params)
         if params.scored is not None:
-            self.max_response_logprobs += width(prompt) * answer * (1 + params.scored)
+            self.max_response_logprobs += count_sequences(prompt) * answer * (1 + params.scored)
             self._check_answer_scores(params)
 
     def _longest_answer(self, prompt: PreparedPrompt) -> int:
@@ -98,7 +100,7 @@ class RequestTotals:
         )
 
 
-def width(prompt: PreparedPrompt) -> int:
+def count_sequences(prompt: PreparedPrompt) -> int:
     """The number of sequences that answer a prompt."""
     if prompt.pooling is not None:
         return 1
@@ -107,6 +109,6 @@ def width(prompt: PreparedPrompt) -> int:
     return max(prompt.params.n, prompt.params.best_of or 1)
 
 
-def within(name: str, found: int, most: int, what: str, least: int = 1) -> None:
+def check_range(name: str, found: int, most: int, what: str, least: int = 1) -> None:
     if not least <= found <= most:
         raise RequestError(f": {found} {what}", name, allowed=f"{least} to {most}")

@@ -17,7 +17,7 @@ from flyweight.params.structured import StructuredOutputs, check
 from flyweight.requests.preparing import Params, RequestPreparer, list_special_tokens
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.chat_format import ChatFormat
-from flyweight.server.constraints.validator import ConstraintValidator, constraint_names
+from flyweight.server.constraints.validator import ConstraintValidator, map_constraint_names
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.observability.effective_config import EffectiveConfiguration
@@ -152,6 +152,6 @@ class ServedModel:
         """Raises `RequestError` where the constraint does not compile, `HttpError` where too many
         wait for that.
         """
-        with field_names(constraint_names(schema)):
+        with field_names(map_constraint_names(schema)):
             check(outputs, self.settings.max_schema_bytes, self.settings.max_schema_depth)
             await self.validator.check(outputs)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import ServeChoice
 from flyweight.cli.serve.effective import drawn, plain, table
-from flyweight.server.lifecycle.processes import age
+from flyweight.server.lifecycle.processes import measure_age
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
@@ -62,7 +62,7 @@ class Banner:
     def note(self, message: str) -> None:
         self.say(printable(message))
 
-    def told(self, message: pipe.LoadingProgress) -> None:
+    def show_progress(self, message: pipe.LoadingProgress) -> None:
         """What the engine's process says."""
         if message.what == "progress":
             self.progress(message.done, message.total)
@@ -117,7 +117,7 @@ class Banner:
         for line in drawn(rows, lines, columns) if at_terminal else plain(rows, lines):
             self.say(line)
         url = self.choice.server.url(port)
-        seconds = age(os.getpid())
+        seconds = measure_age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:
             effective = ledger.document(model.counts)

@@ -16,7 +16,7 @@ from pathlib import Path
 from flyweight.errors import ConfigError
 from flyweight.server.lifecycle import records
 from flyweight.server.lifecycle.records import ServerRecord
-from flyweight.server.observability.logfile import locked
+from flyweight.server.observability.logfile import open_locked
 from flyweight.server.settings import LOOPBACK
 
 POLL = 0.02
@@ -27,7 +27,7 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
     """Starts `flyweight serve` with these words; its exit code where it does not come up."""
     path = Path(log_file).expanduser() if log_file else _log()
-    os.close(locked(path))  # its own refusal would be written there
+    os.close(open_locked(path))  # its own refusal would be written there
     end = words.index("--") if "--" in words else len(words)
     own = [*words[:end], f"--log-file={path}", "--no-detach", *words[end:]]  # the last one counts
     command = [sys.executable, "-m", "flyweight.cli.main", "serve", *own]
@@ -56,7 +56,7 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
 
 def _log() -> Path:
     """A new file, for this user alone."""
-    place = records.folder()
+    place = records.get_folder()
     if place is None:
         raise ConfigError("--detach keeps a log in the cache folder; set FLYWEIGHT_CACHE")
     for old in sorted(place.glob("serve-*.log"))[:-KEPT]:
@@ -83,7 +83,7 @@ def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Server
             sys.stderr.flush()
             if ended:
                 return None
-            for record in records.running():
+            for record in records.list_running():
                 if record.pid == child.pid and ready(record):
                     return record
             time.sleep(POLL)

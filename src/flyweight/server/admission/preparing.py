@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.server.admission.queue import AdmissionQueue
-from flyweight.server.transport.errors import late
-from flyweight.server.transport.replies import ClientGone, gone
-from flyweight.server.transport.request_log import visit_of
+from flyweight.server.transport.errors import make_timeout_error
+from flyweight.server.transport.replies import ClientGone, wait_for_disconnect
+from flyweight.server.transport.request_log import get_record
 
 
 class Preparation:
@@ -25,20 +25,20 @@ class Preparation:
 
     def __init__(self, queue: AdmissionQueue) -> None:
         """Raises `HttpError` where too many prepare."""
-        queue.prepare()
+        queue.begin_preparation()
         self._queue = queue
         self._over = asyncio.Event()
 
     def end(self) -> None:
         if not self._over.is_set():
             self._over.set()
-            self._queue.prepared()
+            self._queue.end_preparation()
 
     async def wait(self) -> None:
         await self._over.wait()
 
 
-async def prepared(
+async def prepare_and_run(
     queue: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
 ) -> Response:
     """What `work` answers.  Until it runs (`Preparation.end`) it has `seconds` since the request
@@ -53,12 +53,12 @@ async def prepared(
     request.scope["preparation"] = own
     task = asyncio.ensure_future(work)
     running = asyncio.ensure_future(own.wait())
-    leaving = asyncio.ensure_future(gone(request.receive))
-    left = max(0.0, seconds - (time.monotonic() - visit_of(request.scope).began))
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    left = max(0.0, seconds - (time.monotonic() - get_record(request.scope).began))
     try:
         await asyncio.wait((task, running, leaving), timeout=left, return_when=FIRST_COMPLETED)
         if not task.done() and not running.done():
-            raise ClientGone if leaving.done() else late(seconds)
+            raise ClientGone if leaving.done() else make_timeout_error(seconds)
         leaving.cancel()
         return await task
     finally:

@@ -38,13 +38,13 @@ class AdmissionQueue:
     preparing: int = 0
     draining: bool = False
     refused: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
-    _gone: deque[tuple[float, int]] = field(default_factory=deque)  # when, and of how many tokens
+    _left: deque[tuple[float, int]] = field(default_factory=deque)  # when, and of how many tokens
     _lately: int = 0  # tokens of these
 
-    def prepare(self) -> None:
+    def begin_preparation(self) -> None:
         """Raises `HttpError` where too many requests are being read, or none is taken any more."""
         if self.draining:
-            raise self.closed()
+            raise self.make_draining_error()
         most = max(self.limits.max_queued_requests, PREPARING)
         if self.preparing >= most:
             self.refused["requests"] += 1
@@ -52,18 +52,18 @@ class AdmissionQueue:
                 429,
                 f"queue full: {self.preparing} requests are being prepared (max {most})",
                 code="queue_full",
-                headers={"retry-after": str(self.retry_after())},
+                headers={"retry-after": str(self.estimate_wait())},
             )
         self.preparing += 1
 
-    def prepared(self) -> None:
+    def end_preparation(self) -> None:
         """One of them runs, or was given up."""
         self.preparing -= 1
 
     def enter(self, requests: int, tokens: int) -> Reservation:
         """Raises `HttpError` where there is no room.  One that waits alone may be of any size."""
         if self.draining:
-            raise self.closed()
+            raise self.make_draining_error()
         limits = self.limits
         many = self.requests + requests > limits.max_queued_requests
         long = self.tokens + tokens > limits.max_queued_tokens
@@ -74,13 +74,13 @@ class AdmissionQueue:
                 f"queue full: {self.requests} requests of {self.tokens} tokens queued (max "
                 f"{limits.max_queued_requests} requests or {limits.max_queued_tokens} tokens)",
                 code="queue_full",
-                headers={"retry-after": str(self.retry_after())},
+                headers={"retry-after": str(self.estimate_wait())},
             )
         self.requests += requests
         self.tokens += tokens
         return Reservation(requests, tokens)
 
-    def closed(self) -> HttpError:
+    def make_draining_error(self) -> HttpError:
         """Of a server that is being shut down: another may be there once it has drained."""
         away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.shutdown_timeout)))
         return HttpError(
@@ -90,13 +90,13 @@ class AdmissionQueue:
             headers={"retry-after": str(away)},
         )
 
-    def overdue(self) -> HttpError:
+    def make_timeout_error(self) -> HttpError:
         """Of a request that has waited too long."""
         return HttpError(
             429,
             f"not started within {self.limits.queue_timeout:g} seconds (--queue-timeout)",
             code="queue_timeout",
-            headers={"retry-after": str(self.retry_after())},
+            headers={"retry-after": str(self.estimate_wait())},
         )
 
     def leave(self, place: Reservation, requests: int, tokens: int) -> None:
@@ -107,11 +107,11 @@ class AdmissionQueue:
         self.requests -= requests
         self.tokens -= tokens
         if tokens:
-            self._gone.append((self.clock(), tokens))
+            self._left.append((self.clock(), tokens))
             self._lately += tokens
             self._forget()
 
-    def retry_after(self) -> int:
+    def estimate_wait(self) -> int:
         """Seconds until about half of the queue is gone, at the pace of the last seconds."""
         self._forget()
         if not self._lately:
@@ -122,5 +122,5 @@ class AdmissionQueue:
     def _forget(self) -> None:
         """What is too long ago to count; each is looked at once, however many there are."""
         oldest = self.clock() - PACE_OVER
-        while self._gone and self._gone[0][0] <= oldest:
-            self._lately -= self._gone.popleft()[1]
+        while self._left and self._left[0][0] <= oldest:
+            self._lately -= self._left.popleft()[1]

@@ -13,9 +13,9 @@ from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.engine_client.client import EngineStream
-from flyweight.server.request_limits import width
+from flyweight.server.request_limits import count_sequences
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.errors import HttpError, late
+from flyweight.server.transport.errors import HttpError, make_timeout_error
 
 
 class RequestGroup:
@@ -39,13 +39,13 @@ class RequestGroup:
         self._given_up: HttpError | None = None
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
-        self._choices = sum(width(one) for one in asked)
+        self._choices = sum(count_sequences(one) for one in asked)
         seconds = model.settings.request_timeout
         gone = time.monotonic() - came
         loop = asyncio.get_running_loop()
-        self._late = loop.call_later(max(0.0, seconds - gone), self._too_late)
+        self._late = loop.call_later(max(0.0, seconds - gone), self._time_out)
         waiting = max(0.0, model.settings.queue_timeout - gone)
-        self._waiting = loop.call_later(waiting, self._not_begun)
+        self._waiting = loop.call_later(waiting, self._leave_queue_late)
         groups.add(self)
         try:
             for one in asked:
@@ -69,7 +69,7 @@ class RequestGroup:
         self._waiting.cancel()
         for stream in self._streams:
             self.model.client.leave(stream)
-            self.model.observer.ended(stream)
+            self.model.observer.observe_end(stream)
         self.queue.leave(self.place, self.place.requests, self.place.tokens)
 
     def give_up(self, error: HttpError) -> None:
@@ -77,21 +77,21 @@ class RequestGroup:
         self._given_up = error
         self._news.set()
 
-    def follow(self) -> None:
+    def limit_buffer(self) -> None:
         """Its news are read as they come; where they are not, it is ended: nobody would stop it
         from filling the memory for a reader who takes nothing.
         """
         for stream in self._streams:
             if stream.collector.request.beam is None:  # a search tells all at its end
-                stream.fed = self._fed
+                stream.on_tokens = self._count_unread
 
-    async def pieces(self) -> AsyncGenerator[list[tuple[int, TextPiece]]]:
+    async def read_pieces(self) -> AsyncGenerator[list[tuple[int, TextPiece]]]:
         """What is new, with the number of the prompt it belongs to, until all has come.  Raises
         what ended a request.
         """
         live = list(enumerate(self._streams))
         while live:
-            await self._next()
+            await self._wait_for_news()
             self._ahead = 0
             found: list[tuple[int, TextPiece]] = []
             for i, stream in live:
@@ -107,10 +107,10 @@ class RequestGroup:
                     raise_if(piece.error)
                 yield found
 
-    async def done(self) -> list[Collector | VectorCollector]:
+    async def wait_for_all(self) -> list[Collector | VectorCollector]:
         """Waits for everything."""
         while not all(stream.over for stream in self._streams):
-            await self._next()
+            await self._wait_for_news()
         for stream in self._streams:
             if stream.error is not None:
                 raise stream.error
@@ -120,7 +120,7 @@ class RequestGroup:
                     raise_if(choice.error)
         return self.collectors
 
-    async def _next(self) -> None:
+    async def _wait_for_news(self) -> None:
         await self._news.wait()
         self._news.clear()
         if self._given_up is not None:
@@ -133,22 +133,22 @@ class RequestGroup:
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval
         stream = self.model.client.submit(collector, self._news)
-        choices, tokens = width(asked), len(asked.tokens)
-        stream.begun = lambda: self.queue.leave(self.place, choices, tokens)
+        choices, tokens = count_sequences(asked), len(asked.tokens)
+        stream.on_start = lambda: self.queue.leave(self.place, choices, tokens)
         self.collectors.append(collector)
         self._streams.append(stream)
 
-    def _too_late(self) -> None:
-        self._given_up = late(self.model.settings.request_timeout)
+    def _time_out(self) -> None:
+        self._given_up = make_timeout_error(self.model.settings.request_timeout)
         self._news.set()
 
-    def _not_begun(self) -> None:
+    def _leave_queue_late(self) -> None:
         """Whose turn has not come by now is told to come back, while it has some time left."""
         if not any(stream.running or stream.over for stream in self._streams):
-            self._given_up = self.queue.overdue()
+            self._given_up = self.queue.make_timeout_error()
             self._news.set()
 
-    def _fed(self, tokens: int) -> None:
+    def _count_unread(self, tokens: int) -> None:
         """So many came for one of its prompts."""
         self._ahead += tokens
         most = self.model.settings.max_stream_buffer_tokens

@@ -18,10 +18,10 @@ from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.errors import HttpError, note, told
+from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.ignored import ignore_keywords
-from flyweight.server.transport.replies import EventStream, reply, while_connected
-from flyweight.server.transport.request_log import visit_of
+from flyweight.server.transport.replies import EventStream, reply, run_while_connected
+from flyweight.server.transport.request_log import get_record
 
 LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop
 TURN = 64 << 10  # bytes of a stream that are written before others have their turn
@@ -40,11 +40,11 @@ class Writer(Protocol):
     def ping(self) -> bytes: ...
     @property
     def id(self) -> str: ...
-    def whole(self) -> Any: ...
+    def write_reply(self) -> Any: ...
     def begin(self) -> bytes: ...
-    def piece(self, prompt: int, piece: TextPiece) -> bytes: ...
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes: ...
     def end(self) -> bytes: ...
-    def failed(self, error: HttpError) -> bytes: ...
+    def write_error(self, error: HttpError) -> bytes: ...
 
 
 async def answer(
@@ -61,31 +61,31 @@ async def answer(
         ignore_keywords(request, form_keywords(form))
     bundle = server.begin(model, asked, request)
     writer = make(bundle)
-    visit = visit_of(request.scope)
+    visit = get_record(request.scope)
     visit.reply = writer.id
     if stream:
-        bundle.follow()
-        parts = _parts(server, bundle, writer, visit.id)
+        bundle.limit_buffer()
+        parts = _write_parts(server, bundle, writer, visit.id)
         seconds = server.settings.ping_interval
         return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
     with bundle:
-        await while_connected(request, bundle.done())
-        if size(bundle) > LARGE:
-            return await server.write_in_thread(lambda: reply(writer.whole()))
-        return reply(writer.whole())
+        await run_while_connected(request, bundle.wait_for_all())
+        if measure_reply(bundle) > LARGE:
+            return await server.write_in_thread(lambda: reply(writer.write_reply()))
+        return reply(writer.write_reply())
 
 
-def size(bundle: RequestGroup) -> int:
+def measure_reply(bundle: RequestGroup) -> int:
     """About how many tokens and log-probabilities a reply tells of."""
     total = 0
-    for one in texts(bundle):
+    for one in get_collectors(bundle):
         params = one.request.params
         total += one.produced * (1 + (params.scored or 0))
         total += len(one.request.tokens) * (1 + (params.prompt_logprobs or 0))
     return total
 
 
-def weight(collector: Collector, piece: TextPiece) -> int:
+def measure_piece(collector: Collector, piece: TextPiece) -> int:
     """The same of one piece: the first of a choice may tell of its prompt."""
     params = collector.request.params
     found = len(piece.tokens) * (1 + (params.scored or 0))
@@ -95,34 +95,34 @@ def weight(collector: Collector, piece: TextPiece) -> int:
     return found
 
 
-def texts(bundle: RequestGroup) -> list[Collector]:
+def get_collectors(bundle: RequestGroup) -> list[Collector]:
     """The collectors of a bundle that asked for text."""
     found = [one for one in bundle.collectors if isinstance(one, Collector)]
     assert len(found) == len(bundle.collectors), "a vector among texts"
     return found
 
 
-async def _parts(
+async def _write_parts(
     server: ApiServer, bundle: RequestGroup, writer: Writer, id: str
 ) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
-        async for found in bundle.pieces():
-            async for part in _turns(server, bundle, writer, found):
+        async for found in bundle.read_pieces():
+            async for part in _write_pieces(server, bundle, writer, found):
                 yield part
         if part := writer.end():
             yield part
     except Exception as error:
-        known = told(error)
+        known = to_http_error(error)
         if known.code == "internal_error":
-            note(f"a stream {id}", error)
-        yield writer.failed(known)
+            print_failure(f"a stream {id}", error)
+        yield writer.write_error(known)
     finally:
         bundle.close()
 
 
-async def _turns(
+async def _write_pieces(
     server: ApiServer, bundle: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
 ) -> AsyncGenerator[bytes]:
     """What is new, written in turns so short that whoever else is served notices nothing."""
@@ -130,10 +130,10 @@ async def _turns(
     size = 0
     for i, piece in found:
         collector = bundle.collectors[i]
-        if isinstance(collector, Collector) and weight(collector, piece) > LARGE:
-            part = await server.write_in_thread(partial(writer.piece, i, piece))
+        if isinstance(collector, Collector) and measure_piece(collector, piece) > LARGE:
+            part = await server.write_in_thread(partial(writer.write_piece, i, piece))
         else:
-            part = writer.piece(i, piece)
+            part = writer.write_piece(i, piece)
         parts.append(part)
         size += len(part)
         if size >= TURN:

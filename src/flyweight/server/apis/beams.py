@@ -24,14 +24,14 @@ class BeamOptions(Protocol):
     use_beam_search: bool | None
     length_penalty: float | None
 
-    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]: ...
+    def to_options(self, defaults: dict[str, Any]) -> dict[str, Any]: ...
 
 
-def wanted_of(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
+def make_params(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
     """What a body asks for, `options` being its own and the server's.  Raises `RequestError`."""
     params = params_of(options)
     if body.use_beam_search:
-        return search(body, params_of(body.wanted({})))
+        return make_beam_params(body, params_of(body.to_options({})))
     if body.length_penalty not in (None, 1.0):
         raise RequestError(
             "has an effect only with use_beam_search",
@@ -42,7 +42,7 @@ def wanted_of(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | Be
     return params
 
 
-def search(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
+def make_beam_params(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
     """Of a body whose own options are `given`."""
     usual = SamplingParams()
     for field in fields(SamplingParams):

@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
 from flyweight.errors import RequestError
-from flyweight.server.apis.fields import without_effect
-from flyweight.server.apis.unknown_fields import constrains, without_strays
-from flyweight.server.apis.validation import Place, refusal
+from flyweight.server.apis.fields import list_ineffective
+from flyweight.server.apis.unknown_fields import constrains, remove_unknown
+from flyweight.server.apis.validation import Place, explain_errors
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.ignored import ignore, ignore_also
 
@@ -33,7 +33,7 @@ Step = tuple["Step | None", int | str]  # a key, and the one before: paths share
 MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them would be listed
 
 
-def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
+def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
     """A body as what its route takes.  Raises `RequestError`."""
     most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
@@ -45,38 +45,38 @@ def read(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body
     except UnicodeDecodeError:
         raise RequestError("the body is not valid UTF-8") from None
     except msgspec.DecodeError as error:
-        raise _malformed(raw, error) from None
+        raise _explain_malformed(raw, error) from None
     if not isinstance(given, dict):
         raise RequestError("the body is not a JSON object")
-    if raw.count(b",") > MOST_ITEMS // 8 and items(given, kind) > MOST_ITEMS:
+    if raw.count(b",") > MOST_ITEMS // 8 and count_items(given, kind) > MOST_ITEMS:
         raise RequestError(f"the body has more than {MOST_ITEMS} values, token ids not counted")
     given = {name: value for name, value in given.items() if value is not None}
     try:
         body = (
-            _lenient(request, given, kind)
+            _read_leniently(request, given, kind)
             if settings.ignore_unknown_fields
             else kind.model_validate(given)
         )
     except ValidationError as error:
-        raise refused(error, kind, settings) from None
+        raise make_refusal(error, kind, settings) from None
     except RecursionError:
         raise RequestError("the body is nested too deeply") from None
-    _bounded(settings, body)
-    for name in without_effect(body):
+    _check_limits(settings, body)
+    for name in list_ineffective(body):
         ignore_also(request, name)
     return body
 
 
-def items(given: dict[str, Any], kind: type[BaseModel]) -> int:
+def count_items(given: dict[str, Any], kind: type[BaseModel]) -> int:
     """How many values are in lists and objects; a list of ids counts as one in a field that takes
     them, as no more than one mistake is looked for in it.
     """
-    schemas = _schemas(kind)
+    schemas = _get_schemas(kind)
     taking = {name for name in given if TOKEN in str(schemas.get(name))}
-    return len(given) + sum(_values(value, name in taking) for name, value in given.items())
+    return len(given) + sum(_count_values(value, name in taking) for name, value in given.items())
 
 
-def _values(value: Any, ids: bool) -> int:
+def _count_values(value: Any, ids: bool) -> int:
     count, left = 0, [value]
     while left:
         one = left.pop()
@@ -97,19 +97,19 @@ def limited(limit: str, *, both: bool = False) -> dict[str, Any]:
 
 
 @cache
-def _limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
+def _find_limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
     """Fields, the limits they name, and whether those count both ways."""
     extra = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
     marked = [(n, e) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
     return [(name, str(e[LIMIT]), BOTH in e) for name, e in marked]
 
 
-def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
+def _check_limits(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
     """A body, or (`before` its fields' names) a part of one.  Raises `RequestError`."""
     for part in type(body).model_fields:
         if isinstance(getattr(body, part), BaseModel):
-            _bounded(settings, getattr(body, part), f"{before}{part}.")
-    for own, limit, both in _limits(type(body)):
+            _check_limits(settings, getattr(body, part), f"{before}{part}.")
+    for own, limit, both in _find_limits(type(body)):
         name = before + own
         value, most = getattr(body, own), getattr(settings, limit)
         listed = isinstance(value, list | dict)
@@ -126,11 +126,11 @@ def _bounded(settings: ServerSettings, body: BaseModel, before: str = "") -> Non
         raise RequestError(found, name, code="bad_value", value=value, allowed=allowed, hint=hint)
 
 
-def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
+def _read_leniently(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
     """A body without what its route does not know, which is noted; what would constrain the answer
     is refused all the same.  Raises `ValidationError`.
     """
-    taken = known(kind)
+    taken = list_names(kind)
     unknown = [n for n, v in given.items() if n not in taken and not constrains(n, v)]
     for name in unknown:
         del given[name]
@@ -139,30 +139,30 @@ def _lenient(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
         try:
             return kind.model_validate(given)
         except ValidationError as error:
-            strays = without_strays(given, error) if left else []
+            strays = remove_unknown(given, error) if left else []
             if not strays:
                 raise
             unknown += strays
     raise AssertionError("the last round returns or raises")
 
 
-def known(kind: type[BaseModel]) -> set[str]:
+def list_names(kind: type[BaseModel]) -> set[str]:
     """Names a body may have."""
     fields = kind.model_fields
     return {*fields, *(f.alias for f in fields.values() if f.alias)}
 
 
 @cache
-def _schemas(kind: type[BaseModel]) -> dict[str, Any]:
+def _get_schemas(kind: type[BaseModel]) -> dict[str, Any]:
     """Fields, and what each may be."""
     found: dict[str, Any] = kind.model_json_schema()["properties"]
     return found
 
 
-def _narrowed(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]:
+def _narrow_schemas(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]:
     """The same, where numbers end at this server's limits."""
-    found = dict(_schemas(kind))
-    for name, limit, both in _limits(kind):
+    found = dict(_get_schemas(kind))
+    for name, limit, both in _find_limits(kind):
         most = getattr(settings, limit)
         ends = {"maximum": most, "minimum": -most} if both else {"maximum": most}
         kinds = found[name].get("anyOf", [found[name]])
@@ -172,15 +172,15 @@ def _narrowed(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]
     return found
 
 
-def refused(
+def make_refusal(
     error: ValidationError, kind: type[BaseModel], settings: ServerSettings | None = None
 ) -> RequestError:
     """The first mistake of a body, in our words; of a client's own, with the server's limits."""
-    fields = _schemas(kind) if settings is None else _narrowed(kind, settings)
-    return refusal(error.errors(include_url=False), fields, partial(_names, kind))
+    fields = _get_schemas(kind) if settings is None else _narrow_schemas(kind, settings)
+    return explain_errors(error.errors(include_url=False), fields, partial(_find_names, kind))
 
 
-def _names(kind: type[BaseModel], place: Place) -> list[str]:
+def _find_names(kind: type[BaseModel], place: Place) -> list[str]:
     """Names that an object of a body may have; none where it may be of several kinds."""
     for part in place:
         fields = (f for name, f in kind.model_fields.items() if part in (name, f.alias))
@@ -194,11 +194,11 @@ def _names(kind: type[BaseModel], place: Place) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
+def _explain_malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
     """Why a body cannot be read: a number that JSON or a float does not have is named by its
     field.
     """
-    place = _no_number(raw)
+    place = _find_no_number(raw)
     if place is not None:
         value = place.pop()
         name = ".".join(place)[:200] or "body"
@@ -212,12 +212,12 @@ def _malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
                 value = bytes(part)[:100].decode("utf-8", "replace")
                 allowed = "numbers that a float holds"
                 return RequestError("is not valid", name[:200], value=value, allowed=allowed)
-    if _halved(raw):
+    if _has_lone_surrogates(raw):
         return RequestError("the body has an invalid UTF-16 surrogate in a JSON string")
     return RequestError(f"the body is not valid JSON: {error}")
 
 
-def _halved(raw: bytes) -> bool:
+def _has_lone_surrogates(raw: bytes) -> bool:
     """Whether all that is wrong are halves of characters, which clients cut emoji into."""
     if SURROGATE.search(raw) is None:
         return False
@@ -234,7 +234,7 @@ class _NoNumber(str):
     """What Python's json writes for a float that is none: NaN, Infinity or -Infinity."""
 
 
-def _no_number(raw: bytes) -> list[str] | None:
+def _find_no_number(raw: bytes) -> list[str] | None:
     """The keys that lead to the first of them, and itself; none where all else is wrong too."""
     if b"NaN" not in raw and b"Infinity" not in raw:
         return None
@@ -246,7 +246,7 @@ def _no_number(raw: bytes) -> list[str] | None:
     while left:
         step, value = left.pop()
         if isinstance(value, _NoNumber):
-            return [*_keys(step), str(value)]
+            return [*_list_keys(step), str(value)]
         inside: list[tuple[int | str, Any]] = []
         if isinstance(value, dict | list):
             inside += value.items() if isinstance(value, dict) else enumerate(value)
@@ -254,7 +254,7 @@ def _no_number(raw: bytes) -> list[str] | None:
     return None
 
 
-def _keys(step: Step | None) -> list[str]:
+def _list_keys(step: Step | None) -> list[str]:
     found: list[str] = []
     while step is not None:
         step, key = step

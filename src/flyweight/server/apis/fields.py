@@ -29,22 +29,22 @@ class Fields(BaseModel):
         return given
 
 
-def without_effect(body: BaseModel, before: str = "") -> Iterator[str]:
+def list_ineffective(body: BaseModel, before: str = "") -> Iterator[str]:
     """Dotted names of the fields that were given and have no effect; `before` is where the object
     is.
     """
-    for name, shown, unless_false in _marked(type(body)):
+    for name, shown, unless_false in _find_ignored(type(body)):
         value = getattr(body, name)
         if name in body.model_fields_set and not (unless_false and value is False):
             yield before + shown
     for name in body.model_fields_set:
         value = getattr(body, name)
         if isinstance(value, BaseModel):
-            yield from without_effect(value, f"{before}{name}.")
+            yield from list_ineffective(value, f"{before}{name}.")
 
 
 @cache
-def _marked(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
+def _find_ignored(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
     """Fields without effect: name, name in a body, and whether false is honoured."""
     extra = {name: (f.alias, f.json_schema_extra) for name, f in kind.model_fields.items()}
     return [

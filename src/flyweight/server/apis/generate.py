@@ -12,8 +12,8 @@ from starlette.responses import Response
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.body import FIRST, read
+from flyweight.server.apis.answer import answer, get_collectors
+from flyweight.server.apis.body import FIRST, read_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
@@ -23,9 +23,9 @@ from flyweight.server.apis.sampling_fields import (
     StopText,
     params_of,
 )
-from flyweight.server.apis.usage import spent
+from flyweight.server.apis.usage import report_usage
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import PING, event
+from flyweight.server.transport.replies import PING, encode_event
 
 BESIDE = {  # fields that are no sampling options
     "prompt", "stream", "cache_salt", "priority", "return_cache_explanation",
@@ -48,7 +48,7 @@ class GenerateBody(Fields):
 
 
 async def generate(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), GenerateBody)
+    body = read_body(server.settings, request, await request.body(), GenerateBody)
     model = server.find()
     every = body.model_dump(exclude=BESIDE, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
@@ -67,22 +67,22 @@ class GenerateWriter:
 
     def __init__(self, bundle: RequestGroup) -> None:
         self.model = bundle.model
-        (self.collector,) = texts(bundle)
+        (self.collector,) = get_collectors(bundle)
 
-    def whole(self) -> dict[str, Any]:
-        return {"text": self.collector.output().outputs[0].text, **self._spent()}
+    def write_reply(self) -> dict[str, Any]:
+        return {"text": self.collector.output().outputs[0].text, **self._report_usage()}
 
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
-        return event({"text": piece.text})
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
+        return encode_event({"text": piece.text})
 
     def end(self) -> bytes:
-        return event({"text": "", **self._spent()})
+        return encode_event({"text": "", **self._report_usage()})
 
-    def failed(self, error: HttpError) -> bytes:
-        return event(error.body())
+    def write_error(self, error: HttpError) -> bytes:
+        return encode_event(error.body())
 
-    def _spent(self) -> dict[str, Any]:
-        return {"tokens": self.collector.produced, **spent(self.model, [self.collector])}
+    def _report_usage(self) -> dict[str, Any]:
+        return {"tokens": self.collector.produced, **report_usage(self.model, [self.collector])}

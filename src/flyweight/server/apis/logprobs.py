@@ -23,7 +23,7 @@ Entry = dict[int, Logprob]
 Lists = dict[str, list[Any]]
 
 
-def in_runs(items: Iterable[object]) -> msgspec.Raw:
+def encode_list(items: Iterable[object]) -> msgspec.Raw:
     """A JSON list, encoded as its items are made: they are never all there as objects."""
     left = iter(items)
     runs: list[bytes] = []
@@ -38,17 +38,17 @@ class TokenSpelling:
     def __init__(self, tokenizer: Tokenizer, ids: bool | None = False) -> None:
         self.tokenizer, self.ids = tokenizer, bool(ids)
 
-    def text(self, token: int, spelled: str) -> str:
+    def spell(self, token: int, spelled: str) -> str:
         return f"token_id:{token}" if self.ids else spelled
 
-    def raw(self, token: int) -> bytes:
+    def get_bytes(self, token: int) -> bytes:
         return self.tokenizer.token_bytes(token, special=True)
 
-    def one(self, token: int, found: Logprob) -> dict[str, Any]:
+    def make_token(self, token: int, found: Logprob) -> dict[str, Any]:
         return {
-            "token": self.text(token, found.decoded_token),
-            "logprob": _finite(found.logprob),
-            "bytes": list(self.raw(token)),
+            "token": self.spell(token, found.decoded_token),
+            "logprob": _make_finite(found.logprob),
+            "bytes": list(self.get_bytes(token)),
         }
 
 
@@ -61,15 +61,15 @@ class PromptScores:
         self.collector, self.most, self.spelling = collector, most, spelling
 
     @cached_property
-    def own(self) -> msgspec.Raw:
+    def prompt_logprobs(self) -> msgspec.Raw:
         """vLLM's `prompt_logprobs`."""
-        return prompt_scores(self.collector)
+        return encode_prompt_scores(self.collector)
 
     @cached_property
-    def repeated(self) -> dict[str, bytes]:
+    def echoed(self) -> dict[str, bytes]:
         """What the lists of a choice that repeats the prompt begin with."""
         ids = self.collector.request.tokens
-        places = offsets(self.collector.echo, [self.spelling.raw(one) for one in ids])
+        places = find_offsets(self.collector.echo, [self.spelling.get_bytes(one) for one in ids])
         entries = self.collector.prompt_scores() or ()
         left = zip(ids, entries, places, strict=False)
         runs: dict[str, list[bytes]] = {name: [] for name in LISTS}
@@ -96,23 +96,25 @@ class TextScores:
         self.prompt = prompt if params.echo else None  # until it is told of
         self.listed = bool(params.logprob_token_ids)
 
-    def told(self, fresh: Sequence[Entry]) -> dict[str, Any]:
+    def write(self, fresh: Sequence[Entry]) -> dict[str, Any]:
         """Of what is new."""
         lists: Lists = {name: [] for name in LISTS}
         for entry in fresh:
             token = next(iter(entry))
             most = None if self.listed else self.most
             _add(lists, self.spelling, token, entry, self.at, most)
-            self.at += 0 if token in self.hidden else begun(self.spelling.raw(token))
+            self.at += (
+                0 if token in self.hidden else count_characters(self.spelling.get_bytes(token))
+            )
         prompt, self.prompt = self.prompt, None
         if prompt is None:
-            return {**lists, "top_logprobs": in_runs(lists["top_logprobs"])}
-        return {name: _behind(prompt.repeated[name], found) for name, found in lists.items()}
+            return {**lists, "top_logprobs": encode_list(lists["top_logprobs"])}
+        return {name: _append(prompt.echoed[name], found) for name, found in lists.items()}
 
 
-def _behind(prompt: bytes, found: list[Any]) -> msgspec.Raw:
+def _append(prompt: bytes, found: list[Any]) -> msgspec.Raw:
     """A list that begins with the prompt's entries."""
-    runs = [prompt, bytes(in_runs(found))[1:-1]]
+    runs = [prompt, bytes(encode_list(found))[1:-1]]
     return msgspec.Raw(b"[" + b",".join([run for run in runs if run]) + b"]")
 
 
@@ -126,48 +128,50 @@ def _add(
 ) -> None:
     """`entry` is none of the prompt's first token, which nothing foretells."""
     chosen = entry[token] if entry else None
-    unknown = spelling.raw(token).decode("utf-8", "replace")
-    text = spelling.text(token, chosen.decoded_token if chosen else unknown)
+    unknown = spelling.get_bytes(token).decode("utf-8", "replace")
+    text = spelling.spell(token, chosen.decoded_token if chosen else unknown)
     best: dict[str, float] = {}
     for i, one in (entry or {}).items():
-        if i == token or _told(one, most):  # the chosen one always, beside the likely ones
-            best.setdefault(spelling.text(i, one.decoded_token), _finite(one.logprob))
+        if i == token or _is_listed(one, most):  # the chosen one always, beside the likely ones
+            best.setdefault(spelling.spell(i, one.decoded_token), _make_finite(one.logprob))
     lists["tokens"].append(text)
-    lists["token_logprobs"].append(_finite(chosen.logprob) if chosen else None)
+    lists["token_logprobs"].append(_make_finite(chosen.logprob) if chosen else None)
     lists["top_logprobs"].append(best if chosen else None)
     lists["text_offset"].append(at)
 
 
-def chat_scores(
+def encode_chat_scores(
     found: Sequence[Entry], most: int | None, spelling: TokenSpelling
 ) -> dict[str, Any]:
     """Of /v1/chat/completions, `most` alternatives each, or all there are."""
-    positions = in_runs(_position(entry, most, spelling) for entry in found)
+    positions = encode_list(_make_position(entry, most, spelling) for entry in found)
     return {"content": positions, "refusal": None}
 
 
-def token_scores(found: Sequence[Entry], spelling: TokenSpelling) -> msgspec.Raw:
+def encode_token_scores(found: Sequence[Entry], spelling: TokenSpelling) -> msgspec.Raw:
     """Of llama-server's /completion, with each token's id."""
-    return in_runs(_token(entry, spelling) for entry in found)
+    return encode_list(_make_token(entry, spelling) for entry in found)
 
 
-def _token(entry: Entry, spelling: TokenSpelling) -> dict[str, Any]:
-    every = {token: {"id": token, **spelling.one(token, one)} for token, one in entry.items()}
-    ranked = [every[token] for token, _ in sorted(entry.items(), key=_rank)]
+def _make_token(entry: Entry, spelling: TokenSpelling) -> dict[str, Any]:
+    every = {
+        token: {"id": token, **spelling.make_token(token, one)} for token, one in entry.items()
+    }
+    ranked = [every[token] for token, _ in sorted(entry.items(), key=_get_rank)]
     return {**next(iter(every.values())), "top_logprobs": ranked}
 
 
-def prompt_scores(collector: Collector) -> msgspec.Raw:
+def encode_prompt_scores(collector: Collector) -> msgspec.Raw:
     """vLLM's `prompt_logprobs`: none for the first token, then candidates by their ids."""
-    return in_runs(_candidates(entry) for entry in collector.prompt_scores() or ())
+    return encode_list(_make_candidates(entry) for entry in collector.prompt_scores() or ())
 
 
-def _candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
+def _make_candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
     if entry is None:
         return None
     return {
         str(token): {
-            "logprob": _finite(one.logprob),
+            "logprob": _make_finite(one.logprob),
             "rank": one.rank,
             "decoded_token": one.decoded_token,
         }
@@ -175,7 +179,7 @@ def _candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
     }
 
 
-def offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
+def find_offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
     """Where each token of a prompt begins in its text; one that is not there takes no room."""
     raw, at, characters = text.encode("utf-8", "replace"), 0, 0
     found = []
@@ -184,31 +188,31 @@ def offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
         for shape in (piece, piece.removeprefix(b" ")):  # some vocabularies put a blank first
             if shape and raw.startswith(shape, at):
                 at += len(shape)
-                characters += begun(shape)
+                characters += count_characters(shape)
                 break
     return found
 
 
-def begun(raw: bytes) -> int:
+def count_characters(raw: bytes) -> int:
     """Characters that begin in these bytes."""
     return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
-def _position(entry: Entry, most: int | None, spelling: TokenSpelling) -> dict[str, Any]:
-    every = {token: spelling.one(token, one) for token, one in entry.items()}
-    ordered = entry.items() if most is None else sorted(entry.items(), key=_rank)
-    ranked = [every[token] for token, one in ordered if _told(one, most)]
+def _make_position(entry: Entry, most: int | None, spelling: TokenSpelling) -> dict[str, Any]:
+    every = {token: spelling.make_token(token, one) for token, one in entry.items()}
+    ordered = entry.items() if most is None else sorted(entry.items(), key=_get_rank)
+    ranked = [every[token] for token, one in ordered if _is_listed(one, most)]
     return {**next(iter(every.values())), "top_logprobs": ranked}
 
 
-def _told(one: Logprob, most: int | None) -> bool:
+def _is_listed(one: Logprob, most: int | None) -> bool:
     """Whether a candidate is among the `most` likely, or all are told of."""
     return most is None or (one.rank is not None and 0 < one.rank <= most)
 
 
-def _rank(pair: tuple[int, Logprob]) -> int:
+def _get_rank(pair: tuple[int, Logprob]) -> int:
     return pair[1].rank or 0
 
 
-def _finite(value: float) -> float:
+def _make_finite(value: float) -> float:
     return max(value, LOWEST)

@@ -32,14 +32,18 @@ KEYS = {
 }
 
 
-def document(tables: ApiTables, vocab: int, width: int, settings: ServerSettings) -> dict[str, Any]:
+def make_document(
+    tables: ApiTables, vocab: int, width: int, settings: ServerSettings
+) -> dict[str, Any]:
     """For a model of `vocab` pieces and vectors of `width` numbers."""
     routes = [route for table in tables.values() for route in table.routes]
-    found, definitions = _schemas(routes)
+    found, definitions = _make_schemas(routes)
     paths: dict[str, Any] = {}
     for i, entry in enumerate(routes):
         path = re.sub(r":\w+}", "}", entry.path)
-        operation = paths.setdefault(path, {})[entry.method.lower()] = _operation(i, entry, found)
+        operation = paths.setdefault(path, {})[entry.method.lower()] = _make_operation(
+            i, entry, found
+        )
         operation["tags"] = [name for name, table in tables.items() if entry in table.routes]
     whole = {
         "openapi": "3.1.0",
@@ -55,11 +59,11 @@ def document(tables: ApiTables, vocab: int, width: int, settings: ServerSettings
     _narrow(whole, {TOKEN: vocab, WIDTH: width + 1}, settings)
     for definition in definitions.values():
         if definition.get("additionalProperties") is False:
-            _nullable(definition)
+            _make_nullable(definition)
     return whole
 
 
-def _schemas(routes: Iterable[ApiRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
+def _make_schemas(routes: Iterable[ApiRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
     """Schemas by (what it is, "body", "reply" or "error"), and what they refer to."""
     wanted: list[tuple[Any, Any, TypeAdapter[Any]]] = []
     for i, entry in enumerate(routes):
@@ -67,17 +71,17 @@ def _schemas(routes: Iterable[ApiRoute]) -> tuple[dict[Any, Any], dict[str, Any]
             wanted.append(((i, "body"), "validation", TypeAdapter(entry.body)))
         if entry.media == JSON:
             wanted.append(((i, "reply"), "serialization", TypeAdapter(entry.reply)))
-        error = _by_path(ERRORS, entry.path)
+        error = _find_by_path(ERRORS, entry.path)
         wanted.append(((i, "error"), "serialization", TypeAdapter(error)))
     template = "#/components/schemas/{model}"
     found, rest = TypeAdapter.json_schemas(wanted, ref_template=template)
     return {key: schema for (key, _), schema in found.items()}, rest.get("$defs", {})
 
 
-def _operation(i: int, entry: ApiRoute, found: dict[Any, Any]) -> dict[str, Any]:
+def _make_operation(i: int, entry: ApiRoute, found: dict[Any, Any]) -> dict[str, Any]:
     kinds = {entry.media: {"schema": found.get((i, "reply"), {"type": "string"})}}
     if entry.body is not None and "stream" in entry.body.model_fields:
-        kinds[_by_path(STREAMS, entry.path)] = {"schema": {}}
+        kinds[_find_by_path(STREAMS, entry.path)] = {"schema": {}}
     error = {"description": "Why not", "content": {JSON: {"schema": found[i, "error"]}}}
     operation: dict[str, Any] = {
         "summary": entry.summary,
@@ -101,11 +105,11 @@ def _operation(i: int, entry: ApiRoute, found: dict[Any, Any]) -> dict[str, Any]
     return operation
 
 
-def _by_path(table: dict[str, Any], path: str) -> Any:
+def _find_by_path(table: dict[str, Any], path: str) -> Any:
     return next(value for start, value in table.items() if path.startswith(start))
 
 
-def _nullable(body: dict[str, Any]) -> None:
+def _make_nullable(body: dict[str, Any]) -> None:
     """A field that may be left out may be null, whether it is known or not."""
     body["additionalProperties"] = {"type": "null"}
     for name, field in body.get("properties", {}).items():

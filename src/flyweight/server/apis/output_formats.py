@@ -13,7 +13,7 @@ from flyweight.errors import RequestError, field_names
 from flyweight.params.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
-from flyweight.server.constraints.validator import constraint_names
+from flyweight.server.constraints.validator import map_constraint_names
 
 Source = Annotated[str, Field(max_length=LONGEST)]
 KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
@@ -129,13 +129,13 @@ def constraint(
 
 def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
     """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
-    with field_names(constraint_names(place)):
+    with field_names(map_constraint_names(place)):
         return StructuredOutputs(json=schema)
 
 
 def grammar_in(place: str, grammar: str) -> StructuredOutputs:
     """The same of a grammar."""
-    with field_names(constraint_names(place)):
+    with field_names(map_constraint_names(place)):
         return StructuredOutputs(grammar=grammar)
 
 

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from flyweight.errors import RequestError, field_names
 from flyweight.requests.prompts import check_id_range
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import limited, read
+from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.openai.chat import rendered
+from flyweight.server.apis.openai.chat import render_prompt
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
-from flyweight.server.apis.openai.content_blocks import chat_body
+from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
 from flyweight.server.apis.openai.template_fields import check_template_fields
-from flyweight.server.apis.prompt_fields import most_bytes, readable
+from flyweight.server.apis.prompt_fields import check_size, get_max_bytes
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.tools import Tool
 from flyweight.server.served_model import ServedModel
@@ -35,7 +35,7 @@ OF_MESSAGES = (
 )  # fmt: skip
 
 
-def only(source: str) -> dict[str, Any]:
+def require_source(source: str) -> dict[str, Any]:
     """The schema of a body with this source, and nothing that has no meaning beside it."""
     other = OF_TEXT if source == "messages" else OF_MESSAGES
     kinds = {name: {"type": "null"} for name in other}
@@ -46,7 +46,7 @@ class TokenizeBody(Fields):
     """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [only(name) for name in SOURCES]},
+        json_schema_extra={"oneOf": [require_source(name) for name in SOURCES]},
     )
 
     model: str | None = None
@@ -66,7 +66,7 @@ class TokenizeBody(Fields):
         None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
     )
 
-    def ids(self, model: ServedModel, request: Request) -> list[int]:
+    def read_ids(self, model: ServedModel, request: Request) -> list[int]:
         """Raises `RequestError`."""
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
@@ -83,10 +83,10 @@ class TokenizeBody(Fields):
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
             body = check_template_fields(model, request, ChatBody(**own))
-            found: list[int] = rendered(model, body)["prompt_token_ids"]
+            found: list[int] = render_prompt(model, body)["prompt_token_ids"]
             return found
         text = self.prompt if self.content is None else self.content
-        readable(given[0], text or "", model.settings.max_tokenize_bytes)
+        check_size(given[0], text or "", model.settings.max_tokenize_bytes)
         special = (self.add_special_tokens, self.add_special, self.content is None)
         return model.tokenizer.encode(
             text or "",
@@ -103,78 +103,80 @@ class DetokenizeBody(Fields):
 
 
 async def tokenize(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), TokenizeBody)
+    body = read_body(server.settings, request, await request.body(), TokenizeBody)
     model = server.find(body.model)
-    return await model.run_in_thread(lambda: reply(tokenized(model, request, body)))
+    return await model.run_in_thread(lambda: reply(make_tokenize_reply(model, request, body)))
 
 
-def tokenized(model: ServedModel, request: Request, body: TokenizeBody) -> dict[str, Any]:
+def make_tokenize_reply(model: ServedModel, request: Request, body: TokenizeBody) -> dict[str, Any]:
     """Raises `RequestError`."""
-    ids = body.ids(model, request)
+    ids = body.read_ids(model, request)
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": model.max_model_len,
         "tokens": ids,
     }
     if body.with_pieces:
-        found["tokens"] = [{"id": i, "piece": _piece(model, i)} for i in ids]
+        found["tokens"] = [{"id": i, "piece": _spell_token(model, i)} for i in ids]
     if body.return_token_strs:
         found["token_strs"] = [model.tokenizer.piece(i) for i in ids]
     return found
 
 
 async def detokenize(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), DetokenizeBody)
+    body = read_body(server.settings, request, await request.body(), DetokenizeBody)
     model = server.find(body.model)
     check_id_range("tokens", body.tokens, model.preparer.facts.vocab)
-    return await model.run_in_thread(lambda: reply(detokenized(model, body.tokens)))
+    return await model.run_in_thread(lambda: reply(make_detokenize_reply(model, body.tokens)))
 
 
-def detokenized(model: ServedModel, ids: list[int]) -> dict[str, Any]:
+def make_detokenize_reply(model: ServedModel, ids: list[int]) -> dict[str, Any]:
     """Raises `RequestError` where they are more text than may be asked about: ids are short, and
     what one stands for can be long.
     """
     text = model.tokenizer.decode(ids, False)
-    readable("tokens", text, most_bytes(model))
+    check_size("tokens", text, get_max_bytes(model))
     return {"prompt": text, "content": text}
 
 
 async def apply_template(server: ApiServer, request: Request) -> Response:
     """llama-server's: what the model would be given for a conversation."""
-    return reply({"prompt": (await _conversation(server, request))["prompt"]})
+    return reply({"prompt": (await _render_conversation(server, request))["prompt"]})
 
 
-async def input_tokens(server: ApiServer, request: Request) -> Response:
+async def count_chat_tokens(server: ApiServer, request: Request) -> Response:
     """How many tokens a conversation has, as the model's template writes it."""
-    return _counted(await _conversation(server, request))
+    return _reply_count(await _render_conversation(server, request))
 
 
-async def response_tokens(server: ApiServer, request: Request) -> Response:
+async def count_response_tokens(server: ApiServer, request: Request) -> Response:
     """The same of what /v1/responses would respond to."""
-    body = read(server.settings, request, await request.body(), ResponseBody)
+    body = read_body(server.settings, request, await request.body(), ResponseBody)
     model = server.find(body.model)
     with field_names(NAMES):
-        same = chat_body(body.chat())
-        model.preparer.reader.check_ids(params_of(same.wanted(model.defaults)))
+        same = make_chat_body(body.to_chat())
+        model.preparer.reader.check_ids(params_of(same.to_options(model.defaults)))
         same = check_template_fields(model, request, same, NAMES)
-        prompt = await model.run_in_thread(rendered, model, same)
-    return _counted(prompt)
+        prompt = await model.run_in_thread(render_prompt, model, same)
+    return _reply_count(prompt)
 
 
-def _counted(prompt: dict[str, Any]) -> Response:
+def _reply_count(prompt: dict[str, Any]) -> Response:
     return reply(
         {"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])}
     )
 
 
-async def _conversation(server: ApiServer, request: Request) -> dict[str, Any]:
-    body = read(server.settings, request, await request.body(), ChatBody)
+async def _render_conversation(server: ApiServer, request: Request) -> dict[str, Any]:
+    body = read_body(server.settings, request, await request.body(), ChatBody)
     model = server.find(body.model)
-    model.preparer.reader.check_ids(params_of(body.wanted(model.defaults)))
-    return await model.run_in_thread(rendered, model, check_template_fields(model, request, body))
+    model.preparer.reader.check_ids(params_of(body.to_options(model.defaults)))
+    return await model.run_in_thread(
+        render_prompt, model, check_template_fields(model, request, body)
+    )
 
 
-def _piece(model: ServedModel, token: int) -> str | list[int]:
+def _spell_token(model: ServedModel, token: int) -> str | list[int]:
     """A token's text, or its bytes where they are no text by themselves."""
     raw = model.tokenizer.token_bytes(token, special=True)
     try:

@@ -17,7 +17,7 @@ from flyweight.sampling.grammar import embedded, placed
 from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
-from flyweight.server.constraints.validator import constraint_names
+from flyweight.server.constraints.validator import map_constraint_names
 from flyweight.server.settings import MOST_TOOLS, ServerSettings
 from flyweight.text.tools.envelope import KEYS
 from flyweight.text.tools.formats import CallFormat
@@ -71,7 +71,7 @@ class AllowedChoice(Fields):
 Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
-def demands(choice: Choice | None) -> bool:
+def demands_call(choice: Choice | None) -> bool:
     """Whether a call is to be made, whatever the model was shown."""
     if isinstance(choice, AllowedChoice):
         return choice.allowed_tools.mode == "required"
@@ -102,30 +102,30 @@ class Tools:
             twice = next(name for name in names if names.count(name) > 1)
             raise RequestError(f": the name {shown(twice)} is used twice", "tools")
         for i, tool in enumerate(offered):
-            _bounded(f"tools.{i}.function.parameters", tool.function.parameters, settings)
+            _check_schema_size(f"tools.{i}.function.parameters", tool.function.parameters, settings)
         self.declared = [tool.model_dump(exclude_unset=True) for tool in offered]
-        self.allowed = self._allowed(choice)
-        self.wanted = self._wanted(choice)
+        self.allowed = self._find_allowed(choice)
+        self.required = self._find_required(choice)
         named = isinstance(choice, NamedChoice)
         self.most = 1 if named or parallel is False else None
 
-    def _wanted(self, choice: Choice | None) -> list[Function]:
+    def _find_required(self, choice: Choice | None) -> list[Function]:
         if choice in (None, "none", "auto"):
             return []
         if not self.all:
             raise RequestError("requires a tool call, but there are no tools", "tool_choice")
         if isinstance(choice, NamedChoice):
-            return [self._declared(choice.function.name)]
+            return [self._find_tool(choice.function.name)]
         may_be_none = isinstance(choice, AllowedChoice) and choice.allowed_tools.mode == "auto"
         return [] if may_be_none else list(self.allowed.values())
 
-    def _allowed(self, choice: Choice | None) -> dict[str, Function]:
+    def _find_allowed(self, choice: Choice | None) -> dict[str, Function]:
         if not isinstance(choice, AllowedChoice):
             return self.all
         named = [one.function.name for one in choice.allowed_tools.tools]
-        return {name: self._declared(name) for name in named}
+        return {name: self._find_tool(name) for name in named}
 
-    def _declared(self, name: str) -> Function:
+    def _find_tool(self, name: str) -> Function:
         if name not in self.all:
             known = ", ".join(list(self.all)[:8])
             raise RequestError(
@@ -137,15 +137,15 @@ class Tools:
 
     @property
     def _offered(self) -> list[Function]:
-        return self.wanted or list(self.allowed.values())
+        return self.required or list(self.allowed.values())
 
     @property
     def ignored_keywords(self) -> list[str]:
         """Names in the schemas that calls keep to that have no effect."""
-        kept = [one.parameters for one in self._offered if self.wanted or one.strict]
+        kept = [one.parameters for one in self._offered if self.required or one.strict]
         return [name for schema in kept for name in ignored_keywords(schema)]
 
-    def schemas(self) -> Iterator[tuple[str, StructuredOutputs]]:
+    def list_schemas(self) -> Iterator[tuple[str, StructuredOutputs]]:
         """Each tool's schema by itself, with its path: to find which one cannot be compiled."""
         places = {name: i for i, name in enumerate(self.all)}
         for one in self._offered:
@@ -153,7 +153,7 @@ class Tools:
             path = f"tools.{places[one.name]}.function.parameters"
             yield path, StructuredOutputs(json=schema)
 
-    def constraint(
+    def make_constraint(
         self, speech: ChatFormat, reading: AnswerFormat, room: int | None = None
     ) -> StructuredOutputs | None:
         """What the answer must be: a call where one is wanted, calls that keep to the schemas where
@@ -162,18 +162,18 @@ class Tools:
         """
         offered = self._offered
         strict = any(function.strict for function in offered)
-        if not self.wanted and not strict and self.allowed is self.all:
+        if not self.required and not strict and self.allowed is self.all:
             return None
         if reading.calls is None:
             raise RequestError(
                 ": tool calls are off on this server (--tool-call-parser none)",
-                "tool_choice" if self.wanted else "tools",
+                "tool_choice" if self.required else "tools",
             )
         thought = None if room is None else room * LETTERS * self.share // 100
-        offers, demanded = self._offers(reading.calls), bool(self.wanted)
-        return _kept(speech.grammar(reading, offers, demanded=demanded, thought=thought))
+        offers, demanded = self._make_offers(reading.calls), bool(self.required)
+        return _make_constraint(speech.grammar(reading, offers, demanded=demanded, thought=thought))
 
-    def beside(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
+    def may_call_instead(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
         """Whether the answer may be calls instead of this form.  One that is not JSON says itself
         whether there are any.
         """
@@ -186,7 +186,7 @@ class Tools:
         form has them in it.  Raises `RequestError`.
         """
         assert reading.calls is not None
-        if reading.calls.bare and not _unlike(form):
+        if reading.calls.bare and not _excludes_calls(form):
             if form.kind == "json_object" and not any(one.strict for one in self._offered):
                 return None
             raise RequestError(
@@ -196,19 +196,21 @@ class Tools:
                 "them out",
                 "tools",
             )
-        return _kept(speech.either(reading, self._offers(reading.calls), placed(form)))
+        return _make_constraint(
+            speech.either(reading, self._make_offers(reading.calls), placed(form))
+        )
 
-    def _offers(self, form: CallFormat) -> list[OfferedTools]:
+    def _make_offers(self, form: CallFormat) -> list[OfferedTools]:
         """Those that may be called, as a grammar has them.  Raises `RequestError`."""
         places = {name: i for i, name in enumerate(self.all)}
-        demanded = bool(self.wanted)
+        demanded = bool(self.required)
         return [
-            _offer(one, form, demanded or bool(one.strict), places[one.name])
+            _make_offer(one, form, demanded or bool(one.strict), places[one.name])
             for one in self._offered
         ]
 
 
-def _kept(made: str) -> StructuredOutputs:
+def _make_constraint(made: str) -> StructuredOutputs:
     """A grammar of calls.  Raises `RequestError` where it is too long."""
     if len(made) > LONGEST:
         raise RequestError(
@@ -219,7 +221,7 @@ def _kept(made: str) -> StructuredOutputs:
     return StructuredOutputs(grammar=made)
 
 
-def _unlike(form: StructuredOutputs) -> bool:
+def _excludes_calls(form: StructuredOutputs) -> bool:
     """Whether nothing of this form reads as a call that is bare JSON: a field that must be there is
     none of a call's.
     """
@@ -230,7 +232,7 @@ def _unlike(form: StructuredOutputs) -> bool:
     return isinstance(required, list) and any(name not in KEYS for name in required)
 
 
-def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> OfferedTools:
+def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> OfferedTools:
     """A tool and the schema of its arguments, ready to be enforced; any arguments where it `keeps`
     to none.  Without a word of other arguments there are none.
     """
@@ -241,7 +243,7 @@ def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Offered
             "is not valid", f"{place}.type", value=schema["type"], allowed="'object'"
         )
     try:
-        with field_names(constraint_names(place)):
+        with field_names(map_constraint_names(place)):
             if form.tagged or form.pythonic:
                 found = fields(schema, plain=form.tagged, keeps=keeps)
                 return OfferedTools(function.name, fields=found)
@@ -250,9 +252,9 @@ def _offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Offered
         raise RequestError("has a number that no float can hold", place) from None
 
 
-def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
+def _check_schema_size(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:
     """Raises `RequestError` where a schema is too long or too deep."""
-    deepest, most = _depth(schema), settings.max_schema_depth
+    deepest, most = _measure_depth(schema), settings.max_schema_depth
     if deepest > most:
         raise RequestError(f"is nested {deepest} deep", place, allowed=f"at most {most}")
     size, most = len(json.dumps(schema, ensure_ascii=False)), settings.max_schema_bytes
@@ -260,7 +262,7 @@ def _bounded(place: str, schema: dict[str, Any] | None, settings: ServerSettings
         raise RequestError(f"has {size} characters", place, allowed=f"at most {most}")
 
 
-def _depth(value: object) -> int:
+def _measure_depth(value: object) -> int:
     """Levels of objects and lists; no recursion on what somebody sent."""
     level: list[object] = [value]
     depth = 0

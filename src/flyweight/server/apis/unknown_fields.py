@@ -19,12 +19,12 @@ CONSTRAINING = {  # names of what an answer must be, in one word and without a f
 }  # fmt: skip
 
 
-def without_strays(given: dict[str, Any], error: ValidationError) -> list[str]:
+def remove_unknown(given: dict[str, Any], error: ValidationError) -> list[str]:
     """Takes fields out of a body that was refused for `error`; their dotted names."""
     if error.error_count() > MOST:
         return []
     found = error.errors(include_url=False, include_context=False)
-    wrong = {place for e in found if e["type"] != UNKNOWN for place in _above(e["loc"])}
+    wrong = {place for e in found if e["type"] != UNKNOWN for place in _list_parents(e["loc"])}
     names = []
     for e in found:
         if (
@@ -32,8 +32,8 @@ def without_strays(given: dict[str, Any], error: ValidationError) -> list[str]:
             and e["loc"][:-1] not in wrong
             and not constrains(e["loc"][-1], e["input"])
         ):
-            path = _path(given, e["loc"])
-            if path is not None and _take_out(given, path):
+            path = _find_path(given, e["loc"])
+            if path is not None and _remove(given, path):
                 names.append(".".join(map(str, path)))
     return names
 
@@ -48,12 +48,12 @@ def constrains(name: int | str, value: Any = None) -> bool:
     return isinstance(value, dict) and any(constrains(one) for one in list(value)[:MOST])
 
 
-def _above(place: Place) -> list[Place]:
+def _list_parents(place: Place) -> list[Place]:
     """A place, and all that it is part of."""
     return [place[:i] for i in range(len(place) + 1)]
 
 
-def _path(value: Any, place: Place) -> Place | None:
+def _find_path(value: Any, place: Place) -> Place | None:
     """An error's place as keys of the body: it names kinds, too, that were tried there."""
     if not place:
         return ()
@@ -61,13 +61,13 @@ def _path(value: Any, place: Place) -> Place | None:
     inside = isinstance(value, dict) and head in value
     inside = inside or (isinstance(value, list) and isinstance(head, int) and head < len(value))
     if inside:
-        found = _path(value[head], rest)
+        found = _find_path(value[head], rest)
         if found is not None:
             return (head, *found)
-    return _path(value, rest) if rest and isinstance(head, str) else None
+    return _find_path(value, rest) if rest and isinstance(head, str) else None
 
 
-def _take_out(given: Any, path: Place) -> bool:
+def _remove(given: Any, path: Place) -> bool:
     """Whether it was there: several kinds may have missed the same field."""
     for key in path[:-1]:
         given = given[key]

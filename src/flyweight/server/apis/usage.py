@@ -21,11 +21,11 @@ REASONS = {
 }
 
 
-def usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
+def count_usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
     """OpenAI's `usage`, over all prompts of an HTTP request."""
     prompt = sum(len(c.request.tokens) for c in collectors)
     made = sum(c.produced for c in collectors if isinstance(c, Collector))
-    return _usage(prompt, made, sum(c.cached for c in collectors))
+    return _make_usage(prompt, made, sum(c.cached for c in collectors))
 
 
 class RunningUsage:
@@ -45,12 +45,12 @@ class RunningUsage:
             self.begun.add(prompt)
             self.cached += self.collectors[prompt].cached
 
-    def told(self, less: int = 0) -> dict[str, Any]:
+    def report(self, less: int = 0) -> dict[str, Any]:
         """`less`: tokens that were noted and are told later."""
-        return _usage(self.prompt, self.made - less, self.cached)
+        return _make_usage(self.prompt, self.made - less, self.cached)
 
 
-def _usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
+def _make_usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
@@ -59,26 +59,26 @@ def _usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
     }
 
 
-def timings(*collectors: Collector) -> dict[str, float | None]:
+def measure_timings(*collectors: Collector) -> dict[str, float | None]:
     """vLLM's `metrics`, in milliseconds, with prefill beside them.  Of several prompts: the time to
     the first token of any, with the queue before it, then to the last of all.
     """
-    arrival, queued, first, last = times(collectors)
-    seconds, gaps = _gaps(collectors)
+    arrival, queued, first, last = find_times(collectors)
+    seconds, gaps = _sum_gaps(collectors)
     decode = last - first
     return {
-        "time_to_first_token_ms": ms(first - arrival),
-        "queue_time_ms": ms(queued),
-        "prefill_time_ms": ms(first - arrival - queued),
-        "generation_time_ms": ms(decode),
-        "mean_itl_ms": ms(seconds / gaps) if gaps else None,
+        "time_to_first_token_ms": to_ms(first - arrival),
+        "queue_time_ms": to_ms(queued),
+        "prefill_time_ms": to_ms(first - arrival - queued),
+        "generation_time_ms": to_ms(decode),
+        "mean_itl_ms": to_ms(seconds / gaps) if gaps else None,
         "tokens_per_second": round(gaps / decode, 3) if decode > 0 else 0.0,
     }
 
 
-def llama_timings(*collectors: Collector) -> dict[str, float]:
+def measure_llama_timings(*collectors: Collector) -> dict[str, float]:
     """llama-server's `timings`; `prompt_n` are tokens computed, `cache_n` those that were found."""
-    arrival, queued, first, last = times(collectors)
+    arrival, queued, first, last = find_times(collectors)
     found = sum(c.cached for c in collectors)
     asked = sum(len(c.request.tokens) for c in collectors) - found
     made = sum(c.produced for c in collectors)
@@ -89,23 +89,23 @@ def llama_timings(*collectors: Collector) -> dict[str, float]:
     told: dict[str, float] = {"cache_n": found}
     for name, (tokens, seconds) in shares.items():
         told[f"{name}_n"] = tokens
-        told[f"{name}_ms"] = ms(seconds)
-        told[f"{name}_per_token_ms"] = ms(seconds / tokens) if tokens else 0.0
+        told[f"{name}_ms"] = to_ms(seconds)
+        told[f"{name}_per_token_ms"] = to_ms(seconds / tokens) if tokens else 0.0
         told[f"{name}_per_second"] = round(tokens / seconds, 3) if seconds > 0 else 0.0
     return told
 
 
-def spent(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
+def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
     """Everything of this room that a reply of OpenAI's carries."""
-    return {"usage": usage(collectors), **timed(model, *collectors)}
+    return {"usage": count_usage(collectors), **report_timings(model, *collectors)}
 
 
-def timed(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
+def report_timings(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
     """Timings, the same in every dialect, and the cache explanation where it was asked for."""
-    return {"metrics": timings(*collectors), **explained(model, *collectors)}
+    return {"metrics": measure_timings(*collectors), **report_reuse(model, *collectors)}
 
 
-def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
+def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     """The same of vectors, which have no tokens to come: from the first prompt to be computed to
     the last vector.
     """
@@ -115,17 +115,17 @@ def vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     arrival = min(t.arrival for _, t in timed)
     begun = min(t.scheduled for _, t in timed)
     done = max(c.done for c, _ in timed)
-    return {"queue_time_ms": ms(begun - arrival), "prefill_time_ms": ms(done - begun)}
+    return {"queue_time_ms": to_ms(begun - arrival), "prefill_time_ms": to_ms(done - begun)}
 
 
-def explained(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+def report_reuse(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
     """The cache explanation, where it was asked for."""
     if not any(c.request.explain for c in collectors):
         return {}
-    return {"cache_explanation": reuse(model, collectors)}
+    return {"cache_explanation": explain_reuse(model, collectors)}
 
 
-def reuse(
+def explain_reuse(
     model: ServedModel, collectors: Sequence[Collector | VectorCollector]
 ) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
@@ -155,7 +155,7 @@ def reuse(
     return told
 
 
-def times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
+def find_times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
     """When the first prompt arrived, how long the first to be answered waited, when its first token
     came, when the last token of all came; zeros before there is one.
     """
@@ -167,10 +167,10 @@ def times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
     return arrival, queued, first, max(c.request.arrival + m.total for c, m in begun)
 
 
-def _gaps(collectors: Sequence[Collector]) -> tuple[float, int]:
+def _sum_gaps(collectors: Sequence[Collector]) -> tuple[float, int]:
     found = [c.gaps() for c in collectors]
     return sum(seconds for seconds, _ in found), sum(n for _, n in found)
 
 
-def ms(seconds: float) -> float:
+def to_ms(seconds: float) -> float:
     return round(1000 * seconds, 3)

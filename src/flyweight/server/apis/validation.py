@@ -56,14 +56,14 @@ WORDS = {
 }
 
 
-def refusal(
+def explain_errors(
     errors: Sequence[ErrorDetails], fields: Mapping[str, Any], inside: Callable[[Place], Names]
 ) -> RequestError:
     """Of a body that has `fields`, each with its schema, and objects of names `inside` it."""
-    told = _nearest(errors, 1)
+    told = _choose_errors(errors, 1)
     first = told[0]
     kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
-    name = _name(loc, whole=kind == "extra_forbidden")
+    name = _join_name(loc, whole=kind == "extra_forbidden")
     if kind == "extra_forbidden":
         hint = nearest(str(loc[-1])[:100], inside(loc[:-1]), ALIKE)
         if name in CONSTRAINTS and "structured_outputs" in fields:
@@ -78,16 +78,16 @@ def refusal(
     value = first["input"]
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
-    span = _span(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
-    allowed = span or ", or ".join(dict.fromkeys(_words(one) for one in told))
-    hint = "images and files are not supported" if _media(value, loc[-1]) else ""
+    span = _describe_range(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
+    allowed = span or ", or ".join(dict.fromkeys(_describe_allowed(one) for one in told))
+    hint = "images and files are not supported" if _is_media(value, loc[-1]) else ""
     instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
     if instead is not None:
         hint = f"use {instead!r}"
     return RequestError("is not valid", name, value=value, allowed=allowed, hint=hint)
 
 
-def _nearest(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:
+def _choose_errors(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:
     """The first mistake; several where a value is of none of the kinds it might have."""
     loc = errors[0]["loc"]
     fork = next((i for i in range(start, len(loc)) if _is_kind(loc[i])), None)
@@ -97,14 +97,14 @@ def _nearest(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:
     for error in errors:
         if error["loc"][:fork] == loc[:fork] and len(error["loc"]) > fork:
             kinds.setdefault(error["loc"][fork], []).append(error)
-    reached = {kind: _reach(found, fork + 1) for kind, found in kinds.items()}
+    reached = {kind: _measure_match(found, fork + 1) for kind, found in kinds.items()}
     best = [kinds[kind] for kind, far in reached.items() if far == max(reached.values())]
     if len(best) == 1:
-        return _nearest(best[0], fork + 1)
+        return _choose_errors(best[0], fork + 1)
     return [found[0] for found in best]
 
 
-def _reach(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool, bool, int, int]:
+def _measure_match(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool, bool, int, int]:
     """How far a kind agrees with the value: entries of a list, its type, its own mark, depth,
     mistakes.
     """
@@ -130,18 +130,18 @@ def _is_kind(part: int | str) -> bool:
     return part[:1].isupper() or "[" in part or part.rsplit("-")[-1] in KINDS
 
 
-def _name(loc: Place, *, whole: bool) -> str:
+def _join_name(loc: Place, *, whole: bool) -> str:
     """A place as the client writes it; of a `whole` one the last part is a field's name."""
     kept = {0, len(loc) - 1} if whole else {0}
     parts = [str(part) for i, part in enumerate(loc) if i in kept or not _is_kind(part)]
     return ".".join(parts)[:200] or "body"
 
 
-def _words(error: ErrorDetails) -> str:
+def _describe_allowed(error: ErrorDetails) -> str:
     """What is allowed."""
     if error["type"] not in WORDS:
         return error["msg"].removeprefix("Input should be ")
-    given = {name: _number(value) for name, value in error.get("ctx", {}).items()}
+    given = {name: _format_number(value) for name, value in error.get("ctx", {}).items()}
     if given.get("max_length") == "0":
         return "none"
     found = WORDS[error["type"]].format(**given)
@@ -149,7 +149,7 @@ def _words(error: ErrorDetails) -> str:
     return found.replace("entries", "entry").replace("characters", "character") if one else found
 
 
-def _span(schema: Mapping[str, Any]) -> str:
+def _describe_range(schema: Mapping[str, Any]) -> str:
     """Both ends of a number, where it has two that no server or model narrows."""
     for one in schema.get("anyOf", [schema]):
         if any(name.startswith("x-") for name in (*schema, *one)):
@@ -158,17 +158,19 @@ def _span(schema: Mapping[str, Any]) -> str:
         high = one["exclusiveMaximum"] - 1 if whole and "exclusiveMaximum" in one else None
         high = one.get("maximum", high)
         if high is not None and "minimum" in one:
-            return f"{_number(one['minimum'])} to {_number(high)}"
+            return f"{_format_number(one['minimum'])} to {_format_number(high)}"
         if high is not None and "exclusiveMinimum" in one:
-            return f"more than {_number(one['exclusiveMinimum'])}, up to {_number(high)}"
+            return (
+                f"more than {_format_number(one['exclusiveMinimum'])}, up to {_format_number(high)}"
+            )
     return ""
 
 
-def _number(value: object) -> str:
+def _format_number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _media(value: Any, field: int | str) -> bool:
+def _is_media(value: Any, field: int | str) -> bool:
     """Whether this is, or is marked as, something else than text."""
     if field in ("images", "audio"):
         return True

@@ -55,7 +55,7 @@ class ValidationTrial:
         self.process = process
         self.task = asyncio.ensure_future(_answer(process, outputs))
 
-    async def ended(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Whether it has, after so long at most."""
         try:
             return bool((await asyncio.wait({self.task}, timeout=seconds))[0])
@@ -82,7 +82,7 @@ class ConstraintValidator:
     ) -> None:
         self._special, self.seconds, self._memory, self._most = special, seconds, memory, most
         self.idle: list[Process] = []
-        self._quick, self._slow = ExclusiveTurns(), ExclusiveTurns()
+        self._quick_turn, self._slow_turn = ExclusiveTurns(), ExclusiveTurns()
         self._known: OrderedDict[StructuredOutputs, ErrorData] = OrderedDict()
         self._asked: dict[StructuredOutputs, ValidationQuestion] = {}
 
@@ -154,39 +154,39 @@ class ConstraintValidator:
     async def _try(self, outputs: StructuredOutputs) -> ErrorData:
         """Raises `ValidatorKilled`."""
         weight = _weight(outputs)
-        if weight > LIGHT and self._slow.take():
-            return await self._slowly(outputs)
-        await self._quick.enter(weight)
+        if weight > LIGHT and self._slow_turn.take():
+            return await self._finish_slow(outputs)
+        await self._quick_turn.enter(weight)
         try:
-            trial = ValidationTrial(await self._free(), outputs)
-            if await trial.ended(min(QUICK, self.seconds)) or self.seconds <= QUICK:
-                return await self._told(trial, outputs, 0.0)
-            moved = self._slow.take()  # it goes on; else it begins anew when its turn comes
+            trial = ValidationTrial(await self._get_process(), outputs)
+            if await trial.wait(min(QUICK, self.seconds)) or self.seconds <= QUICK:
+                return await self._take_answer(trial, outputs, 0.0)
+            moved = self._slow_turn.take()  # it goes on; else it begins anew when its turn comes
             if not moved:
                 await trial.end()
         finally:
-            self._quick.leave()
+            self._quick_turn.leave()
         if outputs in self._asked:
             self._asked[outputs].heavy = True
         if moved:
-            return await self._slowly(outputs, trial)
+            return await self._finish_slow(outputs, trial)
         self._admit(heavy=True, more=0)
-        await self._slow.enter(weight)
-        return await self._slowly(outputs)
+        await self._slow_turn.enter(weight)
+        return await self._finish_slow(outputs)
 
-    async def _slowly(
+    async def _finish_slow(
         self, outputs: StructuredOutputs, trial: ValidationTrial | None = None
     ) -> ErrorData:
         """The answer to what has the second place, and leaves it then.  Raises
         `ValidatorKilled`.
         """
         try:
-            begun = trial or ValidationTrial(await self._free(), outputs)
-            return await self._told(begun, outputs, self.seconds)
+            begun = trial or ValidationTrial(await self._get_process(), outputs)
+            return await self._take_answer(begun, outputs, self.seconds)
         finally:
-            self._slow.leave()
+            self._slow_turn.leave()
 
-    async def _told(
+    async def _take_answer(
         self, trial: ValidationTrial, outputs: StructuredOutputs, seconds: float
     ) -> ErrorData:
         """The answer, if it comes within `seconds`.  Raises `ValidatorKilled`."""
@@ -210,7 +210,7 @@ class ConstraintValidator:
         await _end(trial.process)
         return RequestError(problem, f"{NAME}.{outputs.kind}").data
 
-    async def _free(self) -> Process:
+    async def _get_process(self) -> Process:
         while self.idle:
             process = self.idle.pop()
             if process.returncode is None:
@@ -246,7 +246,7 @@ async def _end(process: Process) -> None:
     await process.wait()
 
 
-def constraint_names(place: str) -> dict[str, str]:
+def map_constraint_names(place: str) -> dict[str, str]:
     """Names of fields for errors of a constraint that the client has at `place`, if not here."""
     ours = (f"{NAME}.json", f"{NAME}.grammar", NAME)
     return dict.fromkeys(ours, place) if place else {}

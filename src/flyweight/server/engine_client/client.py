@@ -17,7 +17,7 @@ import msgspec
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.server import pipe
-from flyweight.server.engine_client.spawn import EngineProcess, ended
+from flyweight.server.engine_client.spawn import EngineProcess, wait_or_kill
 from flyweight.types import Event, Request
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
@@ -40,17 +40,28 @@ class ClientCollector(Protocol):
 
 
 class EngineStream:
-    """One request under way; `news` is set when its collector was fed, or it ended in `error`;
-    `begun` is called when it is computed for the first time, `fed` with how many tokens came.
+    """One running request; `news` is set when its collector was fed, or it ended in `error`.
+    `on_start` is called when it is computed for the first time, `on_tokens` with the number of new
+    tokens.
     """
 
-    __slots__ = ("begun", "collector", "error", "fed", "news", "over", "running", "seen", "stopped")
+    __slots__ = (
+        "collector",
+        "error",
+        "news",
+        "on_start",
+        "on_tokens",
+        "over",
+        "running",
+        "seen",
+        "stopped",
+    )
 
     def __init__(self, collector: ClientCollector, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: Exception | None = None
-        self.begun: Callable[[], None] = lambda: None
-        self.fed: Callable[[int], None] = lambda tokens: None
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_tokens: Callable[[int], None] = lambda tokens: None
         self.over = self.running = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
         self.stopped: set[int] = set()  # choices that a stop string ended
@@ -71,20 +82,20 @@ class EngineClient:
     def __init__(
         self,
         begin: pipe.EngineSetup,
-        heard: Callable[[pipe.StepReport], None],
-        given_up: Callable[[str], None],
+        on_step: Callable[[pipe.StepReport], None],
+        on_failure: Callable[[str], None],
         patience: float = 60.0,
     ) -> None:
-        self.begin, self.heard, self.given_up = begin, heard, given_up
+        self.begin, self.on_step, self.on_failure = begin, on_step, on_failure
         self.patience = patience
-        self.loading: Callable[[pipe.LoadingProgress], None] = lambda message: None
+        self.on_loading: Callable[[pipe.LoadingProgress], None] = lambda message: None
         self.facts: dict[str, Any] = {}
         self.streams: dict[str, EngineStream] = {}
         self.gauges: pipe.Gauges | None = None
         self.spoke = time.monotonic()  # when the engine last said something
         self.ready = False
         self.restarts = 0
-        self.noted: Callable[..., None] = lambda name, **facts: None
+        self.on_event: Callable[..., None] = lambda name, **facts: None
         self._process: subprocess.Popen[bytes] | None = None
         self._line: asyncio.WriteTransport | None = None
         self._built: asyncio.Future[None] | None = None
@@ -102,7 +113,7 @@ class EngineClient:
     def adopt(self, engine: EngineProcess) -> socket.socket:
         """Tells a process which engine to be; the pipe to it."""
         self._process = engine.process
-        engine.line.sendall(pipe.frame(self.begin))
+        engine.line.sendall(pipe.encode_frame(self.begin))
         engine.line.setblocking(False)
         return engine.line
 
@@ -125,14 +136,14 @@ class EngineClient:
         stream = EngineStream(collector, news)
         self._expect()
         self.streams[collector.request.id] = stream
-        self._line.write(pipe.frame(pipe.Submit.of(collector.request)))
+        self._line.write(pipe.encode_frame(pipe.Submit.of(collector.request)))
         return stream
 
     def leave(self, stream: EngineStream) -> None:
         """Ends a request whose reader has gone."""
         id = stream.collector.request.id
         if self.streams.pop(id, None) is not None and self._line is not None:
-            self._line.write(pipe.frame(pipe.Abort(id)))
+            self._line.write(pipe.encode_frame(pipe.Abort(id)))
 
     async def ask(self, topic: pipe.Topic) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
@@ -143,13 +154,13 @@ class EngineClient:
         number = self._asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
-        self._line.write(pipe.frame(pipe.EngineQuestion(number, topic)))
+        self._line.write(pipe.encode_frame(pipe.EngineQuestion(number, topic)))
         try:
             return await future
         finally:
             self._answers.pop(number, None)
 
-    def silent(self) -> float:
+    def measure_silence(self) -> float:
         """Seconds since the engine last said anything, while it had something to do; where there
         are streams, since it last told of work that was done for one.
         """
@@ -160,7 +171,7 @@ class EngineClient:
         if not self._busy and self._line is not None:
             self._expect()
             self._pinged = True
-            self._line.write(pipe.frame(pipe.EngineQuestion(0, "ping")))
+            self._line.write(pipe.encode_frame(pipe.EngineQuestion(0, "ping")))
 
     @property
     def _busy(self) -> bool:
@@ -177,7 +188,7 @@ class EngineClient:
     def _watch(self) -> None:
         """Ends an engine that hangs; looks again as long as there is something to wait for."""
         self._watching = None
-        left = 2 * self.patience - self.silent()
+        left = 2 * self.patience - self.measure_silence()
         if left <= 0:
             self.kill()
         elif self._busy:
@@ -191,20 +202,20 @@ class EngineClient:
         if self._line is not None:
             self._line.abort()
         if self._process is not None:
-            await asyncio.to_thread(ended, self._process)
+            await asyncio.to_thread(wait_or_kill, self._process)
 
     # --- what the line tells ---
 
     def take(self, message: Any) -> None:
-        if not self.streams or _gets_on(message):
+        if not self.streams or _shows_progress(message):
             self.spoke = time.monotonic()
         self._pinged = False
         if isinstance(message, pipe.StepReport):
-            self._stepped(message)
+            self._take_step(message)
         elif isinstance(message, pipe.RequestRefused):
             stream = self.streams.pop(message.id, None)
             if stream is not None:
-                stream.end(pipe.unpacked_error(message.error))
+                stream.end(pipe.unpack_error(message.error))
         elif isinstance(message, pipe.EngineAnswer):
             future = self._answers.get(message.number)
             if future is not None and not future.done():
@@ -213,11 +224,11 @@ class EngineClient:
             self.facts, self.ready = message.facts, True
             self._settle(None)
         elif isinstance(message, pipe.LoadingProgress):
-            self.loading(message)
+            self.on_loading(message)
         elif isinstance(message, pipe.Failed):
             self._settle(ConfigError(message.message))
 
-    def lost(self) -> None:
+    def handle_lost(self) -> None:
         """The process has gone: whoever waits is told."""
         self.ready, self._line, self._pinged = False, None, False
         self.gauges = None  # another process computes nothing yet
@@ -231,7 +242,7 @@ class EngineClient:
         if self._settle(ConfigError("the engine ended before it was ready")):
             return
         if not self._closing:
-            self.noted("engine_ended", requests=len(streams))
+            self.on_event("engine_ended", requests=len(streams))
             self._again = asyncio.get_running_loop().create_task(self._restart())
 
     def _settle(self, error: FlyweightError | None) -> bool:
@@ -249,14 +260,14 @@ class EngineClient:
         if self._process is not None:
             self._process.kill()
 
-    def _stepped(self, message: pipe.StepReport) -> None:
+    def _take_step(self, message: pipe.StepReport) -> None:
         self.gauges = message.gauges
-        self.heard(message)
+        self.on_step(message)
         for id in message.started:
             stream = self.streams.get(id)
             if stream is not None:
                 stream.running = True
-                stream.begun()
+                stream.on_start()
         for news in message.news:
             stream = self.streams.get(news.id)
             if stream is not None:
@@ -272,34 +283,34 @@ class EngineClient:
         if stopped:
             stream.stopped.add(news.index)
             if self._line is not None:
-                self._line.write(pipe.frame(pipe.Abort(news.id, news.index, stopped=True)))
+                self._line.write(pipe.encode_frame(pipe.Abort(news.id, news.index, stopped=True)))
         if stream.collector.finished:
             del self.streams[news.id]
             stream.over = True
         stream.news.set()
-        stream.fed(len(news.tokens))
+        stream.on_tokens(len(news.tokens))
 
     async def _restart(self) -> None:
         wait, tries = SOONEST, 0
         while tries < TRIES:
             if self._process is not None:
-                await asyncio.to_thread(ended, self._process)
+                await asyncio.to_thread(wait_or_kill, self._process)
             await asyncio.sleep(wait)
             self.restarts += 1
             self.begin.fault = ""  # was meant for the first process
             born = time.monotonic()
             try:
                 await self.connect(self.spawn())
-                self.noted("engine_ready", restarts=self.restarts)
+                self.on_event("engine_ready", restarts=self.restarts)
                 return
             except (FlyweightError, OSError) as error:
                 tries = 0 if time.monotonic() - born > SETTLED else tries + 1
                 wait = min(LATEST, 2 * wait)
                 reason = str(error)
-        self.given_up(f"the engine could not be restarted: {reason}")
+        self.on_failure(f"the engine could not be restarted: {reason}")
 
 
-def _gets_on(message: Any) -> bool:
+def _shows_progress(message: Any) -> bool:
     """Whether it shows that something was done for a request: an engine that answers questions, or
     steps without a token, may be stuck.
     """
@@ -325,4 +336,4 @@ class _Line(asyncio.Protocol):
             self._client.take(message)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._client.lost()
+        self._client.handle_lost()

@@ -33,10 +33,10 @@ class EngineProcess:
     def end(self) -> None:
         """Closes the pipe, and waits."""
         self.line.close()
-        ended(self.process)
+        wait_or_kill(self.process)
 
 
-def ended(process: "subprocess.Popen[bytes]") -> None:
+def wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
     """Waits for a process to end, and helps it after a while."""
     try:
         process.wait(LEAVING)

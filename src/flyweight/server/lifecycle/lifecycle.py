@@ -24,22 +24,27 @@ from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_generation_options
 from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.routes import shape_of
+from flyweight.server.apis.routes import find_error_format
 from flyweight.server.app import make_app
-from flyweight.server.chat_format import judge_switches
+from flyweight.server.chat_format import check_template_defaults
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.lifecycle.order import ServerState, names_of
-from flyweight.server.lifecycle.processes import begun
-from flyweight.server.lifecycle.records import ServerRecord, own_log, remove, write
+from flyweight.server.lifecycle.order import ServerState, choose_names
+from flyweight.server.lifecycle.processes import get_start
+from flyweight.server.lifecycle.records import (
+    ServerRecord,
+    find_own_log,
+    remove_record,
+    write_record,
+)
 from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.log import ServerLog
-from flyweight.server.observability.model_summary import portrait
+from flyweight.server.observability.model_summary import summarize_model
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.loading import answering
-from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, room
+from flyweight.server.transport.loading import answer_while_loading
+from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, limit_connections
 from flyweight.text.chat import PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.template_reads import list_variables
@@ -55,26 +60,26 @@ CUT_OFF = HttpError(
 )
 
 
-def live(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:
+def run_server(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
     settings, server = order.settings, order.server
-    context = tls(server)
-    names_of(settings.model, server.served_model_name, settings.adapters)
+    context = make_tls_context(server)
+    choose_names(settings.model, server.served_model_name, settings.adapters)
     path = find(settings, order.show)
     order.show.found(path)
-    given = pipe.named({name: getattr(settings, name) for name in settings.__slots__})
+    given = pipe.to_portable({name: getattr(settings, name) for name in settings.__slots__})
     life = ServerLifecycle(order, path, context)
     given["model"] = str(path)
     pace = server.target_step_time, server.max_prefill_delay
     begin = pipe.EngineSetup(given, *pace, fault_asked_for())
-    life.client = EngineClient(begin, life.heard, life.give_up, server.engine_timeout)
-    life.client.loading = order.show.told
+    life.client = EngineClient(begin, life.take_step, life.give_up, server.engine_timeout)
+    life.client.on_loading = order.show.show_progress
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(life.run(sock, line))
 
 
-def tls(server: ServerSettings) -> SSLContext | None:
+def make_tls_context(server: ServerSettings) -> SSLContext | None:
     """What uvicorn makes of a certificate, before anything is loaded.  Raises `ConfigError`."""
     if not server.ssl_certfile:
         return None
@@ -100,7 +105,7 @@ def tls(server: ServerSettings) -> SSLContext | None:
         raise ConfigError(f"ssl_certfile: {files} cannot be used: {why}") from None
 
 
-def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
+def set_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
     """The same with the operator's chat template, where there is one; a model that has none of its
     own goes on with what the messages say.
     """
@@ -138,10 +143,10 @@ class ServerLifecycle:
     async def run(self, sock: socket.socket, line: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._handle_signal)
         self._loading = loop.create_task(self._load(line))
         try:
-            early = await answering(sock, shape_of, self.context)
+            early = await answer_while_loading(sock, find_error_format, self.context)
             try:
                 self.api = await self._loading
             finally:
@@ -150,7 +155,7 @@ class ServerLifecycle:
         except asyncio.CancelledError:  # a signal while it loads
             self.code = STOPPED
         finally:
-            remove(os.getpid())
+            remove_record(os.getpid())
             await self.client.close()
             if self.api is not None:
                 for model in self.api.models:
@@ -162,16 +167,16 @@ class ServerLifecycle:
         """The vocabulary here, the model in the engine's process, at the same time."""
         connecting = asyncio.ensure_future(self.client.connect(line))
         try:
-            found = await asyncio.to_thread(self._described)
+            found = await asyncio.to_thread(self._describe)
             found.checkpoint.close()
             await connecting
         except BaseException:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
             raise
-        return self._api(found)
+        return self._make_server(found)
 
-    def _described(self) -> ModelDescription:
+    def _describe(self) -> ModelDescription:
         """The model but for its tensors, and a template of the operator's that is fit for it.
         Raises `ConfigError`.
         """
@@ -185,27 +190,28 @@ class ServerLifecycle:
             line = f", line {error.line}" if isinstance(error, TemplateFault) else ""
             raise ConfigError(f"{line}{error.problem}", "--chat-template") from None
         # what they read is remembered, and seen while the engine loads
-        templates = with_template(found.tokenizer, given).marks.templates.values()
-        judge_switches(self.server.template_defaults, [list_variables(one) for one in templates])
+        templates = set_template(found.tokenizer, given).marks.templates.values()
+        reads = [list_variables(one) for one in templates]
+        check_template_defaults(self.server.template_defaults, reads)
         return found
 
-    def _api(self, found: ModelDescription) -> ApiServer:
+    def _make_server(self, found: ModelDescription) -> ApiServer:
         told = self.client.facts
         facts = RequestChecks(
             told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
             tuple(told["adapters"]), self.settings.max_logprobs,
         )  # fmt: skip
-        tokenizer = with_template(found.tokenizer, self.server.chat_template)
+        tokenizer = set_template(found.tokenizer, self.server.chat_template)
         parser = self.server.reasoning_parser
         preparer = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**read_generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
-        names, also = names_of(
+        names, also = choose_names(
             self.settings.model, self.server.served_model_name, self.settings.adapters
         )
         effective = EffectiveConfiguration(
-            self.settings, self.server, self.wishes, told, portrait(found)
+            self.settings, self.server, self.wishes, told, summarize_model(found)
         )
         log = ServerLog(self.server.log_format)
         log.to = self.log
@@ -215,15 +221,15 @@ class ServerLifecycle:
             self.server, self.client, preparer, defaults, names, also, effective, log
         )
         effective.speaks(model.chat_format)
-        self.client.noted = log.event
+        self.client.on_event = log.event
         return ApiServer(self.server, [model], log)
 
     async def _serve(self, api: ApiServer, sock: socket.socket) -> None:
         server = self.server
-        self.crowd = crowd = ConnectionLimits(server, room(server.max_connections))
+        self.crowd = crowd = ConnectionLimits(server, limit_connections(server.max_connections))
         config = uvicorn.Config(
             make_app(api),
-            http=crowd.protocol(),  # type: ignore[arg-type]
+            http=crowd.make_protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -247,22 +253,22 @@ class ServerLifecycle:
         """Requests are taken from now on."""
         own = os.getpid()
         host, drain = self.server.host, self.server.shutdown_timeout
-        log = os.path.abspath(self.log.path) if self.log else own_log()
-        began = begun(own) or 0
+        log = os.path.abspath(self.log.path) if self.log else find_own_log()
+        began = get_start(own) or 0
         try:
             url = self.server.url(port)
-            write(ServerRecord(own, began, host, port, api.find().names[0], log, drain, url))
+            write_record(ServerRecord(own, began, host, port, api.find().names[0], log, drain, url))
         except OSError as error:
             self.show.warn(f"flyweight stop will not find this server: {error}")
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.enable()
         self.show.ready(api, port)
 
-    def heard(self, message: pipe.StepReport) -> None:
+    def take_step(self, message: pipe.StepReport) -> None:
         """Each step, from the first that is served."""
         if self.api is not None:
             model = self.api.find()
-            model.observer.stepped(message)
+            model.observer.observe_step(message)
             for warning in model.effective.note(model.counts):
                 self.api.log.event("no_effect", warning=warning)
 
@@ -273,7 +279,7 @@ class ServerLifecycle:
         if self.http is not None:
             self.http.stop()
 
-    def _signalled(self) -> None:
+    def _handle_signal(self) -> None:
         if self.http is None or self.api is None:
             if self._loading is not None:
                 self._loading.cancel()

@@ -24,7 +24,7 @@ class ShowsLoading(LoadListener, Protocol):
     """What shows a server's start.  `found` may refuse a model by raising."""
 
     def found(self, path: Path) -> None: ...
-    def told(self, message: pipe.LoadingProgress) -> None: ...
+    def show_progress(self, message: pipe.LoadingProgress) -> None: ...
     def ready(self, server: ApiServer, port: int) -> None: ...
 
 
@@ -48,7 +48,7 @@ class ServedName(NamedTuple):
     also: frozenset[str] = frozenset()
 
 
-def called(model: str | os.PathLike[str] | None) -> ServedName:
+def name_model(model: str | os.PathLike[str] | None) -> ServedName:
     """A file or folder by its own name, and in requests by the path it was served by too; a model
     of the Hub by its name there.
     """
@@ -60,13 +60,13 @@ def called(model: str | os.PathLike[str] | None) -> ServedName:
     return ServedName(os.path.basename(whole) or "model", frozenset({given, path, whole}))
 
 
-def names_of(
+def choose_names(
     model: str | os.PathLike[str] | None, given: Sequence[str], adapters: Collection[str]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """What clients are told the model is called, and what is taken beside it.  Raises `ConfigError`
     where an adapter has one of these names: nobody could ask for it.
     """
-    own = called(model)
+    own = name_model(model)
     names, also = (tuple(given), frozenset[str]()) if given else ((own.name,), own.also)
     taken = [name for name in adapters if name in names or name in also]
     if taken:

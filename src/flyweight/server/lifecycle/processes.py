@@ -20,48 +20,48 @@ NAMED = 4  # words of a command line that are shown: options may hold secrets
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """`begun` is in ticks since the machine was started."""
+    """`started` is in ticks since the machine was started."""
 
     pid: int
-    begun: int
+    started: int
 
     @property
     def alive(self) -> bool:
-        return begun(self.pid) == self.begun
+        return get_start(self.pid) == self.started
 
 
-def begun(pid: int) -> int | None:
+def get_start(pid: int) -> int | None:
     """When a process began; None where there is none, or it has ended and waits to be read."""
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return None if fields is None or fields[0] == "Z" else int(fields[19])
 
 
-def age(pid: int) -> float:
+def measure_age(pid: int) -> float:
     """Seconds since a process was started; 0 where there is none."""
-    began = begun(pid)
+    began = get_start(pid)
     if began is None:
         return 0.0
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK"))
 
 
-def family(pid: int) -> list[ProcessInfo]:
+def list_family(pid: int) -> list[ProcessInfo]:
     """A process and those it has started, and they."""
     parents: dict[int, list[int]] = {}
-    for one in _pids():
-        fields = _stat(one)
+    for one in _list_pids():
+        fields = _read_stat(one)
         if fields is not None:
             parents.setdefault(int(fields[1]), []).append(one)
     found, waiting = [], [pid]
     while waiting:
         one = waiting.pop()
-        began = begun(one)
+        began = get_start(one)
         if began is not None:
             found.append(ProcessInfo(one, began))
         waiting += parents.get(one, [])
     return found
 
 
-def resident(pid: int) -> int:
+def measure_memory(pid: int) -> int:
     """Bytes of its own that a process holds; what it shares is left out."""
     try:
         text = (PROC / str(pid) / "status").read_text()
@@ -71,17 +71,17 @@ def resident(pid: int) -> int:
     return 1024 * int(found[1]) if found else 0
 
 
-def listener(port: int) -> ProcessInfo | None:
+def find_listener(port: int) -> ProcessInfo | None:
     """Who listens on a TCP port, where we may know."""
-    inodes = set(_inodes(port))
-    for pid in _pids() if inodes else ():
-        if any(link in inodes for link in _open(pid)):
-            began = begun(pid)
+    inodes = set(_list_inodes(port))
+    for pid in _list_pids() if inodes else ():
+        if any(link in inodes for link in _list_open(pid)):
+            began = get_start(pid)
             return ProcessInfo(pid, began) if began is not None else None
     return None
 
 
-def command(pid: int) -> str:
+def read_command(pid: int) -> str:
     """The first words of a process's command line, up to its options."""
     try:
         words = (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
@@ -95,7 +95,7 @@ def command(pid: int) -> str:
     return " ".join(word for word in shown if word)
 
 
-def _inodes(port: int) -> Iterator[str]:
+def _list_inodes(port: int) -> Iterator[str]:
     """Links of the sockets that listen on a port."""
     for table in ("tcp", "tcp6"):
         try:
@@ -107,7 +107,7 @@ def _inodes(port: int) -> Iterator[str]:
                 yield f"socket:[{fields[9]}]"
 
 
-def _open(pid: int) -> Iterator[str]:
+def _list_open(pid: int) -> Iterator[str]:
     """What a process's descriptors stand for; nothing where it is another user's."""
     place = PROC / str(pid) / "fd"
     with suppress(OSError):
@@ -116,11 +116,11 @@ def _open(pid: int) -> Iterator[str]:
                 yield os.readlink(place / number)
 
 
-def _pids() -> list[int]:
+def _list_pids() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 
 
-def _stat(pid: int) -> list[str] | None:
+def _read_stat(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat after the command's name, its state the first."""
     try:
         text = (PROC / str(pid) / "stat").read_text()

@@ -39,15 +39,15 @@ class ServerRecord:
         return ProcessInfo(self.pid, self.begun)
 
 
-def folder() -> Path | None:
+def get_folder() -> Path | None:
     """Where records and logs are; None where this user has no place for them."""
     cache = PackedCacheSettings.of_environment().folder
     return None if cache is None else cache / "servers"
 
 
-def write(record: ServerRecord) -> None:
+def write_record(record: ServerRecord) -> None:
     """Raises `OSError` where it cannot be kept."""
-    place = folder()
+    place = get_folder()
     if place is None:
         raise OSError("there is no cache folder")
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,16 +57,16 @@ def write(record: ServerRecord) -> None:
     new.rename(place / f"{record.pid}.json")
 
 
-def remove(pid: int) -> None:
-    place = folder()
+def remove_record(pid: int) -> None:
+    place = get_folder()
     if place is not None:
         with suppress(OSError):
             (place / f"{pid}.json").unlink()
 
 
-def running() -> list[ServerRecord]:
+def list_running() -> list[ServerRecord]:
     """Servers that run, by port; what is left of others is removed."""
-    place = folder()
+    place = get_folder()
     found: list[ServerRecord] = []
     for path in sorted(place.glob("*.json")) if place is not None else []:
         record = _read(path)
@@ -78,7 +78,7 @@ def running() -> list[ServerRecord]:
     return sorted(found, key=lambda record: (record.port, record.pid))
 
 
-def own_log() -> str:
+def find_own_log() -> str:
     """The file this process writes its stderr to; empty where that is none."""
     with suppress(OSError):
         path = os.readlink("/proc/self/fd/2")

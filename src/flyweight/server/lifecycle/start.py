@@ -19,8 +19,8 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.lifecycle.processes import command, listener
-from flyweight.server.lifecycle.records import running
+from flyweight.server.lifecycle.processes import find_listener, read_command
+from flyweight.server.lifecycle.records import list_running
 from flyweight.server.observability.logfile import LogFile
 from flyweight.server.settings import ServerSettings
 
@@ -41,12 +41,14 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"on {host} is in use{_by(port)}", "port", value=port) from None
+            raise ConfigError(
+                f"on {host} is in use{_describe_holder(port)}", "port", value=port
+            ) from None
         raise ConfigError(f", port = {port}: {error.strerror}", "host", value=host) from None
     return sock
 
 
-def listen_locally(path: str) -> socket.socket:
+def listen_on_path(path: str) -> socket.socket:
     """The Unix socket to serve on; one that a server left behind is replaced.  Raises
     `ConfigError`, where a server listens there too.
     """
@@ -73,20 +75,18 @@ def _answers(path: str) -> bool:
         return line.connect_ex(path) == 0
 
 
-def _by(port: int) -> str:
+def _describe_holder(port: int) -> str:
     """Who has a port, and the way out."""
-    holder = listener(port)
+    holder = find_listener(port)
     if holder is None:
         return "; take another --port (0 is any that is free)"
-    ours = any(record.pid == holder.pid for record in running())
+    ours = any(record.pid == holder.pid for record in list_running())
     stop = f", or flyweight stop --port {port}" if ours else ""
-    return (
-        f" by process {holder.pid} ({command(holder.pid)}); take another --port (0 is any that is "
-        f"free){stop}"
-    )
+    who = f"process {holder.pid} ({read_command(holder.pid)})"
+    return f" by {who}; take another --port (0 is any that is free){stop}"
 
 
-def judge_memory() -> None:
+def check_memory() -> None:
     """Raises `ConfigError` where the system would end a process before a model's plan is made."""
     free = read_machine().available
     if free < NEEDED:
@@ -96,7 +96,7 @@ def judge_memory() -> None:
         )
 
 
-def log_file(server: ServerSettings) -> LogFile | None:
+def open_log_file(server: ServerSettings) -> LogFile | None:
     """Raises `ConfigError` where it cannot be written."""
     if not server.log_file:
         return None
@@ -107,16 +107,16 @@ def serve(
     settings: Settings, server: ServerSettings, show: "ShowsLoading", wishes: SettingRequests
 ) -> int:
     """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
-    judge_memory()
-    log = log_file(server)
-    sock = listen_locally(server.uds) if server.uds else listen(server.host, server.port)
+    check_memory()
+    log = open_log_file(server)
+    sock = listen_on_path(server.uds) if server.uds else listen(server.host, server.port)
     engine = EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
-        from flyweight.server.lifecycle.lifecycle import live
+        from flyweight.server.lifecycle.lifecycle import run_server
         from flyweight.server.lifecycle.order import ServerState
 
-        return live(ServerState(settings, server, show, wishes, log), sock, engine)
+        return run_server(ServerState(settings, server, show, wishes, log), sock, engine)
     finally:
         engine.end()
         if server.uds:

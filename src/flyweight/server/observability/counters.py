@@ -155,12 +155,14 @@ class ServerCounters:
         self.busy, self._busy = 0.0, 0.0
         self.totals = EngineTotals()
 
-    def engine(self, totals: EngineMetrics, busy: float, positions: tuple[int, ...] = ()) -> None:
+    def update_engine(
+        self, totals: EngineMetrics, busy: float, positions: tuple[int, ...] = ()
+    ) -> None:
         self.totals.take(totals, positions)
         self.busy += busy - self._busy if busy >= self._busy else busy
         self._busy = busy
 
-    def stayed(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
+    def count_eviction(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
         """A sampled block was evicted."""
         self.lifetime.observe(lifetime)
         self.idle.observe(idle)

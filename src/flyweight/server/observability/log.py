@@ -52,8 +52,8 @@ class ServerLog:
             return
         if self.lost:
             lost, self.lost = self.lost, 0
-            self._lines.put(line(self.form, self.clock(), "log_lost", {"lines": lost}))
-        self._lines.put(line(self.form, self.clock(), name, facts))
+            self._lines.put(format_line(self.form, self.clock(), "log_lost", {"lines": lost}))
+        self._lines.put(format_line(self.form, self.clock(), name, facts))
         if self._writer is None:
             self._writer = threading.Thread(target=self._write, name="log", daemon=True)
             self._writer.start()
@@ -63,7 +63,7 @@ class ServerLog:
         if self._writer is not None:
             self._lines.put(None)
             self._writer.join(seconds)
-        _settle(self.to or sys.stderr)
+        _flush(self.to or sys.stderr)
 
     def _write(self) -> None:
         to = self.to or sys.stderr
@@ -75,7 +75,7 @@ class ServerLog:
                 self.lost += 1  # nobody reads any more
 
 
-def _settle(to: WritesLines) -> None:
+def _flush(to: WritesLines) -> None:
     """What cannot be written is dropped: an exit code tells of the server, not of a full disk."""
     try:
         to.flush()
@@ -84,21 +84,21 @@ def _settle(to: WritesLines) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
 
 
-def line(form: str, when: float, name: str, facts: Told) -> str:
+def format_line(form: str, when: float, name: str, facts: Told) -> str:
     """An entry as it is written."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when)) + f".{int(when % 1 * 1000):03d}Z"
     known = {key: value for key, value in facts.items() if value is not None}
     if form == "json":
         clean = {
-            key: value if isinstance(value, bool | int | float) else printable(str(value))
+            key: value if isinstance(value, bool | int | float) else escape(str(value))
             for key, value in known.items()
         }
         return msgspec.json.encode({"time": stamp, "event": name, **clean}).decode() + "\n"
-    words = " ".join(f"{key}={word(value)}" for key, value in known.items())
+    words = " ".join(f"{key}={format_value(value)}" for key, value in known.items())
     return f"{stamp} {name} {words}\n"
 
 
-def word(value: object) -> str:
+def format_value(value: object) -> str:
     """A value without spaces, quotes, control characters or anything a terminal would act on."""
     if isinstance(value, bool | int | float):
         return str(value)
@@ -108,7 +108,7 @@ def word(value: object) -> str:
     return quote(text, safe=PLAIN, errors="backslashreplace")
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     """Text without control characters, and not too long."""
     text = text[:LONGEST]
     return text if text.isascii() and text.isprintable() else quote(text, safe=PLAIN + " ")

@@ -24,13 +24,13 @@ class LogFile:
     def __init__(self, path: Path, most: int) -> None:
         """Raises `ConfigError` where it cannot be written, or another process writes it."""
         self.path, self.most = path, most
-        self._file = locked(path)
+        self._file = open_locked(path)
 
     def write(self, text: str) -> None:
         """Raises `OSError`."""
         raw = text.encode("utf-8", "backslashreplace")
         if os.fstat(self._file).st_size + len(raw) > self.most:
-            self._turn()
+            self._rotate()
         while raw:
             raw = raw[os.write(self._file, raw) :]
 
@@ -43,7 +43,7 @@ class LogFile:
     def close(self) -> None:
         os.close(self._file)
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         """Begins a new file.  Where that cannot be, what there is goes: the bound holds."""
         new, older = (self.path.with_name(self.path.name + end) for end in (".new", ".1"))
         with suppress(OSError):
@@ -73,7 +73,7 @@ class LogFile:
             os.close(own)
 
 
-def locked(path: Path) -> int:
+def open_locked(path: Path) -> int:
     """The open file, which no other process has locked.  Raises `ConfigError`."""
     while True:
         try:

@@ -182,7 +182,7 @@ class MetricsPage(Collector):
             "block_size": facts.get("block_size"),
             "cache_dtype": facts.get("kv_dtype"),
             "enable_prefix_caching": facts.get("prefix_caching"),
-            "gpu_memory_utilization": share(self.client.begin.settings.get("memory_limit")),
+            "gpu_memory_utilization": read_share(self.client.begin.settings.get("memory_limit")),
             "num_gpu_blocks": facts.get("blocks"),
         }
         names = ("engine", *given)
@@ -267,12 +267,12 @@ class MetricsPage(Collector):
             labels=["handler", "method"],
         )
         for key, histogram in http.seconds.items():
-            times.add_metric(key, buckets(histogram), histogram.sum)
+            times.add_metric(key, list_buckets(histogram), histogram.sum)
         yield times
         fine = HistogramMetricFamily(
             "http_request_duration_highr_seconds", "HTTP request latency, all routes."
         )
-        fine.add_metric((), buckets(http.fine), http.fine.sum)
+        fine.add_metric((), list_buckets(http.fine), http.fine.sum)
         yield fine
         active = "HTTP requests in progress."
         yield GaugeMetricFamily("flyweight:http_requests_active", active, http.active)
@@ -328,13 +328,13 @@ class MetricsPage(Collector):
 
     def _by(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         family = GaugeMetricFamily(name, text, labels=(*LABELS, label))
-        return self._filled(family, values.items())
+        return self._fill(family, values.items())
 
     def _count(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         family = CounterMetricFamily(name, text, labels=(*LABELS, label))
-        return self._filled(family, values.items())
+        return self._fill(family, values.items())
 
-    def _filled(self, family: Any, values: Iterable[tuple[str, float]]) -> Metric:
+    def _fill(self, family: Any, values: Iterable[tuple[str, float]]) -> Metric:
         for label, value in values:
             family.add_metric((*self.labels, label), value)
         found: Metric = family
@@ -342,17 +342,17 @@ class MetricsPage(Collector):
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
         family = HistogramMetricFamily(name, text, labels=LABELS)
-        family.add_metric(self.labels, buckets(histogram), histogram.sum)
+        family.add_metric(self.labels, list_buckets(histogram), histogram.sum)
         return family
 
 
-def share(limit: str | int | None) -> float | None:
+def read_share(limit: str | int | None) -> float | None:
     """A limit of memory that is a share of it, by default too, as vLLM's option has it."""
     text = str(limit).strip()
     return round(float(text[:-1]) / 100, 9) if text.endswith("%") else None
 
 
-def buckets(histogram: Histogram) -> list[tuple[str, float]]:
+def list_buckets(histogram: Histogram) -> list[tuple[str, float]]:
     """Bounds as Prometheus writes them, with how many lie up to each."""
     found: list[tuple[str, float]] = []
     total = 0

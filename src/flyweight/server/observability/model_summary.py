@@ -38,7 +38,7 @@ class ModelSummary:
         return str(self.parameters)
 
 
-def portrait(found: ModelDescription) -> ModelSummary:
+def summarize_model(found: ModelDescription) -> ModelSummary:
     tensors = found.checkpoint.tensors
     used = {source.tensor for slot in found.plan.slots for source in slot.sources}
     sizes: Counter[str] = Counter()

@@ -37,12 +37,12 @@ class StepObserver:
         self._said = 0.0  # when preemptions were told of last
         self._preempted = 0  # that were told of
 
-    def stepped(self, message: StepReport) -> None:
+    def observe_step(self, message: StepReport) -> None:
         """A step, before its news are handed on."""
         counts, gauges, streams = self.counts, message.gauges, self.streams()
-        counts.engine(gauges.totals, gauges.busy, gauges.accepted)
+        counts.update_engine(gauges.totals, gauges.busy, gauges.accepted)
         for stay in message.stays:
-            counts.stayed(*stay)
+            counts.count_eviction(*stay)
         if gauges.tokens:
             counts.step.observe(gauges.tokens)
             counts.seats += gauges.running
@@ -53,7 +53,7 @@ class StepObserver:
             stream = streams.get(news.id) if made else None
             if stream is None or news.index in stream.stopped:
                 continue
-            if _wanted(stream.collector.request):
+            if _is_counted(stream.collector.request):
                 counts.generation_tokens += made
             seen = stream.seen
             last = seen.get(news.index)
@@ -61,57 +61,57 @@ class StepObserver:
             if last is not None:
                 counts.itl.observe(at - last)
             elif len(seen) == 1:
-                self._first(stream, news)
-        self._preemptions(now)
+                self._observe_first(stream, news)
+        self._log_preemptions(now)
 
-    def ended(self, stream: EngineStream) -> None:
+    def observe_end(self, stream: EngineStream) -> None:
         """A request that nobody waits for any more, whatever became of it."""
         collector = stream.collector
         reasons = self.counts.reasons
         if isinstance(collector, VectorCollector):
-            self._read(stream, collector)
+            self._observe_vector(stream, collector)
             return
         if not isinstance(collector, Collector):
             return
         request, counts = collector.request, self.counts
         lengths = [len(choice.tokens) for choice in collector.choices]
         for choice, length in zip(collector.choices, lengths, strict=True):
-            reasons[_reason(stream, choice.finish)] += 1
+            reasons[_find_reason(stream, choice.finish)] += 1
             counts.generation.observe(length)
             if length > 1:
                 counts.tpot.observe((choice.last - choice.first) / (length - 1))
         counts.longest_generation.observe(max(lengths))
         counts.prompt.observe(len(request.tokens))
         counts.choices.observe(len(lengths))
-        counts.most.observe(request.max_tokens if _wanted(request) else 0)
+        counts.most.observe(request.max_tokens if _is_counted(request) else 0)
         counts.computed.observe(len(request.tokens) - collector.cached)
         if stream.seen or any(lengths):
             counts.longest = max(counts.longest, len(request.tokens) + max(lengths))
-            self._times(collector)
+            self._observe_times(collector)
 
-    def _read(self, stream: EngineStream, collector: VectorCollector) -> None:
+    def _observe_vector(self, stream: EngineStream, collector: VectorCollector) -> None:
         """A prompt whose vector was asked for."""
         event, counts = collector.event, self.counts
         finish = None if event is None else "error" if event.vector is None else "stop"
-        counts.reasons[_reason(stream, finish)] += 1
+        counts.reasons[_find_reason(stream, finish)] += 1
         if event is not None:
-            self._prompt(len(collector.tokens), event.cached)
+            self._count_prompt(len(collector.tokens), event.cached)
             counts.prompt.observe(len(collector.tokens))
             counts.longest = max(counts.longest, len(collector.tokens))
             counts.computed.observe(len(collector.tokens) - event.cached)
 
-    def _first(self, stream: EngineStream, news: StepEvents) -> None:
+    def _observe_first(self, stream: EngineStream, news: StepEvents) -> None:
         """The first token of a request."""
         if news.timings is not None:
             arrival, _, first, _ = news.timings
             self.counts.ttft.observe(first - arrival)
-        self._prompt(len(stream.collector.request.tokens), news.cached)
+        self._count_prompt(len(stream.collector.request.tokens), news.cached)
 
-    def _prompt(self, tokens: int, cached: int) -> None:
+    def _count_prompt(self, tokens: int, cached: int) -> None:
         self.counts.prompt_tokens += tokens
         self.counts.cached_tokens += cached
 
-    def _times(self, collector: Collector) -> None:
+    def _observe_times(self, collector: Collector) -> None:
         m, counts = collector.metrics(), self.counts
         counts.e2e.observe(m.total)
         counts.queue.observe(m.queued)
@@ -119,7 +119,7 @@ class StepObserver:
         counts.prefill.observe(m.ttft - m.queued)
         counts.decode.observe(m.total - m.ttft)
 
-    def _preemptions(self, now: float) -> None:
+    def _log_preemptions(self, now: float) -> None:
         total = self.counts.totals["preempted"]
         if total == self._preempted or now < self._said + INTERVAL:
             return
@@ -131,12 +131,12 @@ class StepObserver:
         self._said, self._preempted = now, total
 
 
-def _wanted(request: Request) -> bool:
+def _is_counted(request: Request) -> bool:
     """Whether the tokens that are drawn are: not the one of a prompt that is only scored."""
     return request.params.max_tokens != 0
 
 
-def _reason(stream: EngineStream, finish: str | None) -> str:
+def _find_reason(stream: EngineStream, finish: str | None) -> str:
     if finish in REASONS:
         return finish
     return "error" if stream.error is not None else "abort"

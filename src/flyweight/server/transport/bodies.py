@@ -27,7 +27,7 @@ class BodyReader:
         most = self.settings.max_body_bytes
         length = headers.get("content-length")
         if length is not None and (not length.isdecimal() or int(length[:20]) > most):
-            raise too_large(most)
+            raise make_size_error(most)
         parts: list[bytes] = []
         size = 0
         try:
@@ -40,7 +40,7 @@ class BodyReader:
                         return b""
                     part = message.get("body", b"")
                     if size + len(part) > most:
-                        raise too_large(most)
+                        raise make_size_error(most)
                     self._take(size, len(part))
                     size += len(part)
                     parts.append(part)
@@ -54,12 +54,12 @@ class BodyReader:
 
     def free(self, size: int) -> None:
         """A body of `size` bytes is not needed any more."""
-        self.held -= counted(size)
+        self.held -= count_bytes(size)
 
     def _take(self, size: int, more: int) -> None:
         """Raises `HttpError` where others leave no room; one alone may be of any size."""
-        own, most = counted(size), self.settings.max_total_body_bytes
-        after = self.held - own + counted(size + more)
+        own, most = count_bytes(size), self.settings.max_total_body_bytes
+        after = self.held - own + count_bytes(size + more)
         if after > most and after > self.held > own:
             raise HttpError(
                 503,
@@ -71,9 +71,9 @@ class BodyReader:
         self.held = after
 
 
-def counted(size: int) -> int:
+def count_bytes(size: int) -> int:
     return max(0, size - ALWAYS)
 
 
-def too_large(most: int) -> HttpError:
+def make_size_error(most: int) -> HttpError:
     return HttpError(413, f"the body is larger than {most} bytes (--max-body-bytes)")

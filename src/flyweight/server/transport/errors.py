@@ -59,13 +59,13 @@ class HttpError(Exception):
 Shape = Callable[[HttpError], dict[str, Any]]  # how a dialect writes errors
 
 
-def late(seconds: float) -> HttpError:
+def make_timeout_error(seconds: float) -> HttpError:
     """Of a request that was not answered in time."""
     words = f"not answered within {seconds:g} seconds (--request-timeout)"
     return HttpError(504, words, code="deadline")
 
 
-def told(error: BaseException) -> HttpError:
+def to_http_error(error: BaseException) -> HttpError:
     """What a client is told of `error`."""
     if isinstance(error, HttpError):
         return error
@@ -78,7 +78,7 @@ def told(error: BaseException) -> HttpError:
     return HttpError(500, OURS, code="internal_error")
 
 
-def note(place: str, error: BaseException) -> None:
+def print_failure(place: str, error: BaseException) -> None:
     """Where a mistake of ours is; its words may hold a prompt and are left out."""
     with suppress(OSError):  # a full disk is no reason to fail
         print(f"flyweight: {place} failed: {type(error).__name__}", file=sys.stderr)

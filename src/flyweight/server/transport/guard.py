@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.settings import LOOPBACK, ServerSettings
 from flyweight.server.transport.bodies import BodyReader
-from flyweight.server.transport.errors import HttpError, Shape, note, told
+from flyweight.server.transport.errors import HttpError, Shape, print_failure, to_http_error
 from flyweight.server.transport.origins import CorsPolicy, Given
 from flyweight.server.transport.replies import reply
-from flyweight.server.transport.request_log import visit_of
+from flyweight.server.transport.request_log import get_record
 
 OPEN = frozenset({"/health", "/v1/health", "/ping", "/ready"})
 METRICS = "/metrics"
@@ -67,7 +67,7 @@ class RequestGuard:
         headers = Headers(scope=scope)
         answer = ResponseSender(send, headers.get("x-request-id", ""))
         shape = self.shape_of(get_route_path(scope))
-        visit_of(scope).id = answer.id
+        get_record(scope).id = answer.id
         try:
             answer.named += self.origins.check(headers, self._host(scope, headers))
             preflight = self.origins.preflight(scope["method"], headers)
@@ -78,16 +78,16 @@ class RequestGuard:
             taken = scope["method"] in WITH_BODY
             body = await self.bodies.read(headers, receive) if taken else b""
         except HttpError as refused:
-            error = told(refused)
+            error = to_http_error(refused)
             await _refuse(error, shape(error), headers, receive, answer)
             return
         try:
-            await self.app(scope, _given(body, receive), answer)
+            await self.app(scope, _replay(body, receive), answer)
         except Exception as error:
-            note(f"{scope['method']} {answer.id}", error)
+            print_failure(f"{scope['method']} {answer.id}", error)
             if answer.begun:  # all that is left is to close the connection
                 raise RuntimeError("an answer broke off") from None
-            await reply(shape(told(error)), 500)(scope, receive, answer)
+            await reply(shape(to_http_error(error)), 500)(scope, receive, answer)
         finally:
             self.bodies.free(len(body))  # routes keep parts of it until they have answered
 
@@ -104,7 +104,7 @@ class RequestGuard:
         return host[0]
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        known = self._known(headers)
+        known = self._find_key(headers)
         if known is not None and self.apart:
             scope["tenant"] = known
         if get_route_path(scope) not in self.open and known is None:
@@ -117,7 +117,7 @@ class RequestGuard:
         if any(one.lower() != "identity" for one in headers.getlist("content-encoding")):
             raise HttpError(415, "compressed bodies are not supported", "Content-Encoding")
 
-    def _known(self, headers: Headers) -> str | None:
+    def _find_key(self, headers: Headers) -> str | None:
         """Whose key is right, as its hash; all are compared, so that time tells nothing."""
         if not self.keys:
             return ""
@@ -171,7 +171,7 @@ async def _refuse(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _given(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that tells of a body that has come already, then of the client's leaving."""
     told_of = False
 

@@ -35,18 +35,18 @@ def add_headers(request: Request, response: Response) -> Response:
     for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
         names: list[str] = getattr(request.state, kind, [])
         if names:
-            response.headers[header] = listed(names)
+            response.headers[header] = format_names(names)
     return response
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Names as they may stand in a header."""
-    found = [_escaped(name) for name in names[:MOST]]
+    found = [_escape(name) for name in names[:MOST]]
     more = len(names) - MOST
     return ", ".join([*found, f"... ({more} more)"] if more > 0 else found)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """A name without anything that ends a header or an item of it; cut where it is long."""
     cut = name[:LONGEST].encode("utf-8", "surrogatepass")
     return quote(cut, safe=PLAIN) + ("..." if len(name) > LONGEST else "")

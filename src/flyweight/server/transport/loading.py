@@ -11,7 +11,7 @@ from ssl import SSLContext
 from typing import cast
 
 from flyweight.server.transport.errors import HttpError, Shape
-from flyweight.server.transport.protocol import raw_reply
+from flyweight.server.transport.protocol import encode_reply
 
 ENDS = b"\r\n\r\n"  # of a head
 HEAD = 64 << 10  # bytes of one; more need not come to be answered
@@ -41,9 +41,9 @@ class LoadingResponder(asyncio.Protocol):
             return
         self._head += data
         if ENDS in self._head or len(self._head) > HEAD:
-            shape = self.shape_of(path_of(self._head))
+            shape = self.shape_of(parse_path(self._head))
             self._answered, self._head = True, b""
-            self._transport.write(raw_reply(LOADING, shape))
+            self._transport.write(encode_reply(LOADING, shape))
             if self._transport.can_write_eof():
                 self._transport.write_eof()  # closed at once, unread bytes take the answer along
             else:  # TLS has no half of a connection
@@ -54,13 +54,13 @@ class LoadingResponder(asyncio.Protocol):
             self._end.cancel()
 
 
-def path_of(head: bytes) -> str:
+def parse_path(head: bytes) -> str:
     """The path in the first line of a head, as far as it can be told."""
     words = head.partition(b"\r\n")[0].split(b" ")
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
 
 
-async def answering(
+async def answer_while_loading(
     sock: socket.socket, shape_of: Callable[[str], Shape], tls: SSLContext | None = None
 ) -> asyncio.Server:
     """Answers on a port until closed; `sock` itself stays open for who serves after that."""

@@ -36,17 +36,17 @@ class CorsPolicy:
         """
         given = headers.getlist("origin")
         if not given:
-            return self._told("")
+            return self._make_headers("")
         if len(given) > 1:
             raise HttpError(400, "there are several Origin headers", "Origin")
         origin = given[0].lower()
         if self._allows(origin):
-            return self._told(given[0])
+            return self._make_headers(given[0])
         if origin not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise HttpError(
                 403, "this Origin is not allowed; add it with --allowed-origins", "Origin"
             )
-        return self._told("")
+        return self._make_headers("")
 
     def preflight(self, method: str, headers: Headers) -> Given | None:
         """What is said beside that to a browser that asks whether it may ask; None where this is no
@@ -62,7 +62,7 @@ class CorsPolicy:
             raise HttpError(403, "this method is not allowed; add it with --allowed-methods")
         asked = headers.get("access-control-request-headers", "")
         names = [name.strip() for name in asked.split(",") if name.strip()]
-        _judge(names, self.headers)
+        _check_names(names, self.headers)
         found = [
             ("access-control-allow-methods", wanted),
             ("access-control-max-age", REMEMBERED),
@@ -76,27 +76,27 @@ class CorsPolicy:
     def _allows(self, origin: str) -> bool:
         return ANY in self.named or origin in self.named
 
-    def _told(self, origin: str) -> Given:
+    def _make_headers(self, origin: str) -> Given:
         """For an answer to a page of `origin`; to anybody else where that is none."""
         if not self.named:
             return []
         if ANY in self.named:
-            return [*_shown(ANY)] if origin else []
+            return [*_allow_origin(ANY)] if origin else []
         vary = (b"vary", b"Origin")
         if not origin:
             return [vary]
         allowed = [(b"access-control-allow-credentials", b"true")] if self.credentials else []
-        return [vary, *_shown(origin), *allowed]
+        return [vary, *_allow_origin(origin), *allowed]
 
 
-def _shown(origin: str) -> Given:
+def _allow_origin(origin: str) -> Given:
     return [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", TOLD.encode()),
     ]
 
 
-def _judge(names: Sequence[str], allowed: set[str]) -> None:
+def _check_names(names: Sequence[str], allowed: set[str]) -> None:
     if len(names) > MOST_NAMES or not all(NAME.fullmatch(name) for name in names):
         raise HttpError(400, "the header names are not valid", "Access-Control-Request-Headers")
     if ANY not in allowed and not {name.lower() for name in names} <= allowed:

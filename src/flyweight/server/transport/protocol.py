@@ -30,7 +30,7 @@ LINE = 4  # bytes of a header beside its name and value
 SPARE = 32  # open files that are no connections
 
 
-def room(wanted: int) -> int:
+def limit_connections(wanted: int) -> int:
     """How many of `wanted` connections the system lets us have open.  Raises `ConfigError`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -43,7 +43,7 @@ def room(wanted: int) -> int:
     return found
 
 
-def raw_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
+def encode_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
     """A refusal as bytes, for who never became a request."""
     body = encode(shape(error))
     named = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
@@ -54,7 +54,7 @@ def raw_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
     return head.encode() + body
 
 
-def unsent(transport: asyncio.WriteTransport) -> int:
+def count_unsent(transport: asyncio.WriteTransport) -> int:
     """Bytes that are written and not taken by the other side.  The system takes megabytes of them
     at a time, so who reads slowly is seen by what the system still has of them, where it tells.
     """
@@ -94,7 +94,7 @@ class ConnectionLimits:
         """Whether somebody still waits for an answer, or for the rest of one."""
         return any(one.answering for one in self.open)
 
-    def protocol(self) -> Callable[..., asyncio.Protocol]:
+    def make_protocol(self) -> Callable[..., asyncio.Protocol]:
         """What uvicorn makes connections with."""
         return partial(Connection, self)
 
@@ -249,7 +249,7 @@ class Connection(HttpToolsProtocol):
     def _watch(self) -> None:
         """What is written and not read must be less after a while."""
         wait = self.limits.send_timeout
-        self._stuck = self.loop.call_later(wait, self._drop, unsent(self.transport))
+        self._stuck = self.loop.call_later(wait, self._drop, count_unsent(self.transport))
 
     def _unblock(self) -> None:
         self.crowd.unread.pop(self, None)
@@ -261,7 +261,7 @@ class Connection(HttpToolsProtocol):
         """Closing would wait for what is written to be read."""
         if not self.transport.get_write_buffer_size():
             return
-        if unsent(self.transport) >= before:
+        if count_unsent(self.transport) >= before:
             self.transport.abort()
         else:
             self._watch()
@@ -271,7 +271,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self.running:
-            self.transport.write(raw_reply(error))
+            self.transport.write(encode_reply(error))
         self._block()
         self.transport.close()
 

@@ -34,20 +34,20 @@ def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = 
     return Response(encode(value), status, dict(headers or {}), "application/json")
 
 
-def event(value: object, name: str = "") -> bytes:
+def encode_event(value: object, name: str = "") -> bytes:
     """One server-sent event; `name` where a dialect gives its events names."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + _encoder.encode(value) + b"\n\n"
 
 
-class Spliced:
+class EventTemplate:
     """Events that are alike but for one text: what is around it is encoded once."""
 
     __slots__ = ("after", "before")
 
     def __init__(self, make: Callable[[str], object]) -> None:
         mark = uuid4().hex  # nobody else's text
-        self.before, _, self.after = event(make(mark)).partition(encode(mark))
+        self.before, _, self.after = encode_event(make(mark)).partition(encode(mark))
 
     def __call__(self, text: str) -> bytes:
         return self.before + _encoder.encode(text) + self.after
@@ -77,7 +77,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(gone(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -117,16 +117,16 @@ class EventStream(Response):
             self._spoke = now()
 
 
-async def gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def while_connected(request: Request, work: Awaitable[T]) -> T:
+async def run_while_connected(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled where its client goes first (`ClientGone`)."""
     task = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(gone(request.receive))
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

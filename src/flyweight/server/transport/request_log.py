@@ -37,7 +37,7 @@ class RequestRecord:
     collectors: Sequence[Collector | VectorCollector] = field(default_factory=tuple)
 
 
-def visit_of(scope: Any) -> RequestRecord:
+def get_record(scope: Any) -> RequestRecord:
     """The visit of a request that came through `RequestLog`; one of its own where it did not."""
     found = scope.get("visit")
     return found if isinstance(found, RequestRecord) else RequestRecord(time.monotonic())
@@ -92,11 +92,12 @@ class RequestLog:
             "request", method=method, path=path, status=visit.status,
             seconds=round(seconds, 6), bytes=visit.given,
             client_disconnected=None if visit.whole else True,
-            request_id=visit.id or None, reply=visit.reply or None, **told(visit.collectors),
+            request_id=visit.id or None, reply=visit.reply or None,
+            **describe_prompts(visit.collectors),
         )  # fmt: skip
 
 
-def told(collectors: Sequence[Collector | VectorCollector]) -> dict[str, object]:
+def describe_prompts(collectors: Sequence[Collector | VectorCollector]) -> dict[str, object]:
     """Of the prompts of a request: its internal id, tokens, and where the time went."""
     if not collectors:
         return {}

@@ -19,7 +19,7 @@ from flyweight.server.worker.loading import ClientGoneWhileLoading, LoadingRepor
 from flyweight.server.worker.loop import READ, Worker
 
 
-def facts(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
+def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
     """What a front end must know of a built engine."""
     limits, plan = loaded.limits, loaded.memory
     return {
@@ -64,14 +64,14 @@ def serve(line: socket.socket) -> int:
         worker = Worker(line, loaded, begin)
     except FlyweightError as error:
         with suppress(OSError):  # the front end may have refused it first, and be gone
-            line.sendall(pipe.frame(pipe.Failed(str(error))))
+            line.sendall(pipe.encode_frame(pipe.Failed(str(error))))
         return 2
     except ClientGoneWhileLoading:
         return 0
     gc.freeze()  # what lives as long as the process is not looked at again
     gc.enable()
     try:
-        line.sendall(pipe.frame(pipe.Ready(facts(loaded, settings))))
+        line.sendall(pipe.encode_frame(pipe.Ready(describe_engine(loaded, settings))))
         for message in begun[1:]:
             worker.take(message)
         worker.run()

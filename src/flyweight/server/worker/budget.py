@@ -64,11 +64,11 @@ class BudgetController:
         cost = self._mixed if load.decoding else self._prefill
         return StepBudget(
             min(self.most, load.running + cost.tokens),
-            self.prefill_tokens if self._delayed(load) else 0,
+            self.prefill_tokens if self._is_delayed(load) else 0,
             self.seconds * MASK_SHARE,
         )
 
-    def _delayed(self, load: Load) -> bool:
+    def _is_delayed(self, load: Load) -> bool:
         """Whether waiting prompts would lose more than `max_delay` to decodes.  Prompts that have
         started count only if decodes leave hardly any of a step.
         """

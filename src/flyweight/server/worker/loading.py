@@ -45,6 +45,6 @@ class LoadingReporter:
 
     def _say(self, message: pipe.LoadingProgress) -> None:
         try:
-            self._line.sendall(pipe.frame(message))
+            self._line.sendall(pipe.encode_frame(message))
         except OSError:
             raise ClientGoneWhileLoading from None

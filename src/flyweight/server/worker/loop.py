@@ -55,8 +55,8 @@ class Worker:
         }
         self._answers: dict[pipe.Topic, Callable[[], dict[str, Any]]] = {
             "ping": dict,
-            "steps": self._steps,
-            "kv": self._kv,
+            "steps": self._list_steps,
+            "kv": self._list_blocks,
             "reset": self._reset,
         }
 
@@ -88,7 +88,7 @@ class Worker:
 
     def _send(self, message: pipe.ToFront) -> None:
         try:
-            self.line.sendall(pipe.frame(message))
+            self.line.sendall(pipe.encode_frame(message))
         except OSError:
             raise ClientGoneWhileLoading from None
 
@@ -132,11 +132,11 @@ class Worker:
             except Exception as error:
                 report(error)
         self._tidy([message.id])
-        self._send(pipe.StepReport([], [], self._gauges(0, 0.0)))
+        self._send(pipe.StepReport([], [], self._read_gauges(0, 0.0)))
 
     # --- steps ---
 
-    def planned(self, plan: Plan) -> None:
+    def note_plan(self, plan: Plan) -> None:
         """Called by the engine with each step's plan, before it is computed."""
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
         prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
@@ -168,7 +168,7 @@ class Worker:
         self.shape = 0, 0
         began = time.monotonic()
         try:
-            events = self.driver.step(self.budget, self.planned)
+            events = self.driver.step(self.budget, self.note_plan)
         except Exception as error:  # a bug of ours: a server goes on
             events = self.driver.recover(error)
         took = time.monotonic() - began
@@ -184,7 +184,7 @@ class Worker:
         news = [pipe.StepEvents.of(event) for event in events if not event.refused]
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
-        gauges = self._gauges(sum(self.shape), took)
+        gauges = self._read_gauges(sum(self.shape), took)
         self._send(pipe.StepReport(news, started, gauges, stays, began + took))
         for task in self.background:
             task.step()
@@ -200,7 +200,7 @@ class Worker:
 
     # --- state and counters ---
 
-    def _gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
+    def _read_gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
         scheduler = self.engine.scheduler
         return pipe.Gauges(
             len(scheduler.running),
@@ -214,7 +214,7 @@ class Worker:
             tuple(self.engine.drafts.places),
         )
 
-    def _steps(self) -> dict[str, Any]:
+    def _list_steps(self) -> dict[str, Any]:
         return {
             "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
             "target_step_time": self.controller.seconds,
@@ -224,7 +224,7 @@ class Worker:
     def _reset(self) -> dict[str, Any]:
         return {"freed": self.engine.scheduler.pool.forget()}
 
-    def _kv(self) -> dict[str, Any]:
+    def _list_blocks(self) -> dict[str, Any]:
         live = [seq for group in self.engine.scheduler.by_id.values() for seq in group]
         tables = [
             {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),

@@ -14,12 +14,15 @@ from flyweight.errors import RequestError, field_names
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
-from flyweight.server.apis.body import FIRST, limited, read
+from flyweight.server.apis.body import FIRST, limited, read_body
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.openai.chat import asked_of, rendered
+from flyweight.server.apis.openai.chat import prepare_chat, render_prompt
 from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.openai.content_blocks import chat_body
-from flyweight.server.apis.openai.template_fields import check_template_fields, thinking
+from flyweight.server.apis.openai.content_blocks import make_chat_body
+from flyweight.server.apis.openai.template_fields import (
+    check_template_fields,
+    make_thinking_variables,
+)
 from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
     KEYS,
@@ -83,7 +86,7 @@ class ToolResult(MessagePart):
     @property
     def text(self) -> str:
         """What the model is told: templates know no mark of failure but its text."""
-        found = joined(self.content)
+        found = join_text(self.content)
         if not self.is_error or found.lower().startswith("error"):
             return found
         return f"Error: {found}" if found else "Error"
@@ -98,7 +101,7 @@ class MessageTurn(Fields):
     role: Literal["user", "assistant"]
     content: str | Annotated[list[Block], FIRST]
 
-    def chat(self) -> list[dict[str, Any]]:
+    def to_chat(self) -> list[dict[str, Any]]:
         """As a chat has it: each result of a tool is a message of its own, before the rest."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
@@ -115,7 +118,7 @@ class MessageTurn(Fields):
              "function": {"name": one.name, "arguments": one.input}}
             for one in blocks if isinstance(one, ToolUse)
         ]  # fmt: skip
-        said: dict[str, Any] = {"role": self.role, "content": joined(texts)}
+        said: dict[str, Any] = {"role": self.role, "content": join_text(texts)}
         if thoughts:
             said["reasoning"] = "".join(thoughts)
         if calls:
@@ -172,18 +175,18 @@ class CountBody(Fields):
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         """As a chat has it.  Raises `RequestError`."""
-        talk = [one for turn in self.messages for one in turn.chat()]
+        talk = [one for turn in self.messages for one in turn.to_chat()]
         if self.system:
-            talk.insert(0, {"role": "system", "content": joined(self.system)})
+            talk.insert(0, {"role": "system", "content": join_text(self.system)})
         found: dict[str, Any] = {"model": self.model, "messages": talk}
         if self.messages[-1].role == "assistant":
             found |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
-            found["tools"] = [declared(tool) for tool in self.tools]
+            found["tools"] = [declare_tool(tool) for tool in self.tools]
         if self.tool_choice is not None:
-            found |= chosen(self.tool_choice)
+            found |= convert_choice(self.tool_choice)
         config = self.output_config
         if config is not None and config.format is not None:
             schema = {"name": "answer", "schema": config.format.asked}
@@ -208,8 +211,8 @@ class MessagesBody(CountBody):
     metadata: Metadata = None
     service_tier: Idle = None
 
-    def chat(self) -> dict[str, Any]:
-        found = {**super().chat(), "max_tokens": self.max_tokens}
+    def to_chat(self) -> dict[str, Any]:
+        found = {**super().to_chat(), "max_tokens": self.max_tokens}
         for name in TAKEN:
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
@@ -220,13 +223,13 @@ class MessagesBody(CountBody):
         return found
 
 
-async def messages(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), MessagesBody)
+async def create_message(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), MessagesBody)
     model = server.find(body.model)
-    thinks(model, body)
+    check_thinking(model, body)
     with field_names(NAMES):
-        same = as_chat(model, request, body)
-        asked, reading = await asked_of(model, request, same, model.defaults, SCHEMA, NAMES)
+        same = convert_body(model, request, body)
+        asked, reading = await prepare_chat(model, request, same, model.defaults, SCHEMA, NAMES)
     return await answer(
         server,
         model,
@@ -238,24 +241,26 @@ async def messages(server: ApiServer, request: Request) -> Response:
 
 
 async def count_tokens(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), CountBody)
+    body = read_body(server.settings, request, await request.body(), CountBody)
     model = server.find(body.model)
     with field_names(NAMES):
-        same = check_template_fields(model, request, as_chat(model, request, body), NAMES)
-        prompt = await model.run_in_thread(rendered, model, same)
+        same = check_template_fields(model, request, convert_body(model, request, body), NAMES)
+        prompt = await model.run_in_thread(render_prompt, model, same)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
-def as_chat(model: ServedModel, request: Request, body: CountBody) -> ChatBody:
+def convert_body(model: ServedModel, request: Request, body: CountBody) -> ChatBody:
     """The body in OpenAI's dialect.  Raises `RequestError`."""
-    given = body.chat()
+    given = body.to_chat()
     if body.thinking is not None:
         wanted = None if body.thinking.type == "adaptive" else body.thinking.type == "enabled"
-        given["chat_template_kwargs"] = thinking(model, request, "thinking.type", wanted)
-    return chat_body(given)
+        given["chat_template_kwargs"] = make_thinking_variables(
+            model, request, "thinking.type", wanted
+        )
+    return make_chat_body(given)
 
 
-def thinks(model: ServedModel, body: MessagesBody) -> None:
+def check_thinking(model: ServedModel, body: MessagesBody) -> None:
     """Raises `RequestError` where reasoning is switched on that there cannot be."""
     wanted = body.thinking
     if wanted is None or wanted.type != "enabled":
@@ -278,13 +283,13 @@ def thinks(model: ServedModel, body: MessagesBody) -> None:
         )
 
 
-def joined(content: str | list[MessageText] | None) -> str:
+def join_text(content: str | list[MessageText] | None) -> str:
     if content is None:
         return ""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def declared(tool: MessageTool) -> dict[str, Any]:
+def declare_tool(tool: MessageTool) -> dict[str, Any]:
     """A tool as a chat declares it."""
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     for name in ("description", "strict"):
@@ -293,7 +298,7 @@ def declared(tool: MessageTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def chosen(choice: MessageChoice) -> dict[str, Any]:
+def convert_choice(choice: MessageChoice) -> dict[str, Any]:
     """What is asked of tools, as a chat asks it.  Raises `RequestError`."""
     found: dict[str, Any] = {}
     if choice.disable_parallel_tool_use is not None:

@@ -9,16 +9,16 @@ from uuid import uuid4
 
 from flyweight.requests.collector import Collector, TextPiece
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.apis.answer import texts
+from flyweight.server.apis.answer import get_collectors
 from flyweight.server.apis.openai.content_blocks import (
     BlockEvent,
     ContentBlocks,
-    arguments_of,
-    told,
+    parse_answer,
+    parse_arguments,
 )
-from flyweight.server.apis.usage import timed
+from flyweight.server.apis.usage import report_timings
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import event
+from flyweight.server.transport.replies import encode_event
 from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer
 from flyweight.text.tools.parser import AnswerFormat
 
@@ -32,7 +32,7 @@ DELTAS = {
     DeltaKind.NAME: ("input_json_delta", "partial_json"),
 }
 KINDS = {413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
-PINGED = event({"type": "ping"}, "ping")
+PINGED = encode_event({"type": "ping"}, "ping")
 REASONS = {"length": "max_tokens", "stop": "end_turn"}
 
 
@@ -44,7 +44,7 @@ class MessageWriter:
 
     def __init__(self, model: str, bundle: RequestGroup, reading: AnswerFormat) -> None:
         self.model = bundle.model
-        (self.collector,) = texts(bundle)
+        (self.collector,) = get_collectors(bundle)
         self.reading, self.telling = reading, ContentBlocks(reading)
         self.begun = False
         self.blocks = 0  # that have begun
@@ -61,43 +61,43 @@ class MessageWriter:
             "stop_sequence": None,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def write_reply(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         self.finish, self.reason = choice.finish_reason, choice.stop_reason
-        said = told(self.reading, choice)
-        half = any(arguments_of(call) is None for call in said.calls)
+        said = parse_answer(self.reading, choice)
+        half = any(parse_arguments(call) is None for call in said.calls)
         return {
             **self.head,
-            "content": blocks_of(said),
-            **self._stopped(0 if half else len(said.calls)),
-            "usage": spent(self.collector),
-            **timed(self.model, self.collector),
+            "content": make_blocks(said),
+            **self._make_stop(0 if half else len(said.calls)),
+            "usage": make_usage(self.collector),
+            **report_timings(self.model, self.collector),
         }
 
     def begin(self) -> bytes:
         return b""  # what was cached, which is told first, is known with the first token
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         found = b""
         if not self.begun:
             self.begun = True
-            start = {**self.head, "usage": spent(self.collector)}
-            found = named({"type": "message_start", "message": start})
+            start = {**self.head, "usage": make_usage(self.collector)}
+            found = encode_named({"type": "message_start", "message": start})
         if piece.finish is not None:
             self.finish, self.reason = piece.finish, piece.reason
-        return found + b"".join([self._step(step) for step in self.telling.steps(piece)])
+        return found + b"".join([self._write_step(step) for step in self.telling.read_piece(piece)])
 
     def end(self) -> bytes:
-        last = {"type": "message_delta", "delta": self._stopped(self.telling.calls)}
-        cost = {"usage": spent(self.collector), **timed(self.model, self.collector)}
-        return named({**last, **cost}) + named({"type": "message_stop"})
+        last = {"type": "message_delta", "delta": self._make_stop(self.telling.calls)}
+        cost = {"usage": make_usage(self.collector), **report_timings(self.model, self.collector)}
+        return encode_named({**last, **cost}) + encode_named({"type": "message_stop"})
 
-    def failed(self, error: HttpError) -> bytes:
-        return named(error_of(error))
+    def write_error(self, error: HttpError) -> bytes:
+        return encode_named(make_error(error))
 
-    def _step(self, step: BlockEvent) -> bytes:
+    def _write_step(self, step: BlockEvent) -> bytes:
         if step.what == "open":
-            return self._open(EMPTY.get(step.kind) or tool_use(step.text))
+            return self._open(EMPTY.get(step.kind) or make_tool_use(step.text))
         if step.what == "delta":
             kind, name = DELTAS[step.kind]
             return self._delta({"type": kind, name: step.text})
@@ -106,16 +106,16 @@ class MessageWriter:
     def _open(self, block: dict[str, Any]) -> bytes:
         self.blocks += 1
         start = {"type": "content_block_start", "index": self.blocks - 1}
-        return named({**start, "content_block": block})
+        return encode_named({**start, "content_block": block})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         head = {"type": "content_block_delta", "index": self.blocks - 1}
-        return named({**head, "delta": delta})
+        return encode_named({**head, "delta": delta})
 
     def _close(self) -> bytes:
-        return named({"type": "content_block_stop", "index": self.blocks - 1})
+        return encode_named({"type": "content_block_stop", "index": self.blocks - 1})
 
-    def _stopped(self, calls: int) -> dict[str, Any]:
+    def _make_stop(self, calls: int) -> dict[str, Any]:
         if isinstance(self.reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": self.reason}
         reason = REASONS.get(self.finish or "stop", "end_turn")
@@ -124,12 +124,12 @@ class MessageWriter:
         return {"stop_reason": reason, "stop_sequence": None}
 
 
-def named(value: dict[str, Any]) -> bytes:
+def encode_named(value: dict[str, Any]) -> bytes:
     """An event under the name of its type."""
-    return event(value, value["type"])
+    return encode_event(value, value["type"])
 
 
-def blocks_of(said: ParsedAnswer) -> list[dict[str, Any]]:
+def make_blocks(said: ParsedAnswer) -> list[dict[str, Any]]:
     """The content of a whole answer."""
     found: list[dict[str, Any]] = []
     if said.reasoning:
@@ -137,17 +137,17 @@ def blocks_of(said: ParsedAnswer) -> list[dict[str, Any]]:
     if said.content:
         found.append({"type": "text", "text": said.content})
     for call in said.calls:
-        given = arguments_of(call)
-        found.append({**tool_use(call.name), "input": {} if given is None else given})
+        given = parse_arguments(call)
+        found.append({**make_tool_use(call.name), "input": {} if given is None else given})
     return found
 
 
-def tool_use(name: str) -> dict[str, Any]:
+def make_tool_use(name: str) -> dict[str, Any]:
     """A block that is a call, as it begins."""
     return {"type": "tool_use", "id": f"toolu_{uuid4().hex[:24]}", "name": name, "input": {}}
 
 
-def spent(collector: Collector) -> dict[str, int]:
+def make_usage(collector: Collector) -> dict[str, int]:
     """Anthropic's `usage`: what was found in the cache is not among the input."""
     return {
         "input_tokens": len(collector.request.tokens) - collector.cached,
@@ -157,7 +157,7 @@ def spent(collector: Collector) -> dict[str, int]:
     }
 
 
-def error_of(error: HttpError) -> dict[str, Any]:
+def make_error(error: HttpError) -> dict[str, Any]:
     """Anthropic's shape of an error."""
     fallback = "api_error" if error.status >= 500 else error.kind
     kind = KINDS.get(error.status, fallback)

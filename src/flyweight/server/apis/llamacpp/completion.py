@@ -18,10 +18,10 @@ from flyweight.requests.collector import Collector, TextPiece
 from flyweight.requests.prompts import encode_prompt, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.body import FIRST, TOKEN, limited, read
+from flyweight.server.apis.answer import answer, get_collectors
+from flyweight.server.apis.body import FIRST, TOKEN, limited, read_body
 from flyweight.server.apis.fields import ALWAYS
-from flyweight.server.apis.logprobs import TokenSpelling, token_scores
+from flyweight.server.apis.logprobs import TokenSpelling, encode_token_scores
 from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
 from flyweight.server.apis.sampling_fields import (
@@ -34,10 +34,10 @@ from flyweight.server.apis.sampling_fields import (
     SamplingFields,
     params_of,
 )
-from flyweight.server.apis.usage import llama_timings, timed
+from flyweight.server.apis.usage import measure_llama_timings, report_timings
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import PING, event
+from flyweight.server.transport.replies import PING, encode_event
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import MAX_CHOICES, MAX_LOGPROBS, OPTIONS, SamplingParams
 from flyweight.validation.untrusted import shown
@@ -112,7 +112,7 @@ class LlamaOptions(SamplingFields):
         None, description="Has no effect: the server says how often a quiet stream is pinged."
     )
 
-    def wanted(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    def to_options(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
         found = self.drawn({**DEFAULTS, **defaults})
         found["n"] = self.n_cmpl
@@ -131,7 +131,7 @@ class LlamaOptions(SamplingFields):
         if self.n_probs:
             found["logprobs"] = self.n_probs
         if self.logit_bias:
-            found["logit_bias"] = biases(self.logit_bias, tokenizer)
+            found["logit_bias"] = read_biases(self.logit_bias, tokenizer)
         return found
 
     @property
@@ -156,16 +156,16 @@ class LlamaBody(LlamaOptions):
             return [given]
         if any(isinstance(one, int) for one in given):
             given = [given]
-        return [one if isinstance(one, str) else partial(mixed, one, model) for one in given]
+        return [one if isinstance(one, str) else partial(join_mixed, one, model) for one in given]
 
 
-async def completion(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), LlamaBody)
+async def complete(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), LlamaBody)
     model = server.find()
-    return await continued(server, model, request, body, body.prompts(model))
+    return await continue_prompts(server, model, request, body, body.prompts(model))
 
 
-async def continued(
+async def continue_prompts(
     server: ApiServer,
     model: ServedModel,
     request: Request,
@@ -177,7 +177,7 @@ async def continued(
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
     lane = model.context(None, salt, body.priority, body.return_cache_explanation)
     with field_names(NAMES):
-        wanted = await model.run_in_thread(body.wanted, model.defaults, model.tokenizer)
+        wanted = await model.run_in_thread(body.to_options, model.defaults, model.tokenizer)
         params = params_of({**wanted, "stop_token_ids": ends})
         asked = await model.prepare(prompts, params, lane, body.form_place)
     return await answer(
@@ -198,34 +198,38 @@ class LlamaWriter:
     id = ""
 
     def __init__(self, model: ServedModel, body: LlamaOptions, bundle: RequestGroup) -> None:
-        self.model, self.body, self.collectors = model, body, texts(bundle)
+        self.model, self.body, self.collectors = model, body, get_collectors(bundle)
         self.spelling = TokenSpelling(model.tokenizer)
         self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
 
-    def whole(self) -> Any:
+    def write_reply(self) -> Any:
         found: list[dict[str, Any]] = []
         for collector in self.collectors:
             for choice in collector.output().outputs:
-                one = self._last(collector, len(found), choice.finish_reason, choice.stop_reason)
+                one = self._make_last(
+                    collector, len(found), choice.finish_reason, choice.stop_reason
+                )
                 one["content"] = "" if self.prompts_only else choice.text
                 told = self.body.return_tokens and not self.prompts_only
                 one["tokens"] = choice.token_ids if told else []
                 if choice.logprobs is not None and not self.prompts_only:
-                    one["completion_probabilities"] = token_scores(choice.logprobs, self.spelling)
+                    one["completion_probabilities"] = encode_token_scores(
+                        choice.logprobs, self.spelling
+                    )
                 found.append(one)
         return found[0] if len(found) == 1 else found
 
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         collector = self.collectors[prompt]
         index = prompt * self.body.n_cmpl + piece.choice
         last = {"content": "", "tokens": []}
         if self.prompts_only:
             ended = piece.finish is not None
-            end = self._last(collector, index, piece.finish, piece.reason)
-            return event({**end, **last}) if ended else b""
+            end = self._make_last(collector, index, piece.finish, piece.reason)
+            return encode_event({**end, **last}) if ended else b""
         one: dict[str, Any] = {
             "index": index,
             "content": piece.text,
@@ -236,22 +240,22 @@ class LlamaWriter:
             "tokens_evaluated": len(collector.request.tokens),
         }
         if piece.logprobs is not None:
-            one["completion_probabilities"] = token_scores(piece.logprobs, self.spelling)
+            one["completion_probabilities"] = encode_token_scores(piece.logprobs, self.spelling)
         if self.body.timings_per_token:
-            one["timings"] = llama_timings(collector)
+            one["timings"] = measure_llama_timings(collector)
         if piece.finish is None:
-            return event(one)
-        return event(one) + event(
-            {**self._last(collector, index, piece.finish, piece.reason), **last}
+            return encode_event(one)
+        return encode_event(one) + encode_event(
+            {**self._make_last(collector, index, piece.finish, piece.reason), **last}
         )
 
     def end(self) -> bytes:
         return b""
 
-    def failed(self, error: HttpError) -> bytes:
-        return event(error.body())
+    def write_error(self, error: HttpError) -> bytes:
+        return encode_event(error.body())
 
-    def _last(
+    def _make_last(
         self, collector: Collector, index: int, finish: str | None, reason: int | str | None
     ) -> dict[str, Any]:
         """What is said of a choice when it has ended."""
@@ -259,10 +263,10 @@ class LlamaWriter:
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
         written = len(collector.choices[index % self.body.n_cmpl].tokens)
-        settings = settings_of(params)
+        settings = make_settings(params)
         if self.prompts_only:
             ended, word, written, settings["n_predict"] = "limit", "", 0, 0
-        settings["seed"] = signed(request.seed)  # the one that was drawn, where none was given
+        settings["seed"] = to_signed(request.seed)  # the one that was drawn, where none was given
         return {
             "index": index,
             "id_slot": -1,
@@ -276,12 +280,12 @@ class LlamaWriter:
             "truncated": False,
             "stop_type": ended,
             "stopping_word": word,
-            "timings": llama_timings(collector),
-            **timed(self.model, collector),
+            "timings": measure_llama_timings(collector),
+            **report_timings(self.model, collector),
         }
 
 
-def settings_of(params: SamplingParams) -> dict[str, Any]:
+def make_settings(params: SamplingParams) -> dict[str, Any]:
     """Options under llama-server's names."""
     found = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
     found["n_probs"] = params.logprobs or 0
@@ -289,12 +293,12 @@ def settings_of(params: SamplingParams) -> dict[str, Any]:
     return found
 
 
-def signed(seed: int) -> int:
+def to_signed(seed: int) -> int:
     """A seed of 64 bits as a body takes it."""
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def mixed(given: list[Any], model: ServedModel) -> list[int]:
+def join_mixed(given: list[Any], model: ServedModel) -> list[int]:
     """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
     longest = model.max_model_len
     found: list[int] = []
@@ -306,7 +310,7 @@ def mixed(given: list[Any], model: ServedModel) -> list[int]:
     return found
 
 
-def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
+def read_biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
     """Pairs of an id or a text (each of its tokens) and a bias.  Raises `RequestError`."""
     pairs = list(given.items()) if isinstance(given, dict) else given
     size = sum(len(token) for token, _ in pairs if isinstance(token, str))
@@ -320,9 +324,9 @@ def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dic
             bias = NEVER
         known = isinstance(token, int | str) and not isinstance(token, bool)
         if not known or isinstance(bias, bool) or not isinstance(bias, int | float):
-            raise unpaired([token, bias])
+            raise make_bias_error([token, bias])
         if not -100 <= bias <= 100:
-            raise unpaired([token, bias])
+            raise make_bias_error([token, bias])
         if isinstance(token, str) and token.isdecimal() and len(token) < 11:
             token = int(token)
         ids = [token] if isinstance(token, int) else tokenizer.encode(token, add_special=False)
@@ -330,7 +334,7 @@ def biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dic
     return found
 
 
-def unpaired(pair: list[Any]) -> RequestError:
+def make_bias_error(pair: list[Any]) -> RequestError:
     return RequestError(
         f": {shown(pair)} is not valid",
         "logit_bias",

@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from flyweight.requests.prompts import PIECE, check_fits
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import read
+from flyweight.server.apis.body import read_body
 from flyweight.server.apis.fields import ALWAYS, Fields
-from flyweight.server.apis.llamacpp.completion import LlamaOptions, continued
-from flyweight.server.apis.openai.completions import infill_of
+from flyweight.server.apis.llamacpp.completion import LlamaOptions, continue_prompts
+from flyweight.server.apis.openai.completions import get_infill
 from flyweight.server.served_model import ServedModel
 from flyweight.text.infill import Infill
 from flyweight.text.tokenizer import Tokenizer
@@ -52,15 +52,15 @@ class InfillBody(LlamaOptions):
 
 
 async def infill(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), InfillBody)
+    body = read_body(server.settings, request, await request.body(), InfillBody)
     model = server.find()
-    marks = await model.run_in_thread(infill_of, model, "input_suffix")
+    marks = await model.run_in_thread(get_infill, model, "input_suffix")
     ends = () if body.ignore_eos else marks.ends
-    prompt = partial(filled, body, marks, model)
-    return await continued(server, model, request, body, [prompt], ends)
+    prompt = partial(make_prompt, body, marks, model)
+    return await continue_prompts(server, model, request, body, [prompt], ends)
 
 
-def filled(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any]:
+def make_prompt(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any]:
     """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
     tokenizer, longest = model.tokenizer, model.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):
@@ -73,11 +73,11 @@ def filled(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any
     answer = longest // 2 if body.n_predict == -1 else max(1, body.n_predict)
     return {
         "prompt": None,
-        "prompt_token_ids": among(body, marks, around, longest - answer, tokenizer),
+        "prompt_token_ids": add_files(body, marks, around, longest - answer, tokenizer),
     }
 
 
-def among(
+def add_files(
     body: InfillBody, marks: Infill, around: list[int], most: int, tokenizer: Tokenizer
 ) -> list[int]:
     """A prompt behind those of the other files, the last ones first, with which it has at most so

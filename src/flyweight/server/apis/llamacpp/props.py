@@ -10,16 +10,16 @@ from starlette.responses import Response
 
 from flyweight import __version__
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.llamacpp.completion import DEFAULTS, settings_of
+from flyweight.server.apis.llamacpp.completion import DEFAULTS, make_settings
 from flyweight.server.apis.sampling_fields import params_of
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
 
 
-async def props(server: ApiServer, request: Request) -> Response:
+async def get_props(server: ApiServer, request: Request) -> Response:
     """The defaults of /completion, the context, and what the model's template is."""
     model = server.find()
-    settings = settings_of(params_of({**DEFAULTS, **model.defaults}))
+    settings = make_settings(params_of({**DEFAULTS, **model.defaults}))
     context = model.max_model_len
     return reply(
         {
@@ -29,14 +29,14 @@ async def props(server: ApiServer, request: Request) -> Response:
             "model_alias": model.names[0],
             "modalities": {"vision": False, "audio": False},
             "chat_template": model.tokenizer.chat_template or "",
-            **_marks(model),
+            **_spell_marks(model),
             "build_info": f"flyweight {__version__}",
             "is_sleeping": False,
         }
     )
 
 
-async def tokenizer_info(server: ApiServer, request: Request) -> Response:
+async def get_tokenizer_info(server: ApiServer, request: Request) -> Response:
     """The vocabulary as a tokenizer_config.json would describe it."""
     model = server.find()
     return reply(
@@ -45,14 +45,14 @@ async def tokenizer_info(server: ApiServer, request: Request) -> Response:
             "model_max_length": model.max_model_len,
             "vocab_size": model.tokenizer.vocab_size,
             "add_bos_token": model.tokenizer.add_bos,
-            **_marks(model),
+            **_spell_marks(model),
             "pad_token": None,
             "chat_template": model.tokenizer.chat_template,
         }
     )
 
 
-def _marks(model: ServedModel) -> dict[str, Any]:
+def _spell_marks(model: ServedModel) -> dict[str, Any]:
     """The spelling of the tokens that begin and end a sequence."""
     ids = {"bos_token": model.tokenizer.bos_id, "eos_token": model.tokenizer.eos_id}
     return {

@@ -16,27 +16,27 @@ from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.body import read
-from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
+from flyweight.server.apis.answer import answer, get_collectors
+from flyweight.server.apis.body import read_body
+from flyweight.server.apis.logprobs import Entry, TokenSpelling, encode_chat_scores
 from flyweight.server.apis.ollama.schema import (
     OllamaBody,
     OllamaChatBody,
     OllamaGenerateBody,
-    tagged,
+    resolve_name,
 )
-from flyweight.server.apis.openai.chat import asked_of, counted
+from flyweight.server.apis.openai.chat import name_logprobs, prepare_chat
 from flyweight.server.apis.openai.content_blocks import (
     BlockEvent,
     ContentBlocks,
-    arguments_of,
-    chat_body,
-    told,
+    make_chat_body,
+    parse_answer,
+    parse_arguments,
 )
-from flyweight.server.apis.openai.template_fields import thinking
+from flyweight.server.apis.openai.template_fields import make_thinking_variables
 from flyweight.server.apis.sampling_fields import beside, params_of
 from flyweight.server.apis.tools import Tool
-from flyweight.server.apis.usage import timed
+from flyweight.server.apis.usage import report_timings
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import encode, reply
@@ -57,34 +57,34 @@ NAMES = {
 
 
 async def chat(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), OllamaChatBody)
-    model = server.find(tagged(server.serves, body.model))
+    body = read_body(server.settings, request, await request.body(), OllamaChatBody)
+    model = server.find(resolve_name(server.serves, body.model))
     if not body.messages:
-        return loaded(body, {"message": {"role": "assistant", "content": ""}})
-    talk = [one.chat() for one in body.messages]
-    asked, reading = await conversed(model, request, body, talk, body.tools)
+        return reply_loaded(body, {"message": {"role": "assistant", "content": ""}})
+    talk = [one.to_chat() for one in body.messages]
+    asked, reading = await prepare_conversation(model, request, body, talk, body.tools)
     return await answer(
         server,
         model,
         request,
         asked,
-        lambda bundle: OllamaWriter(body, bundle, message, reading),
+        lambda bundle: OllamaWriter(body, bundle, make_message, reading),
         stream=body.stream,
     )
 
 
 async def generate(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), OllamaGenerateBody)
-    model = server.find(tagged(server.serves, body.model))
+    body = read_body(server.settings, request, await request.body(), OllamaGenerateBody)
+    model = server.find(resolve_name(server.serves, body.model))
     if not body.prompt:
-        return loaded(body, {"response": ""})
+        return reply_loaded(body, {"response": ""})
     if body.raw or model.tokenizer.chat_template is None:
         body.check_raw()
-        given = body.wanted(model)
+        given = body.to_options(model)
         defaults = beside(given.get("mirostat"), {**DEFAULTS, **model.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], AnswerFormat()
-        with field_names(NAMES | counted(body.top_logprobs)):
+        with field_names(NAMES | name_logprobs(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
             fields = body.context_fields(model)
             context = model.context(
@@ -97,18 +97,18 @@ async def generate(server: ApiServer, request: Request) -> Response:
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
-        asked, reading = await conversed(model, request, body, talk)
+        asked, reading = await prepare_conversation(model, request, body, talk)
     return await answer(
         server,
         model,
         request,
         asked,
-        lambda bundle: OllamaWriter(body, bundle, response, reading),
+        lambda bundle: OllamaWriter(body, bundle, make_response, reading),
         stream=body.stream,
     )
 
 
-async def conversed(
+async def prepare_conversation(
     model: ServedModel,
     request: Request,
     body: OllamaBody,
@@ -116,23 +116,23 @@ async def conversed(
     tools: list[Tool] | None = None,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and how its answer is to be read."""
-    given = body.wanted(model)
+    given = body.to_options(model)
     if body.think is not None:
         wanted = None if isinstance(body.think, str) else body.think
-        given["chat_template_kwargs"] = thinking(model, request, "think", wanted)
+        given["chat_template_kwargs"] = make_thinking_variables(model, request, "think", wanted)
     if isinstance(body.think, str):
         given["reasoning_effort"] = body.think
     if body.most is not None:
         given.update(logprobs=True, top_logprobs=body.most)
     if tools:
-        given["tools"] = [declared(tool) for tool in tools]
-    with field_names(NAMES | counted(body.top_logprobs)):
-        same = chat_body({"messages": talk, **body.context_fields(model), **given})
+        given["tools"] = [declare_tool(tool) for tool in tools]
+    with field_names(NAMES | name_logprobs(body.top_logprobs)):
+        same = make_chat_body({"messages": talk, **body.context_fields(model), **given})
         defaults = {**DEFAULTS, **model.defaults, "structured_outputs": body.form}
-        return await asked_of(model, request, same, defaults, "format", NAMES)
+        return await prepare_chat(model, request, same, defaults, "format", NAMES)
 
 
-def declared(tool: Tool) -> dict[str, Any]:
+def declare_tool(tool: Tool) -> dict[str, Any]:
     """A tool as a chat declares it; one without parameters says in Go that they are of no type."""
     found = tool.model_dump(exclude_unset=True)
     told = found["function"].get("parameters")
@@ -142,18 +142,18 @@ def declared(tool: Tool) -> dict[str, Any]:
     return found
 
 
-def loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
+def reply_loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
     """The answer to a request that only wants the model to be there."""
-    head = {"model": body.model, "created_at": now(), **said}
+    head = {"model": body.model, "created_at": format_now(), **said}
     return reply({**head, "done": True, "done_reason": "load"})
 
 
-def message(said: ParsedAnswer) -> dict[str, Any]:
+def make_message(said: ParsedAnswer) -> dict[str, Any]:
     """What is new, as /api/chat has it."""
     found: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.reasoning:
         found["thinking"] = said.reasoning
-    calls = [(call.name, arguments_of(call)) for call in said.calls]
+    calls = [(call.name, parse_arguments(call)) for call in said.calls]
     whole = [
         {"function": {"name": name, "arguments": arguments}}
         for name, arguments in calls
@@ -164,7 +164,7 @@ def message(said: ParsedAnswer) -> dict[str, Any]:
     return {"message": found}
 
 
-def response(said: ParsedAnswer) -> dict[str, Any]:
+def make_response(said: ParsedAnswer) -> dict[str, Any]:
     """What is new, as /api/generate has it."""
     return {"response": said.content, **({"thinking": said.reasoning} if said.reasoning else {})}
 
@@ -183,7 +183,7 @@ class OllamaWriter:
         self, body: OllamaBody, bundle: RequestGroup, shape: Shape, reading: AnswerFormat
     ) -> None:
         self.model = bundle.model
-        (self.collector,) = texts(bundle)
+        (self.collector,) = get_collectors(bundle)
         self.model_name, self.shape = body.model, shape
         self.most, self.spelling = body.most or 0, TokenSpelling(bundle.model.tokenizer)
         self.reading = reading
@@ -191,75 +191,77 @@ class OllamaWriter:
         self.finish = "stop"
         self.name = ""  # of the tool that is being called
 
-    def whole(self) -> dict[str, Any]:
+    def write_reply(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         self.finish = choice.finish_reason or self.finish
-        said = told(self.reading, choice)
-        return self._line(said, **self._scored(choice.logprobs), **self._spent())
+        said = parse_answer(self.reading, choice)
+        return self._make_line(said, **self._make_scores(choice.logprobs), **self._report_usage())
 
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.finish = piece.finish or self.finish
-        said = [self._said(step) for step in self.telling.steps(piece)]
-        lines = [self._line(one, done=False) for one in said if one is not None]
-        if scores := self._scored(piece.logprobs):  # once, though a piece be of several lines
-            lines = lines or [self._line(ParsedAnswer(), done=False)]
+        said = [self._parse_step(step) for step in self.telling.read_piece(piece)]
+        lines = [self._make_line(one, done=False) for one in said if one is not None]
+        if scores := self._make_scores(piece.logprobs):  # once, though a piece be of several lines
+            lines = lines or [self._make_line(ParsedAnswer(), done=False)]
             lines[-1].update(scores)
         return b"".join([encode(line) + b"\n" for line in lines])
 
     def end(self) -> bytes:
-        return encode(self._line(ParsedAnswer(), **self._spent())) + b"\n"
+        return encode(self._make_line(ParsedAnswer(), **self._report_usage())) + b"\n"
 
-    def failed(self, error: HttpError) -> bytes:
-        return encode(error_of(error)) + b"\n"
+    def write_error(self, error: HttpError) -> bytes:
+        return encode(make_error(error)) + b"\n"
 
-    def _said(self, step: BlockEvent) -> ParsedAnswer | None:
+    def _parse_step(self, step: BlockEvent) -> ParsedAnswer | None:
         """What a line tells of a step: calls are told whole, which is how the dialect has them."""
         if step.kind is DeltaKind.NAME:
             if step.what == "open":
                 self.name = step.text
-            ended = step.what == "close" and step.whole
+            ended = step.what == "close" and step.complete
             return ParsedAnswer(calls=[ParsedCall(self.name, step.text)]) if ended else None
         if step.what != "delta":
             return None
         content = step.kind is DeltaKind.CONTENT
         return ParsedAnswer(content=step.text) if content else ParsedAnswer(reasoning=step.text)
 
-    def _scored(self, found: Sequence[Entry] | None) -> dict[str, Any]:
+    def _make_scores(self, found: Sequence[Entry] | None) -> dict[str, Any]:
         """Log-probabilities, as OpenAI's chat tells them."""
         return (
-            {"logprobs": chat_scores(found, self.most, self.spelling)["content"]} if found else {}
+            {"logprobs": encode_chat_scores(found, self.most, self.spelling)["content"]}
+            if found
+            else {}
         )
 
-    def _line(self, said: ParsedAnswer, **more: Any) -> dict[str, Any]:
-        return {"model": self.model_name, "created_at": now(), **self.shape(said), **more}
+    def _make_line(self, said: ParsedAnswer, **more: Any) -> dict[str, Any]:
+        return {"model": self.model_name, "created_at": format_now(), **self.shape(said), **more}
 
-    def _spent(self) -> dict[str, Any]:
+    def _report_usage(self) -> dict[str, Any]:
         m = self.collector.metrics()
         return {
             "done": True,
             "done_reason": self.finish,
-            "total_duration": ns(m.total),
+            "total_duration": to_ns(m.total),
             "load_duration": 0,
             "prompt_eval_count": len(self.collector.request.tokens),
-            "prompt_eval_duration": ns(m.ttft - m.queued),
+            "prompt_eval_duration": to_ns(m.ttft - m.queued),
             "eval_count": self.collector.produced,
-            "eval_duration": ns(m.total - m.ttft),
+            "eval_duration": to_ns(m.total - m.ttft),
             "cached_tokens": self.collector.cached,
-            **timed(self.model, self.collector),
+            **report_timings(self.model, self.collector),
         }
 
 
-def error_of(error: HttpError) -> dict[str, Any]:
+def make_error(error: HttpError) -> dict[str, Any]:
     """Ollama's shape of an error."""
     return {"error": error.message}
 
 
-def now() -> str:
+def format_now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def ns(seconds: float) -> int:
+def to_ns(seconds: float) -> int:
     return round(1e9 * seconds)

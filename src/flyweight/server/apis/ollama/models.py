@@ -17,18 +17,18 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import encode_beginning
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.about import parent_of
-from flyweight.server.apis.body import read
-from flyweight.server.apis.ollama.handlers import ns
+from flyweight.server.apis.about import find_parent
+from flyweight.server.apis.body import read_body
+from flyweight.server.apis.ollama.handlers import to_ns
 from flyweight.server.apis.ollama.schema import (
     EmbedBody,
     EmbeddingsBody,
     Shared,
     ShowBody,
-    tagged,
+    resolve_name,
 )
-from flyweight.server.apis.openai.embeddings import gathered, vectors
-from flyweight.server.apis.usage import explained, vector_timings
+from flyweight.server.apis.openai.embeddings import compute_vectors, get_vectors
+from flyweight.server.apis.usage import measure_vector_timings, report_reuse
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
 
@@ -36,57 +36,57 @@ NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go ca
 
 
 async def embed(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), EmbedBody)
-    model = server.find(tagged(server.serves, body.model))
+    body = read_body(server.settings, request, await request.body(), EmbedBody)
+    model = server.find(resolve_name(server.serves, body.model))
     began = time.monotonic()
     given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
     if not body.input:
         given = []
     if body.truncate:
-        given = [partial(shortened, model, text) for text in given]
+        given = [partial(shorten_text, model, text) for text in given]
     size = body.dimensions or None
-    found = await vectors_of(server, model, request, body, given, size)
+    found = await embed_texts(server, model, request, body, given, size)
     took = time.monotonic() - began
 
-    def written() -> Response:
+    def write() -> Response:
         return reply(
             {
                 "model": body.model,
-                "embeddings": [list(vector) for vector in vectors(found, size)],
-                "total_duration": ns(took),
+                "embeddings": [list(vector) for vector in get_vectors(found, size)],
+                "total_duration": to_ns(took),
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(one.tokens) for one in found),
-                **spent(model, found),
+                **report_usage(model, found),
             }
         )
 
-    return await server.write_in_thread(written)
+    return await server.write_in_thread(write)
 
 
-async def embeddings(server: ApiServer, request: Request) -> Response:
+async def embed_one(server: ApiServer, request: Request) -> Response:
     """One vector, in the form that /api/embed took the place of."""
-    body = read(server.settings, request, await request.body(), EmbeddingsBody)
-    model = server.find(tagged(server.serves, body.model))
-    given = [partial(shortened, model, body.prompt)] if body.prompt else []
+    body = read_body(server.settings, request, await request.body(), EmbeddingsBody)
+    model = server.find(resolve_name(server.serves, body.model))
+    given = [partial(shorten_text, model, body.prompt)] if body.prompt else []
     with field_names({"input": "prompt"}):
-        found = await vectors_of(server, model, request, body, given, None)
-    flat = [one for vector in vectors(found, None) for one in vector]
-    return reply({"embedding": flat, **spent(model, found)})
+        found = await embed_texts(server, model, request, body, given, None)
+    flat = [one for vector in get_vectors(found, None) for one in vector]
+    return reply({"embedding": flat, **report_usage(model, found)})
 
 
-def spent(model: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
+def report_usage(model: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
     """What vectors cost beside what Ollama tells of it."""
     if not found:
         return {}
     cached = sum(one.cached for one in found)
     return {
         "cached_tokens": cached,
-        "metrics": vector_timings(*found),
-        **explained(model, *found),
+        "metrics": measure_vector_timings(*found),
+        **report_reuse(model, *found),
     }
 
 
-async def vectors_of(
+async def embed_texts(
     server: ApiServer,
     model: ServedModel,
     request: Request,
@@ -97,44 +97,44 @@ async def vectors_of(
     """What the engine made of texts, of which there may be none: that only loads a model."""
     options = body.options or Shared.model_validate({})
     options.check(model)
-    name, explain = tagged(model.serves, body.model), body.return_cache_explanation
+    name, explain = resolve_name(model.serves, body.model), body.return_cache_explanation
     lane = model.context(name, options.cache_salt, options.priority, explain)
     if not given:
         return []
     with field_names({"prompt": "input"}):
-        return await gathered(server, model, request, given, PoolingParams(), lane, size)
+        return await compute_vectors(server, model, request, given, PoolingParams(), lane, size)
 
 
-def shortened(model: ServedModel, text: str) -> dict[str, Any]:
+def shorten_text(model: ServedModel, text: str) -> dict[str, Any]:
     """A text as what of it fits into the context."""
     ids = encode_beginning(model.tokenizer, text, model.max_model_len)
     return {"prompt": text, "prompt_token_ids": ids}
 
 
-async def tags(server: ApiServer, request: Request) -> Response:
-    cards = [card(model, name) for model in server.models for name in model.all_names]
+async def list_models(server: ApiServer, request: Request) -> Response:
+    cards = [make_card(model, name) for model in server.models for name in model.all_names]
     return reply({"models": cards})
 
 
-async def running(server: ApiServer, request: Request) -> Response:
+async def list_running(server: ApiServer, request: Request) -> Response:
     """The models that are loaded, which are those that are served; nothing unloads them."""
     loaded = {"expires_at": NEVER, "size_vram": 0}
     found = []
     for model in server.models:
-        known = [without(card(model, name), "modified_at") for name in model.all_names]
+        known = [drop(make_card(model, name), "modified_at") for name in model.all_names]
         found += [{**one, **loaded, "context_length": model.max_model_len} for one in known]
     return reply({"models": found})
 
 
-def without(given: dict[str, Any], name: str) -> dict[str, Any]:
+def drop(given: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != name}
 
 
 async def show(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), ShowBody)
+    body = read_body(server.settings, request, await request.body(), ShowBody)
     if not (body.model or body.name):
         raise RequestError("is missing", "model")
-    name = tagged(server.serves, body.model or body.name)
+    name = resolve_name(server.serves, body.model or body.name)
     model = server.find(name)
     portrait, speech = model.effective.portrait, model.chat_format
     calls = speech.calls if speech.shows_tools else None
@@ -143,11 +143,11 @@ async def show(server: ApiServer, request: Request) -> Response:
     return reply(
         {
             "license": "",
-            "modified_at": card(model, name)["modified_at"],
+            "modified_at": make_card(model, name)["modified_at"],
             "modelfile": "",
             "parameters": "\n".join(f"{k} {v}" for k, v in model.defaults.items()),
             "template": model.tokenizer.chat_template or "",
-            "details": card(model, name)["details"],
+            "details": make_card(model, name)["details"],
             "model_info": {
                 "general.architecture": portrait.family,
                 "general.parameter_count": portrait.parameters,
@@ -159,7 +159,7 @@ async def show(server: ApiServer, request: Request) -> Response:
     )
 
 
-def card(model: ServedModel, name: str) -> dict[str, Any]:
+def make_card(model: ServedModel, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` tells names apart and no more."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created))
     portrait = model.effective.portrait
@@ -170,7 +170,7 @@ def card(model: ServedModel, name: str) -> dict[str, Any]:
         "size": model.client.facts["memory"]["weights"],
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
-            "parent_model": parent_of(model, name),
+            "parent_model": find_parent(model, name),
             "format": portrait.format,
             "family": portrait.family,
             "families": [portrait.family],

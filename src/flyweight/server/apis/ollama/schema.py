@@ -42,13 +42,13 @@ MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_ex
 Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
 
 
-def tagged(serves: Callable[[str], bool], name: str) -> str:
+def resolve_name(serves: Callable[[str], bool], name: str) -> str:
     """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
     known = (name, name.removesuffix(LATEST), name + LATEST)
     return next((one for one in known if serves(one)), known[1])
 
 
-def called(field: str) -> dict[str, Any]:
+def require_name(field: str) -> dict[str, Any]:
     """The schema of a body that has a name here."""
     return {"required": [field], "properties": {field: {"type": "string", "minLength": 1}}}
 
@@ -97,7 +97,7 @@ class OllamaOptions(SamplingFields, Shared):
     tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
     penalize_newline: Yes | None = None
 
-    def wanted(self, model: ServedModel) -> dict[str, Any]:
+    def to_options(self, model: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
         self.check(model)
         if self.num_predict == 0:
@@ -133,9 +133,9 @@ class OllamaBody(Fields):
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
 
-    def wanted(self, model: ServedModel) -> dict[str, Any]:
+    def to_options(self, model: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        return {} if self.options is None else self.options.wanted(model)
+        return {} if self.options is None else self.options.to_options(model)
 
     @property
     def most(self) -> int | None:
@@ -146,7 +146,7 @@ class OllamaBody(Fields):
         """Where it runs, as fields of a `ChatBody`."""
         options = self.options or OllamaOptions.model_validate({})
         return {
-            "model": tagged(model.serves, self.model),
+            "model": resolve_name(model.serves, self.model),
             "cache_salt": options.cache_salt,
             "priority": options.priority,
             "return_cache_explanation": self.return_cache_explanation,
@@ -170,7 +170,7 @@ class OllamaCall(Fields):
     id: str | None = None
     function: dict[str, Any]
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         """As OpenAI's dialect has it, where a call's place in the list is no part of it."""
         function = {name: value for name, value in self.function.items() if name != "index"}
         own = {"id": self.id} if self.id else {}
@@ -188,7 +188,7 @@ class OllamaMessage(Fields):
     tool_name: str | None = None
     tool_call_id: str | None = None
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         """As OpenAI's dialect has it."""
         found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.thinking is not None:
@@ -198,7 +198,7 @@ class OllamaMessage(Fields):
         if self.tool_call_id is not None:
             found["tool_call_id"] = self.tool_call_id
         if self.tool_calls is not None:
-            found["tool_calls"] = [call.chat() for call in self.tool_calls]
+            found["tool_calls"] = [call.to_chat() for call in self.tool_calls]
         return found
 
 
@@ -268,7 +268,7 @@ class ShowBody(Fields):
     """A model to be told of; `name` is what `model` was called once."""
 
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [called(name) for name in ("model", "name")]},
+        json_schema_extra={"anyOf": [require_name(name) for name in ("model", "name")]},
     )
 
     model: str = ""

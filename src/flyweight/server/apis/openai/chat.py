@@ -16,13 +16,16 @@ from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.beams import wanted_of
-from flyweight.server.apis.body import read
+from flyweight.server.apis.beams import make_params
+from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chat_stream import ChatWriter
-from flyweight.server.apis.openai.template_fields import check_template_fields, effort
+from flyweight.server.apis.openai.template_fields import (
+    check_template_fields,
+    make_effort_variables,
+)
 from flyweight.server.apis.output_formats import form_keywords
-from flyweight.server.apis.prompt_fields import cut, most_bytes, readable
+from flyweight.server.apis.prompt_fields import check_size, get_max_bytes, truncate_ids
 from flyweight.server.apis.tools import Tools
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
@@ -39,11 +42,11 @@ BROKEN = (
 )
 
 
-async def chat(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), ChatBody)
+async def create_chat_completion(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), ChatBody)
     model = server.find(body.model)
-    with field_names({"prompt": "messages"} | counted(body.top_logprobs)):
-        asked, reading = await asked_of(model, request, body, model.defaults)
+    with field_names({"prompt": "messages"} | name_logprobs(body.top_logprobs)):
+        asked, reading = await prepare_chat(model, request, body, model.defaults)
     return await answer(
         server,
         model,
@@ -54,12 +57,12 @@ async def chat(server: ApiServer, request: Request) -> Response:
     )
 
 
-def counted(alternatives: int | None) -> dict[str, str]:
+def name_logprobs(alternatives: int | None) -> dict[str, str]:
     """The name of a number of log-probabilities, where a body has it in addition to `logprobs`."""
     return {"logprobs": "top_logprobs"} if alternatives else {}
 
 
-async def asked_of(
+async def prepare_chat(
     model: ServedModel,
     request: Request,
     body: ChatBody,
@@ -71,25 +74,25 @@ async def asked_of(
     dialect's.  Raises `RequestError`.
     """
     body = check_template_fields(model, request, body, names)
-    tools = offered(model, body)
-    params = wanted_of(body, body.wanted(defaults))
+    tools = read_tools(model, body)
+    params = make_params(body, body.to_options(defaults))
     lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    prompt = await model.run_in_thread(rendered, model, body)
-    reading = reading_of(model, body, tools, prompt["prompt"])
+    prompt = await model.run_in_thread(render_prompt, model, body)
+    reading = make_answer_format(model, body, tools, prompt["prompt"])
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
         if tools.all:
             raise RequestError("cannot be combined with use_beam_search", "tools")
         return await model.prepare([prompt], params, lane, place), reading
     ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
-    params = await demanded(model, tools, params, place)
+    params = await drop_text_format(model, tools, params, place)
     if params.structured_outputs is not None:
-        reading = model.chat_format.held(reading, params.structured_outputs)
+        reading = model.chat_format.apply_constraint(reading, params.structured_outputs)
     params = show_needed_tokens(model, body, params, reading)
     form = params.structured_outputs
     if form is None:
-        asked = await called(model, tools, prompt, params, lane, reading)
-    elif tools.wanted:
+        asked = await prepare_calls(model, tools, prompt, params, lane, reading)
+    elif tools.required:
         raise RequestError(
             "requires a tool call and cannot be combined with structured_outputs or "
             "grammar; leave one of them out",
@@ -97,28 +100,28 @@ async def asked_of(
         )
     else:
         asked = await model.prepare([prompt], params, lane, place)
-        if tools.beside(form, reading):
+        if tools.may_call_instead(form, reading):
             reading = replace(reading, either=True)
-            asked = await either(model, tools, asked, reading, form)
+            asked = await allow_calls(model, tools, asked, reading, form)
     model.counts.offered += bool(tools.all)
     model.counts.reasoned += reading.reasoning is not None
     return asked, reading
 
 
-async def demanded(
+async def drop_text_format(
     model: ServedModel, tools: Tools, params: SamplingParams, place: str
 ) -> SamplingParams:
     """The options without a form of JSON, where a call is demanded: the form is that of a text, and
     the answer will be a call.  Raises `RequestError` where the form is wrong.
     """
     form = params.structured_outputs
-    if form is None or not tools.wanted or form.kind not in ("json", "json_object"):
+    if form is None or not tools.required or form.kind not in ("json", "json_object"):
         return params
     await model.constrain(form, place)
     return replace(params, structured_outputs=None)
 
 
-async def called(
+async def prepare_calls(
     model: ServedModel,
     tools: Tools,
     prompt: dict[str, Any],
@@ -128,17 +131,17 @@ async def called(
 ) -> list[PreparedPrompt]:
     """A prompt whose answer is held to what its calls must be, and to nothing else."""
     room = params.max_tokens or model.max_model_len
-    form = await model.run_in_thread(tools.constraint, model.chat_format, reading, room)
+    form = await model.run_in_thread(tools.make_constraint, model.chat_format, reading, room)
     try:
         return await model.prepare(
             [prompt], replace(params, structured_outputs=form), lane, "tools"
         )
     except RequestError as error:
-        await blame(model, tools, error)
+        await raise_tool_error(model, tools, error)
         raise
 
 
-async def either(
+async def allow_calls(
     model: ServedModel,
     tools: Tools,
     asked: list[PreparedPrompt],
@@ -154,24 +157,24 @@ async def either(
     try:
         await model.constrain(made, "tools")
     except RequestError as error:
-        await blame(model, tools, error)
+        await raise_tool_error(model, tools, error)
         raise
     return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
 
 
-async def blame(model: ServedModel, tools: Tools, error: RequestError) -> None:
+async def raise_tool_error(model: ServedModel, tools: Tools, error: RequestError) -> None:
     """Raises the error of the tool whose schema cannot be compiled, if that is what failed."""
     if error.code == "bad_constraint":
-        for path, schema in tools.schemas():
+        for path, schema in tools.list_schemas():
             await model.constrain(schema, path)
 
 
-def offered(model: ServedModel, body: ChatBody) -> Tools:
+def read_tools(model: ServedModel, body: ChatBody) -> Tools:
     """Raises `RequestError`."""
     return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, model.settings)
 
 
-def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
+def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
     """The prompt the model's template makes of the messages, with room for so many tokens behind
     it.  Raises `RequestError`.
     """
@@ -181,15 +184,15 @@ def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
         "documents": body.documents,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    talk = [message.chat() for message in body.messages]
+    talk = [message.to_chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
-    tools = offered(model, body).declared or None
+    tools = read_tools(model, body).declared or None
     if whole:
         read = {"messages": talk, "tools": tools, "documents": body.documents}
         for name, value in read.items():
             check_depth(name, value)
-            readable(name, str(value), most_bytes(model))
-    theirs = {**effort(model, body), **(body.chat_template_kwargs or {})}
+            check_size(name, str(value), get_max_bytes(model))
+    theirs = {**make_effort_variables(model, body), **(body.chat_template_kwargs or {})}
     own = merge_options(options, {**model.settings.template_defaults, **theirs})
     longest = model.max_model_len
     added = body.add_special_tokens
@@ -210,12 +213,17 @@ def rendered(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, A
             raise HttpError(500, BROKEN, code="chat_template") from None
         line = "" if fault.line is None else f" in its line {fault.line}"
         raise RequestError(f"{FAILS} fails ({fault.kind}{line})", "messages") from None
-    return {**made, "prompt_token_ids": cut(made["prompt_token_ids"], body, longest - answer)}
+    return {
+        **made,
+        "prompt_token_ids": truncate_ids(made["prompt_token_ids"], body, longest - answer),
+    }
 
 
-def reading_of(model: ServedModel, body: ChatBody, tools: Tools, prompt: str) -> AnswerFormat:
+def make_answer_format(
+    model: ServedModel, body: ChatBody, tools: Tools, prompt: str
+) -> AnswerFormat:
     """How the answer is told apart."""
-    found = model.chat_format.reading(prompt, body.continued, tools.allowed, tools.most)
+    found = model.chat_format.make_answer_format(prompt, body.continued, tools.allowed, tools.most)
     if found.calls is None or not found.calls.tagged:
         return found
     return replace(
@@ -227,6 +235,6 @@ def show_needed_tokens(
     model: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
     """The options, where an answer has to be read with the marks that special tokens are."""
-    if body.skip_special_tokens is None and model.chat_format.shows(reading):
+    if body.skip_special_tokens is None and model.chat_format.needs_special_tokens(reading):
         return replace(params, skip_special_tokens=False)
     return params

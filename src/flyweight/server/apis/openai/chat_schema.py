@@ -70,7 +70,7 @@ class Message(Fields):
             raise PydanticCustomError("missing_content", "")
         return self
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         """As templates read it: what is said of parts beside their text means nothing to them."""
         found = self.model_dump(exclude_unset=True, exclude=UNSEEN)
         if isinstance(self.content, list):
@@ -131,14 +131,14 @@ class ChatBody(SamplingBody):
     @property
     def continued(self) -> str | None:
         """What the answer goes on with."""
-        return join_text(self.messages[-1].chat().get("content")) if self.goes_on else None
+        return join_text(self.messages[-1].to_chat().get("content")) if self.goes_on else None
 
     @property
     def most(self) -> int | None:
         """Alternatives of a token that are told of; none where the listed ids are."""
         return None if self.logprob_token_ids else self.top_logprobs or 0
 
-    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
+    def to_options(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
         found = {**self.options(defaults), "max_tokens": most}

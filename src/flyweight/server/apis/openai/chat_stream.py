@@ -11,14 +11,14 @@ from uuid import uuid4
 from flyweight.outputs import CompletionOutput, Logprob
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.apis.answer import texts
-from flyweight.server.apis.logprobs import TokenSpelling, chat_scores, prompt_scores
+from flyweight.server.apis.answer import get_collectors
+from flyweight.server.apis.logprobs import TokenSpelling, encode_chat_scores, encode_prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.openai.content_blocks import cut_off
-from flyweight.server.apis.usage import RunningUsage, spent
+from flyweight.server.apis.openai.content_blocks import was_cut_off
+from flyweight.server.apis.usage import RunningUsage, report_usage
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import DONE, PING, Spliced, event
+from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
@@ -35,7 +35,7 @@ class ChatWriter:
         self.model, self.body, self.reading = model, body, reading
         self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
-        (self.collector,) = texts(bundle)
+        (self.collector,) = get_collectors(bundle)
         options = body.stream_options
         running = options is not None and options.running
         self.running = RunningUsage([self.collector]) if running else None
@@ -43,7 +43,7 @@ class ChatWriter:
         self.last = self.last or bool(body.return_cache_explanation)
         self.last = self.last or model.settings.enable_force_include_usage
         self.begun: set[int] = set()
-        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        self.plain: dict[int, EventTemplate] = {}  # chunks of each choice that hold text alone
         bare = not (body.logprobs or body.return_token_ids)
         self.bare = bare and reading.plain and not running
         self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
@@ -57,96 +57,100 @@ class ChatWriter:
             "system_fingerprint": None,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def write_reply(self) -> dict[str, Any]:
         found = self.collector.output().outputs[: self.body.n or 1]
-        choices = [self._whole(choice) for choice in found]
+        choices = [self._make_choice(choice) for choice in found]
         head = {**self.head, "object": "chat.completion", "service_tier": None}
-        return {**head, "choices": choices, **self._prompt(), **self._spent()}
+        return {**head, "choices": choices, **self._describe_prompt(), **self._report_usage()}
 
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         first = b""
         if self.running is not None:
             self.running.note(prompt, piece)
         if piece.choice >= (self.body.n or 1):  # a beam that is not among the best
             return first
         if piece.choice not in self.begun:
-            prompt_facts = {} if self.begun else self._prompt()
+            prompt_facts = {} if self.begun else self._describe_prompt()
             self.begun.add(piece.choice)
             delta = {"role": "assistant", "content": self.echo}
             if self.running is not None:
-                prompt_facts["usage"] = self.running.told(less=len(piece.tokens))
-            first = event({**self.head, "choices": [_choice(piece.choice, delta)], **prompt_facts})
+                prompt_facts["usage"] = self.running.report(less=len(piece.tokens))
+            first = encode_event(
+                {**self.head, "choices": [_wrap_delta(piece.choice, delta)], **prompt_facts}
+            )
         if self.bare and piece.finish is None:
-            return first + self._plain(piece.choice, piece.text)
-        one = self._piece(piece)
+            return first + self._write_plain(piece.choice, piece.text)
+        one = self._make_delta_choice(piece)
         if one is None:
             return first
         chunk: dict[str, Any] = {**self.head, "choices": [one]}
         if self.running is not None:
-            chunk["usage"] = self.running.told()
-        return first + event(chunk)
+            chunk["usage"] = self.running.report()
+        return first + encode_event(chunk)
 
     def end(self) -> bytes:
         if not self.last:
             return DONE
-        return event({**self.head, "choices": [], **self._spent()}) + DONE
+        return encode_event({**self.head, "choices": [], **self._report_usage()}) + DONE
 
-    def failed(self, error: HttpError) -> bytes:
-        return event(error.body()) + DONE
+    def write_error(self, error: HttpError) -> bytes:
+        return encode_event(error.body()) + DONE
 
-    def _plain(self, choice: int, text: str) -> bytes:
+    def _write_plain(self, choice: int, text: str) -> bytes:
         """The chunk of a piece that is nothing but text."""
         if not text:
             return b""
         found = self.plain.get(choice)
         if found is None:
             head = self.head
-            found = Spliced(lambda t: {**head, "choices": [_choice(choice, {"content": t})]})
+            found = EventTemplate(
+                lambda t: {**head, "choices": [_wrap_delta(choice, {"content": t})]}
+            )
             self.plain[choice] = found
         return found(text)
 
-    def _prompt_text(self) -> str:
+    def _get_prompt_text(self) -> str:
         """What the template wrote, or what was kept of it."""
         given, whole = self.collector, self.body.truncate_prompt_tokens is None
         if given.prompt is not None and whole:
             return given.prompt
         return given.tokenizer.decode(given.request.tokens, False)
 
-    def _prompt(self) -> dict[str, Any]:
+    def _describe_prompt(self) -> dict[str, Any]:
         """What a reply, or the first chunk of one, tells of the prompt."""
         found: dict[str, Any] = {}
         if self.body.prompt_logprobs is not None:
-            found["prompt_logprobs"] = prompt_scores(self.collector)
+            found["prompt_logprobs"] = encode_prompt_scores(self.collector)
         if self.body.return_token_ids:
             found["prompt_token_ids"] = list(self.collector.request.tokens)
         if self.body.return_prompt_text:
-            found["prompt_text"] = self._prompt_text()
+            found["prompt_text"] = self._get_prompt_text()
         return found
 
-    def _spent(self) -> dict[str, Any]:
-        return spent(self.model, [self.collector])
+    def _report_usage(self) -> dict[str, Any]:
+        return report_usage(self.model, [self.collector])
 
-    def _whole(self, choice: CompletionOutput) -> dict[str, Any]:
+    def _make_choice(self, choice: CompletionOutput) -> dict[str, Any]:
         parser = AnswerParser(self.reading)
         finish = choice.finish_reason
-        deltas = parser.push(choice.text) + parser.finish(cut_off(finish, choice.stop_reason))
+        deltas = parser.push(choice.text) + parser.finish(was_cut_off(finish, choice.stop_reason))
         one: dict[str, Any] = {
             "index": choice.index,
-            "message": self._message(ParsedAnswer.of(deltas)),
+            "message": self._make_message(ParsedAnswer.of(deltas)),
             "logprobs": None,
-            "finish_reason": _finish(finish, parser),
+            "finish_reason": _name_finish(finish, parser),
             "stop_reason": choice.stop_reason,
         }
         if choice.logprobs is not None:
-            one["logprobs"] = self._scores(choice.logprobs)
+            one["logprobs"] = self._make_scores(choice.logprobs)
         if self.body.return_token_ids:
             one["token_ids"] = choice.token_ids
         return one
 
-    def _message(self, found: ParsedAnswer) -> dict[str, Any]:
+    def _make_message(self, found: ParsedAnswer) -> dict[str, Any]:
         text = self.echo + found.content
         content = None if found.calls and not text else text
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -154,46 +158,46 @@ class ChatWriter:
             message["reasoning"] = message["reasoning_content"] = found.reasoning
         if found.calls:
             message["tool_calls"] = [
-                {"id": self._id(), "type": "function",
+                {"id": self._make_call_id(), "type": "function",
                  "function": {"name": call.name, "arguments": call.arguments}}
                 for call in found.calls
             ]  # fmt: skip
         return message
 
-    def _piece(self, piece: TextPiece) -> dict[str, Any] | None:
+    def _make_delta_choice(self, piece: TextPiece) -> dict[str, Any] | None:
         """A chunk's choice; none where there is nothing to tell yet."""
         finish = piece.finish
         if self.reading.plain:
             delta = {"content": piece.text} if piece.text else {}
         else:
-            parser = self._parser(piece.choice)
+            parser = self._get_parser(piece.choice)
             deltas = parser.push(piece.text)
             if finish is not None:
-                deltas += parser.finish(cut_off(finish, piece.reason))
-                finish = _finish(finish, parser)
-            delta = self._delta(deltas)
+                deltas += parser.finish(was_cut_off(finish, piece.reason))
+                finish = _name_finish(finish, parser)
+            delta = self._make_delta(deltas)
         body = self.body
         if not (delta or finish or self.running or body.return_token_ids or piece.logprobs):
             return None
-        one = _choice(piece.choice, delta, finish)
+        one = _wrap_delta(piece.choice, delta, finish)
         if piece.logprobs is not None:
-            one["logprobs"] = self._scores(piece.logprobs)
+            one["logprobs"] = self._make_scores(piece.logprobs)
         if piece.finish is not None:
             one["stop_reason"] = piece.reason
         if body.return_token_ids:
             one["token_ids"] = piece.tokens
         return one
 
-    def _scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
-        return chat_scores(found, self.body.most, self.spelling)
+    def _make_scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
+        return encode_chat_scores(found, self.body.most, self.spelling)
 
-    def _parser(self, choice: int) -> AnswerParser:
+    def _get_parser(self, choice: int) -> AnswerParser:
         found = self.parsers.get(choice)
         if found is None:
             found = self.parsers[choice] = AnswerParser(self.reading)
         return found
 
-    def _delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
+    def _make_delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
         """What is new, in one chunk's delta."""
         words: dict[DeltaKind, list[str]] = {DeltaKind.CONTENT: [], DeltaKind.REASONING: []}
         calls: dict[int, dict[str, Any]] = {}
@@ -202,7 +206,7 @@ class ChatWriter:
             if kind in words:
                 words[kind].append(text)
             elif kind is DeltaKind.NAME:
-                calls[number] = {"index": number, "id": self._id(), "type": "function",
+                calls[number] = {"index": number, "id": self._make_call_id(), "type": "function",
                                  "function": {"name": text}}  # fmt: skip
                 arguments[number] = []
             elif kind is DeltaKind.ARGUMENTS:
@@ -219,14 +223,14 @@ class ChatWriter:
             found["tool_calls"] = list(calls.values())
         return found
 
-    def _id(self) -> str:
+    def _make_call_id(self) -> str:
         short = self.reading.calls is not None and self.reading.calls.short_ids
         return uuid4().hex[:9] if short else f"call_{uuid4().hex[:24]}"
 
 
-def _finish(finish: str | None, parser: AnswerParser) -> str | None:
+def _name_finish(finish: str | None, parser: AnswerParser) -> str | None:
     return "tool_calls" if finish == "stop" and parser.calls else finish
 
 
-def _choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+def _wrap_delta(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -16,16 +16,16 @@ from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.answer import answer, texts
-from flyweight.server.apis.beams import wanted_of
-from flyweight.server.apis.body import limited, read
+from flyweight.server.apis.answer import answer, get_collectors
+from flyweight.server.apis.beams import make_params
+from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
-from flyweight.server.apis.prompt_fields import Prompts, each, fitted
+from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
-from flyweight.server.apis.usage import RunningUsage, spent
+from flyweight.server.apis.usage import RunningUsage, report_usage
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import DONE, PING, Spliced, event
+from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
 from flyweight.text.infill import Infill
 from flyweight.types import MAX_LOGPROBS
 
@@ -46,12 +46,12 @@ class CompletionBody(SamplingBody):
     add_special_tokens: bool | None = None
 
     @property
-    def told_prompts(self) -> int:
+    def prompt_score_copies(self) -> int:
         """How often a prompt's log-probabilities are told, where they are."""
         own, repeated = self.prompt_logprobs is not None, bool(self.echo)
         return (self.n or 1) * (own + repeated)
 
-    def wanted(self, defaults: dict[str, Any]) -> dict[str, Any]:
+    def to_options(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
         most = defaults.get("max_tokens", MOST_TOKENS)
         found = {**self.options(defaults)}
@@ -64,22 +64,22 @@ class CompletionBody(SamplingBody):
         return found
 
 
-async def completions(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), CompletionBody)
+async def create_completion(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), CompletionBody)
     model = server.find(body.model)
-    options = body.wanted(model.defaults)
-    prompts = await model.run_in_thread(prompts_of, model, body)
+    options = body.to_options(model.defaults)
+    prompts = await model.run_in_thread(read_prompts, model, body)
     if body.suffix and not body.ignore_eos:
         ends = options.get("stop_token_ids", ())
-        options["stop_token_ids"] = [*ends, *infill_of(model).ends]
-    params = wanted_of(body, options)
+        options["stop_token_ids"] = [*ends, *get_infill(model).ends]
+    params = make_params(body, options)
     drawn = body.best_of not in (None, body.n or 1) and not body.use_beam_search
     if body.stream and drawn:
         raise RequestError(
             "cannot be combined with stream: the best choices are known only at the end", "best_of"
         )
     lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await model.prepare(prompts, params, lane, body.form_place, body.told_prompts)
+    asked = await model.prepare(prompts, params, lane, body.form_place, body.prompt_score_copies)
     return await answer(
         server,
         model,
@@ -90,37 +90,39 @@ async def completions(server: ApiServer, request: Request) -> Response:
     )
 
 
-def prompts_of(model: ServedModel, body: CompletionBody) -> list[Any]:
+def read_prompts(model: ServedModel, body: CompletionBody) -> list[Any]:
     """Each prompt as it is to be run.  Raises `RequestError`."""
-    prompts = each(body.prompt)
+    prompts = split_prompts(body.prompt)
     if not body.suffix:
-        return fitted(prompts, body, model)
+        return fit_prompts(prompts, body, model)
     alone = {"truncate_prompt_tokens": body.truncate_prompt_tokens is not None,
              "use_beam_search": bool(body.use_beam_search)}  # fmt: skip
     for name, given in alone.items():
         if given:
             raise RequestError("and suffix exclude each other; leave one of them out", name)
-    return holed(prompts, body.suffix, infill_of(model), model)
+    return make_infill_prompts(prompts, body.suffix, get_infill(model), model)
 
 
-def infill_of(model: ServedModel, field: str = "suffix") -> Infill:
+def get_infill(model: ServedModel, field: str = "suffix") -> Infill:
     """Raises `RequestError`, which names a field, where the vocabulary has no marks of a hole."""
     if model.infill is None:
         raise RequestError(": this vocabulary has no tokens for filling in the middle", field)
     return model.infill
 
 
-def holed(prompts: list[Any], suffix: str, infill: Infill, model: ServedModel) -> list[Any]:
+def make_infill_prompts(
+    prompts: list[Any], suffix: str, infill: Infill, model: ServedModel
+) -> list[Any]:
     """Prompts with a hole before `suffix`, which is read once for all of them."""
     tokenizer, longest = model.tokenizer, model.max_model_len
 
     @cache
-    def after() -> list[int]:
+    def encode_suffix() -> list[int]:
         check_fits(tokenizer, suffix, longest, "suffix")
         return infill.encode_rest(suffix, tokenizer)
 
-    def made(one: str | list[int]) -> dict[str, Any]:
-        ids = after()
+    def make(one: str | list[int]) -> dict[str, Any]:
+        ids = encode_suffix()
         if isinstance(one, str):
             check_fits(tokenizer, one, longest)
         elif len(one) > longest:
@@ -130,7 +132,7 @@ def holed(prompts: list[Any], suffix: str, infill: Infill, model: ServedModel) -
             "prompt_token_ids": infill.encode_prompt(one, ids, tokenizer),
         }
 
-    return [partial(made, one) for one in prompts]
+    return [partial(make, one) for one in prompts]
 
 
 class CompletionWriter:
@@ -140,14 +142,14 @@ class CompletionWriter:
     ping = PING
 
     def __init__(self, model: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
-        self.model, self.body, self.collectors = model, body, texts(bundle)
+        self.model, self.body, self.collectors = model, body, get_collectors(bundle)
         options = body.stream_options
         running = options is not None and options.running
         self.running = RunningUsage(self.collectors) if running else None
         self.last = options is not None and (options.include_usage or running)
         self.last = self.last or bool(body.return_cache_explanation)
         self.last = self.last or model.settings.enable_force_include_usage
-        self.plain: dict[int, Spliced] = {}  # chunks of each choice that hold text alone
+        self.plain: dict[int, EventTemplate] = {}  # chunks of each choice that hold text alone
         scored = body.logprobs is not None or body.prompt_logprobs is not None
         self.bare = not (scored or body.return_token_ids or running)
         self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
@@ -166,24 +168,24 @@ class CompletionWriter:
             "system_fingerprint": None,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def write_reply(self) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
         for prompt, collector in enumerate(self.collectors):
             for choice in collector.output().outputs[: self.body.n or 1]:
-                one = _choice(len(choices), choice.text, choice.finish_reason)
+                one = _wrap_text(len(choices), choice.text, choice.finish_reason)
                 if self.body.logprobs is not None and choice.logprobs is not None:
-                    one["logprobs"] = self._scores(prompt).told(choice.logprobs)
+                    one["logprobs"] = self._make_scores(prompt).write(choice.logprobs)
                 one["stop_reason"] = choice.stop_reason
                 if self.body.return_token_ids:
                     one["token_ids"] = choice.token_ids
-                choices.append({**one, **self._prompt(prompt)})
+                choices.append({**one, **self._describe_prompt(prompt)})
         head = {**self.head, "service_tier": None}
-        return {**head, "choices": choices, **spent(self.model, self.collectors)}
+        return {**head, "choices": choices, **report_usage(self.model, self.collectors)}
 
     def begin(self) -> bytes:
         return b""
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         many = self.body.n or 1
         if self.running is not None:
             self.running.note(prompt, piece)
@@ -193,43 +195,48 @@ class CompletionWriter:
         if self.bare and piece.finish is None:
             plain = self.plain.get(at)
             if plain is None:
-                plain = Spliced(lambda text: {**self.head, "choices": [_choice(at, text, None)]})
+                plain = EventTemplate(
+                    lambda text: {**self.head, "choices": [_wrap_text(at, text, None)]}
+                )
                 self.plain[at] = plain
             return plain(piece.text)
-        one = _choice(at, piece.text, piece.finish)
+        one = _wrap_text(at, piece.text, piece.finish)
         if piece.logprobs is not None:
             if at not in self.scores:
-                self.scores[at] = self._scores(prompt)
-            one["logprobs"] = self.scores[at].told(piece.logprobs)
+                self.scores[at] = self._make_scores(prompt)
+            one["logprobs"] = self.scores[at].write(piece.logprobs)
         if at not in self.begun:
             self.begun.add(at)
-            one |= self._prompt(prompt)
+            one |= self._describe_prompt(prompt)
         if piece.finish is not None:
             one["stop_reason"] = piece.reason
         if self.body.return_token_ids:
             one["token_ids"] = piece.tokens
         chunk: dict[str, Any] = {**self.head, "choices": [one]}
         if self.running is not None:
-            chunk["usage"] = self.running.told()
-        return event(chunk)
+            chunk["usage"] = self.running.report()
+        return encode_event(chunk)
 
     def end(self) -> bytes:
         if not self.last:
             return DONE
-        return event({**self.head, "choices": [], **spent(self.model, self.collectors)}) + DONE
+        return (
+            encode_event({**self.head, "choices": [], **report_usage(self.model, self.collectors)})
+            + DONE
+        )
 
-    def failed(self, error: HttpError) -> bytes:
-        return event(error.body()) + DONE
+    def write_error(self, error: HttpError) -> bytes:
+        return encode_event(error.body()) + DONE
 
-    def _scores(self, prompt: int) -> TextScores:
+    def _make_scores(self, prompt: int) -> TextScores:
         """Of one choice."""
-        return TextScores(self.collectors[prompt], self._of_prompt(prompt))
+        return TextScores(self.collectors[prompt], self._get_prompt_scores(prompt))
 
-    def _prompt(self, prompt: int) -> dict[str, Any]:
+    def _describe_prompt(self, prompt: int) -> dict[str, Any]:
         """What a choice, or the first chunk of it, tells of its prompt."""
         found: dict[str, Any] = {}
         if self.body.prompt_logprobs is not None:
-            found["prompt_logprobs"] = self._of_prompt(prompt).own
+            found["prompt_logprobs"] = self._get_prompt_scores(prompt).prompt_logprobs
         if self.body.return_token_ids:
             found["prompt_token_ids"] = list(self.collectors[prompt].request.tokens)
         self.untold[prompt] -= 1
@@ -237,7 +244,7 @@ class CompletionWriter:
             self.prompts.pop(prompt, None)
         return found
 
-    def _of_prompt(self, prompt: int) -> PromptScores:
+    def _get_prompt_scores(self, prompt: int) -> PromptScores:
         found = self.prompts.get(prompt)
         if found is None:
             most = self.body.logprobs or 0
@@ -246,5 +253,5 @@ class CompletionWriter:
         return found
 
 
-def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
+def _wrap_text(index: int, text: str, finish: str | None) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flyweight.outputs import CompletionOutput
 from flyweight.requests.collector import TextPiece
-from flyweight.server.apis.body import refused
+from flyweight.server.apis.body import make_refusal
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
@@ -29,7 +29,7 @@ class BlockEvent(NamedTuple):
     what: Literal["open", "delta", "close"]
     kind: DeltaKind
     text: str = ""
-    whole: bool = True
+    complete: bool = True
 
 
 class ContentBlocks:
@@ -46,66 +46,68 @@ class ContentBlocks:
         """Calls that are whole; none where the answer was cut off within one."""
         return self._parser.calls
 
-    def steps(self, piece: TextPiece) -> list[BlockEvent]:
+    def read_piece(self, piece: TextPiece) -> list[BlockEvent]:
         """What is new, in blocks of which one is open at a time, and none behind the last piece."""
         found: list[BlockEvent] = []
-        for kind, text, _ in self._deltas(piece):
+        for kind, text, _ in self._read_deltas(piece):
             if kind in ENDS:
-                found += self._closed(whole=kind is DeltaKind.WHOLE)
+                found += self._close(complete=kind is DeltaKind.WHOLE)
                 continue
             if kind is DeltaKind.NAME:
-                found += [*self._closed(), BlockEvent("open", kind, text)]
+                found += [*self._close(), BlockEvent("open", kind, text)]
                 self._open = kind
                 continue
             block = DeltaKind.NAME if kind is DeltaKind.ARGUMENTS else kind
             if block is not self._open:
-                found += [*self._closed(), BlockEvent("open", block)]
+                found += [*self._close(), BlockEvent("open", block)]
                 self._open = block
             self._said.append(text)
             found.append(BlockEvent("delta", block, text))
-        return found if piece.finish is None else found + self._closed(whole=False)
+        return found if piece.finish is None else found + self._close(complete=False)
 
-    def _deltas(self, piece: TextPiece) -> list[Delta]:
+    def _read_deltas(self, piece: TextPiece) -> list[Delta]:
         if self._plain:
             return [Delta(DeltaKind.CONTENT, piece.text)] if piece.text else []
         found = self._parser.push(piece.text) if piece.text else []
         if piece.finish is not None:
-            found += self._parser.finish(cut_off(piece.finish, piece.reason))
+            found += self._parser.finish(was_cut_off(piece.finish, piece.reason))
         return found
 
-    def _closed(self, *, whole: bool = True) -> list[BlockEvent]:
+    def _close(self, *, complete: bool = True) -> list[BlockEvent]:
         if self._open is None:
             return []
-        whole = whole or self._open is not DeltaKind.NAME
-        step = BlockEvent("close", self._open, "".join(self._said), whole)
+        complete = complete or self._open is not DeltaKind.NAME
+        step = BlockEvent("close", self._open, "".join(self._said), complete)
         self._open, self._said = None, []
         return [step]
 
 
-def told(reading: AnswerFormat, choice: CompletionOutput) -> ParsedAnswer:
+def parse_answer(reading: AnswerFormat, choice: CompletionOutput) -> ParsedAnswer:
     """An answer that has come whole."""
     if reading.plain:
         return ParsedAnswer(content=choice.text)
     parser = AnswerParser(reading)
     deltas = parser.push(choice.text)
     return ParsedAnswer.of(
-        deltas + parser.finish(cut_off(choice.finish_reason, choice.stop_reason))
+        deltas + parser.finish(was_cut_off(choice.finish_reason, choice.stop_reason))
     )
 
 
-def cut_off(finish: str | None, reason: int | str | None) -> bool:
+def was_cut_off(finish: str | None, reason: int | str | None) -> bool:
     """Whether an answer was ended by a limit, or by a stop of the caller's (the `reason`), wherever
     the model was; not by the model.
     """
     return finish != "stop" or reason is not None
 
 
-def arguments_of(call: ParsedCall) -> msgspec.Raw | None:
+def parse_arguments(call: ParsedCall) -> msgspec.Raw | None:
     """A call's arguments as an object in the model's own words, with its numbers and its halves of
     characters, on one line; none where the answer was cut off in them.
     """
     try:
-        found = json.loads(call.arguments, parse_int=str, parse_float=str, parse_constant=_none)
+        found = json.loads(
+            call.arguments, parse_int=str, parse_float=str, parse_constant=_reject_constant
+        )
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):
@@ -114,14 +116,14 @@ def arguments_of(call: ParsedCall) -> msgspec.Raw | None:
     return msgspec.Raw(line.encode("utf-8", "backslashreplace"))
 
 
-def _none(word: str) -> Any:
+def _reject_constant(word: str) -> Any:
     """NaN and Infinity are no JSON."""
     raise ValueError(word)
 
 
-def chat_body(given: dict[str, Any]) -> ChatBody:
+def make_chat_body(given: dict[str, Any]) -> ChatBody:
     """What another dialect's body comes to in OpenAI's.  Raises `RequestError`."""
     try:
         return ChatBody.model_validate(given)
     except ValidationError as error:
-        raise refused(error, ChatBody) from None
+        raise make_refusal(error, ChatBody) from None

@@ -20,11 +20,11 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import RequestContext
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import read
+from flyweight.server.apis.body import read_body
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.openai.chat import rendered
+from flyweight.server.apis.openai.chat import render_prompt
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
-from flyweight.server.apis.prompt_fields import Ids, each, fitted
+from flyweight.server.apis.prompt_fields import Ids, fit_prompts, split_prompts
 from flyweight.server.apis.sampling_fields import (
     WIDTH,
     Explain,
@@ -34,11 +34,11 @@ from flyweight.server.apis.sampling_fields import (
     Text,
     Truncation,
 )
-from flyweight.server.apis.usage import explained, vector_timings
+from flyweight.server.apis.usage import measure_vector_timings, report_reuse
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import reply, while_connected
-from flyweight.server.transport.request_log import visit_of
+from flyweight.server.transport.replies import reply, run_while_connected
+from flyweight.server.transport.request_log import get_record
 
 MANY = Field(min_length=1, fail_fast=True)
 SOURCES = ("input", "messages")  # one of them is what is read
@@ -46,7 +46,7 @@ OF_CHAT = ("messages", "add_special_tokens", "truncate_prompt_tokens", "truncati
 Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
 
 
-def only(source: str) -> dict[str, Any]:
+def require_source(source: str) -> dict[str, Any]:
     """The schema of a body with this source."""
     other = {name: {"type": "null"} for name in SOURCES if name != source}
     return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **other}}
@@ -55,7 +55,9 @@ def only(source: str) -> dict[str, Any]:
 class EmbeddingBody(Fields):
     """Prompts whose vectors are wanted."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [only(name) for name in SOURCES]})
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [require_source(name) for name in SOURCES]}
+    )
 
     model: str | None = None
     input: Text | Ids | Annotated[list[Text], MANY] | Annotated[list[Ids], MANY] | None = None
@@ -87,36 +89,36 @@ class EmbeddingBody(Fields):
             )
         if self.messages is not None:
             own = {name: getattr(self, name) for name in OF_CHAT}
-            return [rendered(model, ChatBody(add_generation_prompt=False, **own), answer=0)]
-        return fitted(each(self.input), self, model, answer=0)
+            return [render_prompt(model, ChatBody(add_generation_prompt=False, **own), answer=0)]
+        return fit_prompts(split_prompts(self.input), self, model, answer=0)
 
-    def wanted(self) -> PoolingParams:
+    def to_params(self) -> PoolingParams:
         given = (self.normalize, self.use_activation, True)
         normalize = next(flag for flag in given if flag is not None)
         return PoolingParams(self.pooling or "last", normalize)
 
 
-async def embeddings(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), EmbeddingBody)
+async def create_embeddings(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), EmbeddingBody)
     model = server.find(body.model)
     explain = body.return_cache_explanation
     lane = model.context(body.model, body.cache_salt, body.priority, explain)
     with field_names({"prompt": "input" if body.messages is None else "messages"}):
         prompts = await model.run_in_thread(body.prompts, model)
-        given = await gathered(
-            server, model, request, prompts, body.wanted(), lane, body.dimensions
+        given = await compute_vectors(
+            server, model, request, prompts, body.to_params(), lane, body.dimensions
         )
-    visit = visit_of(request.scope)
+    visit = get_record(request.scope)
     visit.reply = f"embd-{body.request_id or uuid4().hex}"
-    return await server.write_in_thread(lambda: reply(written(visit.reply, model, body, given)))
+    return await server.write_in_thread(lambda: reply(make_reply(visit.reply, model, body, given)))
 
 
-def written(
+def make_reply(
     id: str, model: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
 ) -> dict[str, Any]:
     """OpenAI's reply, which many prompts make long."""
-    found = vectors(given, body.dimensions)
-    form = packed if body.encoding_format == "base64" else list
+    found = get_vectors(given, body.dimensions)
+    form = encode_base64 if body.encoding_format == "base64" else list
     data = [
         {"object": "embedding", "index": i, "embedding": form(vector)}
         for i, vector in enumerate(found)
@@ -127,13 +129,13 @@ def written(
         "created": model.now(),
         "model": body.model or model.names[0],
         "data": data,
-        "usage": cost(given),
-        "metrics": vector_timings(*given),
-        **explained(model, *given),
+        "usage": count_usage(given),
+        "metrics": measure_vector_timings(*given),
+        **report_reuse(model, *given),
     }
 
 
-async def gathered(
+async def compute_vectors(
     server: ApiServer,
     model: ServedModel,
     request: Request,
@@ -153,7 +155,7 @@ async def gathered(
         )
     asked = await model.prepare(prompts, params, lane)
     with server.begin(model, asked, request) as bundle:
-        collectors = await while_connected(request, bundle.done())
+        collectors = await run_while_connected(request, bundle.wait_for_all())
     found: list[VectorCollector] = []
     for collector in collectors:
         assert isinstance(collector, VectorCollector)
@@ -163,7 +165,7 @@ async def gathered(
     return found
 
 
-def vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
+def get_vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
     """What was gathered, as long as it is wanted."""
     found: list[Sequence[float]] = []
     for one in given:
@@ -171,11 +173,11 @@ def vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Se
         vector: Sequence[float] = one.event.vector
         pooling = one.request.pooling
         normalize = pooling is not None and pooling.normalize
-        found.append(vector if dimensions is None else shortened(vector, dimensions, normalize))
+        found.append(vector if dimensions is None else shorten(vector, dimensions, normalize))
     return found
 
 
-def cost(given: Sequence[VectorCollector]) -> dict[str, Any]:
+def count_usage(given: Sequence[VectorCollector]) -> dict[str, Any]:
     """OpenAI's `usage` of vectors; a `cls` prompt counts whole, though its first token is read."""
     tokens = sum(len(one.tokens) for one in given)
     cached = sum(one.cached for one in given)
@@ -186,13 +188,13 @@ def cost(given: Sequence[VectorCollector]) -> dict[str, Any]:
     }
 
 
-def shortened(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:
+def shorten(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:
     """The first numbers of a vector, of length 1 again where the whole was."""
     kept = vector[:dimensions]
     length = hypot(*kept) if normalize else 1.0
     return [x / length for x in kept] if length else kept
 
 
-def packed(vector: Sequence[float]) -> str:
+def encode_base64(vector: Sequence[float]) -> str:
     """As OpenAI's clients ask for by default: little-endian float32 in base64."""
     return b64encode(array("f", vector).tobytes()).decode()

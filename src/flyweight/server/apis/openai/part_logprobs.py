@@ -10,7 +10,7 @@ import msgspec
 
 from flyweight.outputs import CompletionOutput
 from flyweight.requests.collector import Collector, TextPiece
-from flyweight.server.apis.logprobs import Entry, TokenSpelling, chat_scores
+from flyweight.server.apis.logprobs import Entry, TokenSpelling, encode_chat_scores
 from flyweight.server.apis.openai.content_blocks import BlockEvent, ContentBlocks
 from flyweight.text.tools.deltas import DeltaKind
 
@@ -30,7 +30,7 @@ class PartScores:
         self.follows = True  # whether content now goes on where the last of it ended
         self.runs: list[bytes] = []  # of the part that is open, encoded once
 
-    def singles(self, piece: TextPiece) -> Iterator[TextPiece]:
+    def split_tokens(self, piece: TextPiece) -> Iterator[TextPiece]:
         """A piece in pieces of a token; what the end gives back is of the last one."""
         left, last = piece.text, len(piece.tokens) - 1
         if last < 0:
@@ -52,32 +52,34 @@ class PartScores:
             self.follows = False
             if step.kind is DeltaKind.REASONING and step.what == "delta":
                 del self.waiting[:-1]  # the newest may go on as content
-            return _listed([])
+            return _join([])
         if step.what == "open":
             self.runs = []
         if step.what != "delta":
             return self.part()
-        run = bytes(chat_scores(self._taken(step.text), self.most, self.spelling)["content"])[1:-1]
+        run = bytes(encode_chat_scores(self._take(step.text), self.most, self.spelling)["content"])[
+            1:-1
+        ]
         if run:
             self.runs.append(run)
-        return _listed([run])
+        return _join([run])
 
     def part(self) -> msgspec.Raw:
-        return _listed(self.runs)
+        return _join(self.runs)
 
-    def whole(self, choice: CompletionOutput, telling: ContentBlocks) -> msgspec.Raw:
+    def score_answer(self, choice: CompletionOutput, telling: ContentBlocks) -> msgspec.Raw:
         """Of all content of an answer that has come whole."""
         ids, finish = list(choice.token_ids), choice.finish_reason
         answer = TextPiece(0, choice.text, ids, choice.logprobs, finish, choice.stop_reason)
         runs: list[bytes] = []
-        for piece in self.singles(answer):
-            for step in telling.steps(piece):
+        for piece in self.split_tokens(answer):
+            for step in telling.read_piece(piece):
                 self.step(step)
                 if step.what == "close" and step.kind is DeltaKind.CONTENT:
                     runs += self.runs
-        return _listed(runs)
+        return _join(runs)
 
-    def _taken(self, text: str) -> list[Entry]:
+    def _take(self, text: str) -> list[Entry]:
         """Of the tokens of a text that goes on where the one before ended, or came last: marks and
         blanks between them are in no part.
         """
@@ -100,5 +102,5 @@ class PartScores:
         return found
 
 
-def _listed(runs: list[bytes]) -> msgspec.Raw:
+def _join(runs: list[bytes]) -> msgspec.Raw:
     return msgspec.Raw(b"[" + b",".join(runs) + b"]")

@@ -12,11 +12,11 @@ from starlette.responses import Response
 from flyweight.errors import RequestError, field_names
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.body import FIRST, limited, read
+from flyweight.server.apis.body import FIRST, limited, read_body
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.openai.chat import asked_of
+from flyweight.server.apis.openai.chat import prepare_chat
 from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
-from flyweight.server.apis.openai.content_blocks import chat_body
+from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
 from flyweight.server.apis.output_formats import NamedSchema
 from flyweight.server.apis.sampling_fields import (
@@ -156,7 +156,7 @@ class NamedFormat(NamedSchema):
 
     type: Literal["json_schema"]
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, by_alias=True, exclude={"type"})
         return {"type": "json_schema", "json_schema": given}
 
@@ -177,7 +177,7 @@ class ResponseTool(StrictFields):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, exclude={"type"})
         return {"type": "function", "function": given}
 
@@ -195,7 +195,7 @@ class ResponseAllowed(StrictFields):
     mode: Literal["auto", "required"]
     tools: list[ResponseChoice] = Field(min_length=1, max_length=MOST_TOOLS)
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         named = [{"type": "function", "function": {"name": one.name}} for one in self.tools]
         return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": named}}
 
@@ -272,11 +272,11 @@ class ResponseBody(VllmFields):
             )
         return None
 
-    def chat(self) -> dict[str, Any]:
+    def to_chat(self) -> dict[str, Any]:
         """As a chat has it.  Raises `RequestError`."""
         talk = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
         if not isinstance(self.input, str):
-            talk = messages(self.input)
+            talk = make_messages(self.input)
         if self.instructions:
             talk.insert(0, {"role": "system", "content": self.instructions})
         found: dict[str, Any] = {name: getattr(self, name) for name in TAKEN}
@@ -284,15 +284,15 @@ class ResponseBody(VllmFields):
         if self.scored is not None:
             found |= {"logprobs": True, "top_logprobs": self.scored}
         if self.tools:
-            found["tools"] = [tool.chat() for tool in self.tools]
+            found["tools"] = [tool.to_chat() for tool in self.tools]
         found["tool_choice"] = choice = self.tool_choice
         if isinstance(choice, ResponseChoice):
             found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
         elif isinstance(choice, ResponseAllowed):
-            found["tool_choice"] = choice.chat()
+            found["tool_choice"] = choice.to_chat()
         form = self.text.format if self.text is not None else None
         if isinstance(form, NamedFormat):
-            found["response_format"] = form.chat()
+            found["response_format"] = form.to_chat()
         elif form is not None:
             found["response_format"] = {"type": form.type}
         if self.text is not None:
@@ -324,12 +324,12 @@ class ResponseBody(VllmFields):
         }
 
 
-async def responses(server: ApiServer, request: Request) -> Response:
-    body = read(server.settings, request, await request.body(), ResponseBody)
+async def create_response(server: ApiServer, request: Request) -> Response:
+    body = read_body(server.settings, request, await request.body(), ResponseBody)
     model = server.find(body.model)
     with field_names(NAMES):
-        asked, reading = await asked_of(
-            model, request, chat_body(body.chat()), model.defaults, body.form_place, NAMES
+        asked, reading = await prepare_chat(
+            model, request, make_chat_body(body.to_chat()), model.defaults, body.form_place, NAMES
         )
     name = body.model or model.names[0]
     head = {"created_at": model.now(), "model": name, **body.echo()}
@@ -345,7 +345,7 @@ async def responses(server: ApiServer, request: Request) -> Response:
     )
 
 
-def messages(items: list[Item]) -> list[dict[str, Any]]:
+def make_messages(items: list[Item]) -> list[dict[str, Any]]:
     """Items as a chat's messages: what the model thought and called belongs to what it said, and is
     a message of its own where it said nothing more in its turn.
     """
@@ -356,7 +356,7 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
             thought += "".join(part.text for part in item.content or ())
             continue
         if isinstance(item, CallOutput):
-            text = joined(item.output)
+            text = join_text(item.output)
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
         elif isinstance(item, CallItem):
             last = found[-1] if found else {}
@@ -370,7 +370,7 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
             if thought and item.role != "assistant":
                 found.append({"role": "assistant", "content": "", "reasoning": thought})
                 thought = ""
-            found.append({"role": item.role, "content": joined(item.content)})
+            found.append({"role": item.role, "content": join_text(item.content)})
         if thought and found[-1]["role"] == "assistant":
             found[-1]["reasoning"], thought = thought, ""
     if thought:
@@ -378,5 +378,5 @@ def messages(items: list[Item]) -> list[dict[str, Any]]:
     return found
 
 
-def joined(content: str | list[ResponseTextPart]) -> str:
+def join_text(content: str | list[ResponseTextPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -11,18 +11,18 @@ from msgspec import Raw
 
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.apis.answer import texts
+from flyweight.server.apis.answer import get_collectors
 from flyweight.server.apis.logprobs import TokenSpelling
 from flyweight.server.apis.openai.content_blocks import (
     BlockEvent,
     ContentBlocks,
-    arguments_of,
-    told,
+    parse_answer,
+    parse_arguments,
 )
 from flyweight.server.apis.openai.part_logprobs import PartScores
-from flyweight.server.apis.usage import timed
+from flyweight.server.apis.usage import report_timings
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import PING, event
+from flyweight.server.transport.replies import PING, encode_event
 from flyweight.text.tools.deltas import DeltaKind, ParsedCall
 from flyweight.text.tools.parser import AnswerFormat
 
@@ -42,7 +42,7 @@ class ResponseWriter:
     ) -> None:
         """With log-probabilities, `most` alternatives each, or without (none)."""
         self.model = bundle.model
-        (self.collector,) = texts(bundle)
+        (self.collector,) = get_collectors(bundle)
         spelling = TokenSpelling(self.model.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
         self.reading, self.telling = reading, ContentBlocks(reading)
@@ -53,9 +53,9 @@ class ResponseWriter:
         self.finish: str | None = None
         self.sent = 0
 
-    def whole(self) -> dict[str, Any]:
+    def write_reply(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
-        said = told(self.reading, choice)
+        said = parse_answer(self.reading, choice)
         for kind, text in (
             (DeltaKind.REASONING, said.reasoning),
             (DeltaKind.CONTENT, said.content),
@@ -63,110 +63,116 @@ class ResponseWriter:
             if text:
                 known = NONE
                 if self.scores is not None and kind is DeltaKind.CONTENT:
-                    known = self.scores.whole(choice, self.telling)
-                self.output.append(self._done(item_of(kind), kind, text, known))
+                    known = self.scores.score_answer(choice, self.telling)
+                self.output.append(self._complete_item(make_item(kind), kind, text, known))
         self.finish = choice.finish_reason
         if self.finish in CUTS and self.output and not said.calls:
-            self.output[-1]["status"] = _status(False)
+            self.output[-1]["status"] = _name_status(False)
         self.output += [
-            {**call_of(call), "status": _status(arguments_of(call) is not None)}
+            {**make_call(call), "status": _name_status(parse_arguments(call) is not None)}
             for call in said.calls
         ]
-        return self._response()
+        return self._make_response()
 
     def begin(self) -> bytes:
-        response = {**self.head, **bare("in_progress")}
+        response = {**self.head, **make_empty_fields("in_progress")}
         return b"".join(
-            self._event(f"response.{name}", response=response)
+            self._write_event(f"response.{name}", response=response)
             for name in ("created", "in_progress")
         )
 
-    def piece(self, prompt: int, piece: TextPiece) -> bytes:
-        pieces = [piece] if self.scores is None else self.scores.singles(piece)
-        return b"".join([self._steps(one) for one in pieces])
+    def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
+        pieces = [piece] if self.scores is None else self.scores.split_tokens(piece)
+        return b"".join([self._write_steps(one) for one in pieces])
 
     def end(self) -> bytes:
-        response = self._response()
-        return self._event(f"response.{response['status']}", response=response)
+        response = self._make_response()
+        return self._write_event(f"response.{response['status']}", response=response)
 
-    def failed(self, error: HttpError) -> bytes:
+    def write_error(self, error: HttpError) -> bytes:
         said = {"code": error.code or error.kind, "message": error.message}
-        failure = {**self.head, **bare("failed"), "error": said}
-        return self._event("error", **said, param=error.param) + self._event(
+        failure = {**self.head, **make_empty_fields("failed"), "error": said}
+        return self._write_event("error", **said, param=error.param) + self._write_event(
             "response.failed", response=failure
         )
 
-    def _steps(self, piece: TextPiece) -> bytes:
+    def _write_steps(self, piece: TextPiece) -> bytes:
         """What a piece tells; of the items that end with the answer only the last was cut off."""
-        steps = self.telling.steps(piece)
-        told = [self._step(step) for step in steps[:-1]]
+        steps = self.telling.read_piece(piece)
+        told = [self._write_step(step) for step in steps[:-1]]
         self.finish = piece.finish
-        return b"".join(told + [self._step(step) for step in steps[-1:]])
+        return b"".join(told + [self._write_step(step) for step in steps[-1:]])
 
-    def _step(self, step: BlockEvent) -> bytes:
+    def _write_step(self, step: BlockEvent) -> bytes:
         known = NONE if self.scores is None else self.scores.step(step)
-        return self._called(step) if step.kind is DeltaKind.NAME else self._text(step, known)
+        return (
+            self._write_call(step) if step.kind is DeltaKind.NAME else self._write_text(step, known)
+        )
 
-    def _text(self, step: BlockEvent, known: Raw) -> bytes:
+    def _write_text(self, step: BlockEvent, known: Raw) -> bytes:
         """A step of text, of whose log-probabilities these are `known`, or of reasoning."""
         kind, name = step.kind, NAMES[step.kind]
         if step.what == "open":
-            self.item = item_of(kind)
+            self.item = make_item(kind)
             added = {"output_index": len(self.output), "item": {**self.item, "content": []}}
-            return self._event("response.output_item.added", **added) + self._event(
-                "response.content_part.added", **self._place(), part=part_of(kind, "", NONE)
+            return self._write_event("response.output_item.added", **added) + self._write_event(
+                "response.content_part.added", **self._locate(), part=make_part(kind, "", NONE)
             )
         scores = {"logprobs": known} if kind is DeltaKind.CONTENT else {}
         if step.what == "delta":
-            return self._event(f"response.{name}.delta", **self._place(), delta=step.text, **scores)
-        place = self._place()
-        found = self._event(f"response.{name}.done", **place, text=step.text, **scores)
-        part = part_of(kind, step.text, known)
-        found += self._event("response.content_part.done", **place, part=part)
-        return found + self._close(self._done(self.item, kind, step.text, known))
+            return self._write_event(
+                f"response.{name}.delta", **self._locate(), delta=step.text, **scores
+            )
+        place = self._locate()
+        found = self._write_event(f"response.{name}.done", **place, text=step.text, **scores)
+        part = make_part(kind, step.text, known)
+        found += self._write_event("response.content_part.done", **place, part=part)
+        return found + self._close(self._complete_item(self.item, kind, step.text, known))
 
-    def _called(self, step: BlockEvent) -> bytes:
+    def _write_call(self, step: BlockEvent) -> bytes:
         """A step of a call."""
         if step.what == "open":
-            self.item = call_of(ParsedCall(step.text))
+            self.item = make_call(ParsedCall(step.text))
             added = {"output_index": len(self.output), "item": self.item}
-            return self._event("response.output_item.added", **added)
-        place = self._place()
+            return self._write_event("response.output_item.added", **added)
+        place = self._locate()
         del place["content_index"]
         name = "response.function_call_arguments"
         if step.what == "delta":
-            return self._event(f"{name}.delta", **place, delta=step.text)
+            return self._write_event(f"{name}.delta", **place, delta=step.text)
         said = {"name": self.item["name"], "arguments": step.text}
-        found = self._event(f"{name}.done", **place, **said)
-        item = {**self.item, "arguments": step.text, "status": _status(step.whole)}
+        found = self._write_event(f"{name}.done", **place, **said)
+        item = {**self.item, "arguments": step.text, "status": _name_status(step.complete)}
         return found + self._close(item)
 
     def _close(self, item: dict[str, Any]) -> bytes:
         self.output.append(item)
         index = len(self.output) - 1
-        return self._event("response.output_item.done", output_index=index, item=item)
+        return self._write_event("response.output_item.done", output_index=index, item=item)
 
-    def _place(self) -> dict[str, Any]:
+    def _locate(self) -> dict[str, Any]:
         return {
             "item_id": self.item["id"],
             "output_index": len(self.output),
             "content_index": 0,
         }
 
-    def _done(self, item: dict[str, Any], kind: DeltaKind, text: str, known: Raw) -> dict[str, Any]:
-        status = _status(self.finish not in CUTS)
-        return {**item, "status": status, "content": [part_of(kind, text, known)]}
+    def _complete_item(
+        self, item: dict[str, Any], kind: DeltaKind, text: str, known: Raw
+    ) -> dict[str, Any]:
+        status = _name_status(self.finish not in CUTS)
+        return {**item, "status": status, "content": [make_part(kind, text, known)]}
 
-    def _event(self, name: str, /, **facts: Any) -> bytes:
+    def _write_event(self, name: str, /, **facts: Any) -> bytes:
         self.sent += 1
-        return event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
+        return encode_event({"type": name, "sequence_number": self.sent - 1, **facts}, name)
 
-    def _response(self) -> dict[str, Any]:
+    def _make_response(self) -> dict[str, Any]:
         cut = CUTS.get(self.finish or "")
         prompt, made = len(self.collector.request.tokens), self.collector.produced
         return {
             **self.head,
-            **bare("incomplete" if cut else "completed"),
+            **make_empty_fields("incomplete" if cut else "completed"),
             "incomplete_details": {"reason": cut} if cut else None,
             "output": self.output,
             "usage": {
@@ -176,13 +182,13 @@ class ResponseWriter:
                     "cache_write_tokens": 0,
                 },
                 "output_tokens": made,
-                "output_tokens_details": {"reasoning_tokens": self._thought()},
+                "output_tokens_details": {"reasoning_tokens": self._count_reasoning()},
                 "total_tokens": prompt + made,
             },
-            **timed(self.model, self.collector),
+            **report_timings(self.model, self.collector),
         }
 
-    def _thought(self) -> int:
+    def _count_reasoning(self) -> int:
         """Tokens of reasoning, as its text has them."""
         thoughts = [item["content"] for item in self.output if item["type"] == "reasoning"]
         text = "".join(part["text"] for content in thoughts for part in content)
@@ -190,11 +196,11 @@ class ResponseWriter:
         return len(tokenizer.encode(text, add_special=False)) if text else 0
 
 
-def _status(whole: bool) -> str:
+def _name_status(whole: bool) -> str:
     return "completed" if whole else "incomplete"
 
 
-def bare(status: str) -> dict[str, Any]:
+def make_empty_fields(status: str) -> dict[str, Any]:
     """A response's fields as long as there is nothing to put in them."""
     return {
         "status": status,
@@ -205,7 +211,7 @@ def bare(status: str) -> dict[str, Any]:
     }
 
 
-def item_of(kind: DeltaKind) -> dict[str, Any]:
+def make_item(kind: DeltaKind) -> dict[str, Any]:
     """An item of text or reasoning as it begins."""
     if kind is DeltaKind.REASONING:
         head = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
@@ -214,13 +220,13 @@ def item_of(kind: DeltaKind) -> dict[str, Any]:
     return {**head, "status": "in_progress"}
 
 
-def part_of(kind: DeltaKind, text: str, known: Raw) -> dict[str, Any]:
+def make_part(kind: DeltaKind, text: str, known: Raw) -> dict[str, Any]:
     if kind is DeltaKind.REASONING:
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": known}
 
 
-def call_of(call: ParsedCall) -> dict[str, Any]:
+def make_call(call: ParsedCall) -> dict[str, Any]:
     """An item that is a call, as it begins."""
     return {
         "id": f"fc_{uuid4().hex}",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translated
 from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.tools import demands
+from flyweight.server.apis.tools import demands_call
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.ignored import ignore_also
 from flyweight.text.chat import choose
@@ -28,11 +28,11 @@ def check_template_fields(
     model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> ChatBody:
     """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
-    reads = reads_of(model, tools=bool(body.tools) and body.tool_choice != "none")
+    reads = find_variables(model, tools=bool(body.tools) and body.tool_choice != "none")
     if reads is None:
         return body
     less: dict[str, Any] = {}
-    for name in _unread(model, body, reads):
+    for name in _list_unused(model, body, reads):
         reject_unused_field(model, request, name, reads, names)
         less |= dict.fromkeys(WITH_TOOLS if name == "tools" else (name,))
     own = body.chat_template_kwargs or {}
@@ -44,12 +44,12 @@ def check_template_fields(
     return body.model_copy(update=less) if less else body
 
 
-def reads_of(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
+def find_variables(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
     """What the template reads; None where that is not known."""
     return list_variables(choose(model.tokenizer.marks.templates, None, tools=tools))
 
 
-def effort(model: ServedModel, body: ChatBody) -> dict[str, Any]:
+def make_effort_variables(model: ServedModel, body: ChatBody) -> dict[str, Any]:
     """How hard to think, and how much to say, in variables of templates: where one knows no efforts
     but whether to think, any effort is to think.
     """
@@ -57,7 +57,7 @@ def effort(model: ServedModel, body: ChatBody) -> dict[str, Any]:
     if body.reasoning_effort is not None:
         found[EFFORT] = body.reasoning_effort
         thinks = body.reasoning_effort != "none"
-        reads = reads_of(model, tools=bool(body.tools)) or frozenset({EFFORT})
+        reads = find_variables(model, tools=bool(body.tools)) or frozenset({EFFORT})
         if not thinks or EFFORT not in reads:
             found |= dict.fromkeys(THINKING, thinks)
     if body.verbosity is not None:
@@ -65,13 +65,13 @@ def effort(model: ServedModel, body: ChatBody) -> dict[str, Any]:
     return found
 
 
-def thinking(
+def make_thinking_variables(
     model: ServedModel, request: Request, place: str, wanted: bool | None
 ) -> dict[str, bool]:
     """The template's switch for reasoning, none where it has none and what is wanted is so anyway
     (or nothing is wanted).  Raises `RequestError` that names `place`.
     """
-    reads = reads_of(model)
+    reads = find_variables(model)
     found = [name for name in THINKING if reads is None or name in reads]
     if found and wanted is None and not model.settings.template_defaults.keys().isdisjoint(found):
         return {}  # as the operator says
@@ -104,11 +104,11 @@ def reject_unused_field(
     )
 
 
-def _unread(model: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
+def _list_unused(model: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
     """Fields that are asked for and have no effect."""
     found = []
     shown = bool(body.tools) and body.tool_choice != "none"
-    if shown and "tools" not in reads and not demands(body.tool_choice):
+    if shown and "tools" not in reads and not demands_call(body.tool_choice):
         found.append("tools")
     if body.documents and "documents" not in reads:
         found.append("documents")
