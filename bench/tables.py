@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyweight.bench.report import machine_line, ratio, share
+from flyweight.bench.facts import Surroundings
+from flyweight.bench.report import describe_machine, format_ratio, format_share
 from flyweight.bench.rows import OURS, BenchRow, load
-from flyweight.bench.surroundings import Surroundings
 
 BEGIN, END = "<!-- tables: python bench/tables.py -->", "<!-- end of tables -->"
 FAST_MEMORY = 50.0  # GB/s; above, more is asked of decoding
@@ -134,10 +134,10 @@ def line(group: Group, quiet: BenchRow | None) -> str:
         ours.model_filename,
         ours.test + (f" + {ours.n_busy} busy" if ours.n_busy else ""),
         f"{ours.avg_ts:.1f} ± {ours.stddev_ts:.1f}",
-        share(ours),
+        format_share(ours),
         f"{asked.share:.0%}" if asked.share else "",
         theirs,
-        ratio(best.ratio) if best else "",
+        format_ratio(best.ratio) if best else "",
         f"{asked.ratio:g}" if asked.ratio else "",
         said,
     )
@@ -160,7 +160,7 @@ def tables(rows: Sequence[BenchRow]) -> Iterator[str]:
         newest, here = max(all_rows, key=lambda row: row.test_time), Surroundings.here()
         version, commit = mine[0].ours.version, newest.build_commit
         around = Surroundings(newest.cpu_info, here.cores, here.memory, version, commit)
-        yield machine_line(around, all_rows)
+        yield describe_machine(around, all_rows)
         yield ""
 
 

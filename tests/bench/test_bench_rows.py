@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.bench.facts import people
-from flyweight.bench.report import head, line, machine_line, report
+from flyweight.bench.facts import Surroundings, format_count
+from flyweight.bench.report import describe_machine, report, write_head, write_line
 from flyweight.bench.rows import BenchRow, Spread, load, save
-from flyweight.bench.surroundings import Surroundings
 from flyweight.errors import ConfigError
 
 OURS = BenchRow(
@@ -68,18 +67,18 @@ GOLDEN = """\
 
 def test_the_table_is_llama_benchs_with_our_columns() -> None:
     assert report([OURS, THEIRS], "md") == GOLDEN
-    assert "\n".join((*head(), line(OURS), line(THEIRS))) == GOLDEN
+    assert "\n".join((*write_head(), write_line(OURS), write_line(THEIRS))) == GOLDEN
 
 
 def test_a_tile_unit_has_a_share_of_its_own() -> None:
     row = replace(OURS, isa="amx", share_tile=Spread(0.2, 0.2, 0.2))
-    assert "| 71 % (20 % of amx) |" in line(row)
-    assert "tg128 @ d2048 + 1 busy" in line(replace(OURS, n_busy=1))
+    assert "| 71 % (20 % of amx) |" in write_line(row)
+    assert "tg128 @ d2048 + 1 busy" in write_line(replace(OURS, n_busy=1))
 
 
 def test_weights_that_caches_hold_have_no_share() -> None:
     cached = replace(OURS, model_size=3_000_000)
-    assert "| – |" in line(cached) and "71 %" not in line(cached)
+    assert "| – |" in write_line(cached) and "71 %" not in write_line(cached)
     page = Page()
     page.feed(report([cached], "html"))
     assert page.tags.count("rect") == 1
@@ -132,7 +131,7 @@ def test_the_page_loads_nothing_and_escapes_names() -> None:
 
 def test_the_machine_line_says_beside_what() -> None:
     around = Surroundings("A Processor", 2, 24 << 30, "0.1.0", "abc1234")
-    assert machine_line(around, [OURS, THEIRS]) == (
+    assert describe_machine(around, [OURS, THEIRS]) == (
         "A Processor; 2 cores; 24 GiB; avx512; read 40 GB/s; int8 2000 Gop/s; bf16 1000 Gop/s; "
         "others used 0.03 cores; flyweight 0.1.0 (abc1234); llama.cpp 0c1e570"
     )
@@ -193,4 +192,4 @@ def test_the_same_figure_again_has_the_same_key() -> None:
 
 def test_parameters_for_people() -> None:
     counts = (260_032, 596_049_920, 1_235_814_400, 12)
-    assert [people(n) for n in counts] == ["260K", "596M", "1.24B", "12"]
+    assert [format_count(n) for n in counts] == ["260K", "596M", "1.24B", "12"]

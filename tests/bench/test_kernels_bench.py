@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.bench.kernels import KernelRun, RunListener, missing, neighbours, run
+from flyweight.bench.facts import OtherProcesses, read_process_seconds
+from flyweight.bench.kernels import KernelRun, RunListener, find_missing, run, start_neighbours
 from flyweight.bench.peers import (
     PeerArgument,
     PeerError,
     PeerMethod,
     PeerProcess,
     PeerSetup,
-    opened,
+    open_peer,
 )
 from flyweight.bench.rows import BenchRow
-from flyweight.bench.surroundings import OtherProcesses, process_seconds
 from flyweight.bench.workloads import Workload
 from flyweight.errors import ConfigError
 
@@ -104,9 +104,9 @@ def test_a_peer_is_given_the_same_tokens(tmp_path: Path) -> None:
     assert len(lines) == 8  # before each a short one that is not timed
     first, second, third, fourth = lines[1::2]
     vocab = 2048
-    assert first == {"do": "prefill", "before": [], "tokens": TESTS[0].fresh(vocab, 0)}
+    assert first == {"do": "prefill", "before": [], "tokens": TESTS[0].make_fresh_prompt(vocab, 0)}
     assert second == {"do": "decode", "prompts": [[1]], "shared": 0, "gen": 3}
-    assert third["prompts"] == TESTS[2].prompts(vocab)
+    assert third["prompts"] == TESTS[2].make_prompts(vocab)
     assert (len(fourth["before"]), len(fourth["tokens"])) == (32, 8)
 
 
@@ -144,7 +144,7 @@ def test_a_peer_that_cannot_begin_is_ended(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(PeerProcess, "close", noted)
     means = stand_in(tmp_path, "None", '{"error": "no"}')
     with pytest.raises(PeerError, match="openvino: no"):
-        opened(PeerArgument("openvino"), "none.gguf", ROOM, means)
+        open_peer(PeerArgument("openvino"), "none.gguf", ROOM, means)
     (process,) = [child.process for child in closed]
     assert process.returncode is not None and process.stdout is not None and process.stdout.closed
 
@@ -161,7 +161,7 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     python.chmod(0o755)
     for binary in (None, ""):
         with pytest.raises(ConfigError, match=f"pip install {package}") as refused:
-            opened(
+            open_peer(
                 PeerArgument(name), "none.gguf", ROOM, PeerMethod(python=str(python), binary=binary)
             )
         hinted = name == "llama.cpp" and binary is not None
@@ -199,7 +199,7 @@ def test_finished_tests_are_passed_over() -> None:
     with_peer = KernelRun("stories", TESTS[:2], peers=[PeerArgument("openvino")])
     known = {row.key for row in done}
     assert (
-        missing(with_peer, known, RunListener()) == TESTS[:2]
+        find_missing(with_peer, known, RunListener()) == TESTS[:2]
     )  # the peer's rows are not there yet
 
 
@@ -217,12 +217,12 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
         program = tmp_path / name
         program.write_text(LLAMA_BENCH.format(python=sys.executable, seen=str(seen)))
         program.chmod(0o755)
-    peer = opened(
+    peer = open_peer(
         PeerArgument.of("llama.cpp -fa off"), "m.gguf", ROOM, PeerMethod(2, binary=str(tmp_path))
     )
-    assert peer.timed(Workload(gen=9, depth=64), 512, 0).seconds == 2.0
+    assert peer.measure(Workload(gen=9, depth=64), 512, 0).seconds == 2.0
     assert peer.version == "llama.cpp c0ffee"
-    assert peer.timed(Workload(gen=9, seqs=4, shared=100), 512, 0).seconds == 4.0
+    assert peer.measure(Workload(gen=9, seqs=4, shared=100), 512, 0).seconds == 4.0
     single, batched = [json.loads(line) for line in seen.read_text().splitlines()]
     assert single == [
         "llama-bench", "-r", "1", "-p", "0", "-n", "9", "-d", "64", "-o", "jsonl",
@@ -234,7 +234,7 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
 
 def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give the path of llama"):
-        opened(
+        open_peer(
             PeerArgument("llama.cpp"),
             "m.gguf",
             ROOM,
@@ -243,15 +243,15 @@ def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
     failing = tmp_path / "llama-bench"
     failing.write_text("#!/bin/sh\necho error: failed to load model >&2\nexit 1\n")
     failing.chmod(0o755)
-    peer = opened(PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(binary=str(failing)))
+    peer = open_peer(PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(binary=str(failing)))
     with pytest.raises(PeerError, match="llama-bench says error: failed to load model"):
-        peer.timed(Workload(gen=1), 512, 0)
+        peer.measure(Workload(gen=1), 512, 0)
     with pytest.raises(PeerError, match="no llama-batched-bench next to"):
-        peer.timed(Workload(gen=1, seqs=2), 512, 0)
+        peer.measure(Workload(gen=1, seqs=2), 512, 0)
 
 
 def test_busy_neighbours_end_with_the_block() -> None:
-    with neighbours(1) as (pid,):
+    with start_neighbours(1) as (pid,):
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -271,5 +271,5 @@ def test_our_own_time_is_not_others(tmp_path: Path) -> None:
     around = OtherProcesses([7], tmp_path)
     before = around._others
     written(1003 * ticks, 1 * ticks)
-    assert process_seconds(7, tmp_path) == 1.0
+    assert read_process_seconds(7, tmp_path) == 1.0
     assert around._read() - before == pytest.approx(2.0, abs=0.5)  # our own seconds move on

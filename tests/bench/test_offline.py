@@ -7,10 +7,16 @@ import pytest
 from test_kernels_bench import Heard, stand_in
 
 from flyweight.bench.kernels import RunListener
-from flyweight.bench.offline import OfflineReport, OfflineRequests, OfflineResult, OfflineRun, serve
+from flyweight.bench.offline import (
+    OfflineReport,
+    OfflineRequests,
+    OfflineResult,
+    OfflineRun,
+    measure,
+)
 from flyweight.bench.peers import PeerArgument, PeerMethod
 from flyweight.bench.rows import Spread
-from flyweight.bench.startup import StartupRun, StartupRuns, startup
+from flyweight.bench.startup import StartupRun, StartupRuns, measure_startup
 from flyweight.bench.workloads import Workload
 from flyweight.cli.bench.offline import _tell
 from flyweight.cli.main import main
@@ -24,7 +30,7 @@ def served(seconds: float) -> OfflineResult:
 def test_an_outcome_has_vllms_keys() -> None:
     times = (0.4, 0.1, 0.2, 0.3)
     outcome = OfflineReport(OfflineRequests(2, 30, 10, 2), tuple(map(served, times)), ())
-    document = outcome.document()
+    document = outcome.to_document()
     assert document["avg_latency"] == pytest.approx(0.25)
     assert document["latencies"] == [0.4, 0.1, 0.2, 0.3]
     percents = document["percentiles"]
@@ -39,7 +45,7 @@ def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
     serving = OfflineRun("stories", OfflineRequests(5, 40, 6, 2), RunListener())
     for round in (0, 1):
         before = serving.llm.stats()
-        serving.once(round)
+        serving.run_once(round)
         after = serving.llm.stats()
         assert after["cached"] == before["cached"]
         assert after["produced"] - before["produced"] == 5 * 6
@@ -51,8 +57,8 @@ def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> Non
     note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 50.0}}'
     asked = OfflineRequests(3, 8, 4, 2)
     serving = OfflineRun("stories", asked, heard)
-    with serving.beside([PeerArgument("openvino")], stand_in(tmp_path, note)):
-        outcome = serve(serving, rounds=2, warm=1)
+    with serving.open_peers([PeerArgument("openvino")], stand_in(tmp_path, note)):
+        outcome = measure(serving, rounds=2, warm=1)
     assert [name for name, _, _ in heard.rounds] == ["warm-up", "round 1", "round 2"]
     assert len(outcome.ours) == 2
     (peer,) = outcome.peers
@@ -61,7 +67,7 @@ def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> Non
     assert (peer.ratio.least, peer.ratio.most) == (ratios[0], ratios[1])
     commands = [json.loads(line) for line in seen.read_text().splitlines()]
     assert [command["prompts"] for command in commands] == [
-        asked.prompts(serving.vocab, round) for round in range(3)
+        asked.make_prompts(serving.vocab, round) for round in range(3)
     ]
     assert all(command["gen"] == 4 for command in commands)
 
@@ -69,8 +75,10 @@ def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> Non
 def test_a_peer_that_fails_is_left_out(tmp_path: Path) -> None:
     heard = Heard()
     serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), heard)
-    with serving.beside([PeerArgument("openvino")], stand_in(tmp_path, '{"error": "out of room"}')):
-        outcome = serve(serving, rounds=2, warm=0)
+    with serving.open_peers(
+        [PeerArgument("openvino")], stand_in(tmp_path, '{"error": "out of room"}')
+    ):
+        outcome = measure(serving, rounds=2, warm=0)
     assert outcome.peers == () and len(outcome.ours) == 2
     assert heard.warnings == ["openvino: out of room; it is left out"]
 
@@ -127,7 +135,7 @@ def test_wrong_sizes_are_refused(
 
 def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    starts = startup(
+    starts = measure_startup(
         "stories", ("--threads", "1"), 2, [PeerArgument("openvino")],
         stand_in(tmp_path, '{"seconds": 0.5}'), lambda *step: told.append(step),
     )  # fmt: skip
@@ -139,7 +147,7 @@ def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
 
 def test_a_peer_that_fails_loses_no_starts(tmp_path: Path) -> None:
     warnings: list[str] = []
-    starts = startup(
+    starts = measure_startup(
         "stories", ("--threads", "1"), 2, [PeerArgument("openvino")],
         stand_in(tmp_path, '{"error": "out of room"}'), warn=warnings.append,
     )  # fmt: skip
@@ -156,14 +164,14 @@ def test_the_share_is_shown_of_weights_that_memory_holds(
 
 def test_a_start_that_fails_says_why() -> None:
     with pytest.raises(ConfigError, match="flyweight run says error: memory_limit"):
-        startup("stories", ("--memory-limit", "1MiB"), 1, [], PeerMethod())
+        measure_startup("stories", ("--memory-limit", "1MiB"), 1, [], PeerMethod())
 
 
 def test_ratios_are_of_the_same_round() -> None:
     warm = tuple(StartupRun(first, first + 1, 1) for first in (1.0, 2.0, 4.0))
     starts = StartupRuns(StartupRun(9.0, 9.0, 1), warm, {"openvino": (4.0, 4.0, 4.0)})
     assert starts.middle == Spread(2.0, 1.0, 4.0)
-    assert starts.ratio("openvino") == Spread(2.0, 1.0, 4.0)
+    assert starts.compute_ratio("openvino") == Spread(2.0, 1.0, 4.0)
 
 
 def test_llama_benchs_programs_serve_no_requests(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def test_llama_benchs_programs_serve_no_requests(tmp_path: Path) -> None:
     program.chmod(0o755)
     heard = Heard()
     serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), heard)
-    with serving.beside([PeerArgument("llama.cpp")], PeerMethod(binary=str(program))):
-        assert serve(serving, rounds=1, warm=0).peers == ()
+    with serving.open_peers([PeerArgument("llama.cpp")], PeerMethod(binary=str(program))):
+        assert measure(serving, rounds=1, warm=0).peers == ()
     assert "llama-cpp-python does" in heard.warnings[0]
     assert Workload(gen=1).before == 0

@@ -8,26 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyweight.bench.serving.answer import StreamedAnswer
 from flyweight.bench.serving.arrivals import ArrivalRate
-from flyweight.bench.serving.asks import LoadRequest
 from flyweight.bench.serving.drafts import DraftStatistics
 from flyweight.bench.serving.load import LoadResult, RequestSchedule
 from flyweight.bench.serving.report import (
     ReportHeader,
-    beside,
-    block,
-    compared,
-    document,
-    file_name,
-    miscounted,
-    reasons,
+    compare,
+    find_miscounts,
+    list_reasons,
+    make_document,
+    make_file_name,
+    write_block,
+    write_comparison,
 )
+from flyweight.bench.serving.requests import LoadRequest, StreamedAnswer
 from flyweight.bench.serving.summary import (
     LoadSummary,
-    goals_of,
-    metrics_of,
-    percents_of,
+    parse_goals,
+    parse_metrics,
+    parse_percents,
     summarize,
 )
 from flyweight.errors import ConfigError
@@ -115,7 +114,9 @@ def test_goodput_counts_requests_that_keep_every_goal() -> None:
 
 
 def test_the_block_has_vllms_labels_in_order() -> None:
-    got = [*block(summary(goals={"ttft": 600.0}), header(most=4, pace=ArrivalRate(2.5)), METRICS)]
+    got = [
+        *write_block(summary(goals={"ttft": 600.0}), header(most=4, pace=ArrivalRate(2.5)), METRICS)
+    ]
     labels = [line.split(":")[0] for line in got if ":" in line]
     assert labels == [
         "Successful requests", "Failed requests", "Maximum request concurrency",
@@ -141,13 +142,13 @@ def test_the_block_has_vllms_labels_in_order() -> None:
 
 
 def test_what_was_not_asked_for_is_not_in_the_block() -> None:
-    got = "\n".join(block(summary(), header(), ["ttft"]))
+    got = "\n".join(write_block(summary(), header(), ["ttft"]))
     for absent in ("goodput", "RPS", "Maximum request", "ITL", "E2EL"):
         assert absent not in got
 
 
 def test_the_document_has_vllms_keys() -> None:
-    got = document(
+    got = make_document(
         summary(), header(pace=ArrivalRate(2.5), most=4), ["ttft"], PLAYED, detailed=False
     )
     keys = (
@@ -160,12 +161,13 @@ def test_the_document_has_vllms_keys() -> None:
     assert {*keys.split()} <= got.keys()
     assert not {"ttfts", "mean_itl_ms"} & got.keys()
     assert (got["request_rate"], got["max_concurrency"]) == (2.5, 4)
-    assert document(summary(), header(), [], PLAYED, detailed=False)["request_rate"] == "inf"
+    assert make_document(summary(), header(), [], PLAYED, detailed=False)["request_rate"] == "inf"
     ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=2.0)
     assert (
-        document(summary(), header(pace=ramp), [], PLAYED, detailed=False)["ramp_up_end_rps"] == 2.0
+        make_document(summary(), header(pace=ramp), [], PLAYED, detailed=False)["ramp_up_end_rps"]
+        == 2.0
     )
-    odd = document(summary(percents=(99.9,)), header(), ["itl"], PLAYED, detailed=False)
+    odd = make_document(summary(percents=(99.9,)), header(), ["itl"], PLAYED, detailed=False)
     assert "p99.9_itl_ms" in odd
 
 
@@ -182,10 +184,10 @@ vllm:generation_tokens_total{{engine="0",model_name="a b"}} 9.0
 def test_what_became_of_guesses_meanwhile() -> None:
     pages = [DraftStatistics.of(PAGE.format(*row)) for row in ((1, 2, 1, 1, 0), (11, 22, 13, 9, 4))]
     assert pages[0] is not None and pages[1] is not None
-    drafts = pages[1].since(pages[0])
+    drafts = pages[1].subtract(pages[0])
     assert drafts is not None and drafts.rates == [0.8, 0.4]
     assert (drafts.rate, drafts.length) == (60.0, 2.2)
-    told = [*block(summary(), header(), [], drafts)]
+    told = [*write_block(summary(), header(), [], drafts)]
     at = told.index("---------------Speculative Decoding---------------")
     assert told[at + 1 :] == [
         "Acceptance rate (%):                     60.00     ",
@@ -198,17 +200,20 @@ def test_what_became_of_guesses_meanwhile() -> None:
         "  Position 1:                            40.00     ",
         "=" * 50,
     ]
-    got = document(summary(), header(), [], replace(PLAYED, drafts=drafts), detailed=False)
+    got = make_document(summary(), header(), [], replace(PLAYED, drafts=drafts), detailed=False)
     assert got["spec_decode_num_drafts"] == 10 and got["spec_decode_acceptance_rate"] == 60.0
     assert got["spec_decode_per_position_acceptance_rates"] == [0.8, 0.4]
-    assert pages[0].since(pages[0]) is None and DraftStatistics.of("vllm:other 1\n") is None
+    assert pages[0].subtract(pages[0]) is None and DraftStatistics.of("vllm:other 1\n") is None
 
 
 def test_when_a_ramp_reached_which_rate() -> None:
     ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=4.0)
-    assert ramp.growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)] and ArrivalRate(2.0).growth(7) == []
+    assert (
+        ramp.list_growth(7) == [(0, 1), (2, 2), (4, 3), (6, 4)]
+        and ArrivalRate(2.0).list_growth(7) == []
+    )
     load = RequestSchedule(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    told = document(
+    told = make_document(
         summary(), header(pace=ramp), [], replace(PLAYED, load=load, began=86400.0), detailed=False
     )["rps_change_events"]
     assert [one["rps"] for one in told] == [1, 2, 3, 4]
@@ -217,7 +222,7 @@ def test_when_a_ramp_reached_which_rate() -> None:
 
 
 def test_details_are_one_a_request() -> None:
-    got = document(summary(), header(), [], PLAYED, detailed=True)
+    got = make_document(summary(), header(), [], PLAYED, detailed=True)
     assert got["input_lens"] == [10, 20, 30, 40, 50, 60]
     assert got["output_lens"] == [3, 2, 1, 0, 0, 0]
     assert got["errors"] == ["", "", "", "HTTP 429: full", "it died", "HTTP 429: full"]
@@ -227,26 +232,28 @@ def test_details_are_one_a_request() -> None:
 
 
 def test_names_of_files() -> None:
-    assert file_name(header()).startswith("openai-infqps-m-")
-    name = file_name(header(pace=ArrivalRate(2.5), most=4, label="night"))
+    assert make_file_name(header()).startswith("openai-infqps-m-")
+    name = make_file_name(header(pace=ArrivalRate(2.5), most=4, label="night"))
     assert name.startswith("night-2.5qps-concurrency4-m-") and name.endswith(".json")
     ramp = ArrivalRate(ramp="linear", ramp_start=1.0, ramp_end=20.0)
-    assert file_name(header(pace=ramp)).startswith("openai-ramp-up-linear-1qps-20qps-m-")
+    assert make_file_name(header(pace=ramp)).startswith("openai-ramp-up-linear-1qps-20qps-m-")
 
 
 def test_reasons_are_shown_once_each_and_not_all() -> None:
-    assert [*reasons(summary())] == ["2 failed: HTTP 429: full", "1 failed: it died"]
+    assert [*list_reasons(summary())] == ["2 failed: HTTP 429: full", "1 failed: it died"]
     many = [answer(0, error=f"why {i}") for i in range(7)]
     load = RequestSchedule([ASKS[0]] * 7, [0.0] * 7)
-    got = [*reasons(summarize(LoadResult(load, many, 1.0, 0.0), (), {}))]
+    got = [*list_reasons(summarize(LoadResult(load, many, 1.0, 0.0), (), {}))]
     assert len(got) == 6 and got[-1] == "... and 2 other reasons"
 
 
 def test_a_servers_other_count_of_a_prompt_is_told() -> None:
     right, wrong = answer(0, 1.0), answer(0, 1.0)
     right.prompt_counted, wrong.prompt_counted = 10, 21
-    assert [*miscounted(LoadResult(RequestSchedule(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
-    (line,) = miscounted(LoadResult(RequestSchedule(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0))
+    assert [*find_miscounts(LoadResult(RequestSchedule(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []
+    (line,) = find_miscounts(
+        LoadResult(RequestSchedule(ASKS[:2], [0.0] * 2), [right, wrong], 1.0, 0.0)
+    )
     assert "counts 1 prompts differently (21 tokens for 20)" in line
 
 
@@ -254,26 +261,26 @@ def test_ratios_are_above_one_where_ours_is_better() -> None:
     slow = LoadResult(PLAYED.load, [answer(0, 1.0, 3.0)] * 6, 8.0, 0.0)
     fast = LoadResult(PLAYED.load, [answer(0, 0.5, 1.0)] * 6, 2.0, 0.0)
     ours, other = (summarize(played, (99,), {}) for played in (fast, slow))
-    got = compared(ours, other)
+    got = compare(ours, other)
     assert got["Output token throughput (tok/s)"] == (6.0, 1.5, 4.0)
     assert got["Median TTFT (ms)"] == (500.0, 1000.0, 2.0)
     assert got["P99 ITL (ms)"] == (500.0, 2000.0, 4.0)
-    lines = [*beside(ours, other, "http://x:1")]
+    lines = [*write_comparison(ours, other, "http://x:1")]
     assert "http://x:1" in lines[0] and any(line.endswith("x4.00") for line in lines)
-    assert "P99 ITL (ms)" not in compared(summarize(fast, (), {}), summarize(slow, (), {}))
+    assert "P99 ITL (ms)" not in compare(summarize(fast, (), {}), summarize(slow, (), {}))
     dead = summarize(LoadResult(PLAYED.load, [answer(0, error="gone")] * 6, 1.0, 0.0), (99,), {})
-    assert compared(ours, dead) == compared(dead, ours) == {}
+    assert compare(ours, dead) == compare(dead, ours) == {}
 
 
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda: goals_of(["ttft"]), "write NAME:MILLISECONDS"),
-        (lambda: goals_of(["ttft:-3"]), "write NAME:MILLISECONDS"),
-        (lambda: goals_of(["itl:3"]), "goodput = 'itl:3'; known: ttft, tpot, e2el"),
-        (lambda: metrics_of("ttft,tpt"), "did you mean 'tpot'"),
-        (lambda: percents_of("99,x"), "metric_percentiles = '99,x'"),
-        (lambda: percents_of("101"), "numbers of 0 to 100"),
+        (lambda: parse_goals(["ttft"]), "write NAME:MILLISECONDS"),
+        (lambda: parse_goals(["ttft:-3"]), "write NAME:MILLISECONDS"),
+        (lambda: parse_goals(["itl:3"]), "goodput = 'itl:3'; known: ttft, tpot, e2el"),
+        (lambda: parse_metrics("ttft,tpt"), "did you mean 'tpot'"),
+        (lambda: parse_percents("99,x"), "metric_percentiles = '99,x'"),
+        (lambda: parse_percents("101"), "numbers of 0 to 100"),
     ],
 )
 def test_wishes_that_are_none(call: Any, said: str) -> None:
@@ -282,5 +289,8 @@ def test_wishes_that_are_none(call: Any, said: str) -> None:
 
 
 def test_wishes() -> None:
-    assert goals_of(["ttft:500", "e2el:2e3"]) == {"ttft": 500.0, "e2el": 2000.0}
-    assert metrics_of("e2el,ttft") == ["ttft", "e2el"] and percents_of("50,99.9") == [50.0, 99.9]
+    assert parse_goals(["ttft:500", "e2el:2e3"]) == {"ttft": 500.0, "e2el": 2000.0}
+    assert parse_metrics("e2el,ttft") == ["ttft", "e2el"] and parse_percents("50,99.9") == [
+        50.0,
+        99.9,
+    ]

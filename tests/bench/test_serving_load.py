@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from flyweight.bench.serving.arrivals import ArrivalRate
-from flyweight.bench.serving.asks import LoadRequest
 from flyweight.bench.serving.datasets import (
     Conversations,
     Custom,
     Prefixes,
     Random,
     Sonnet,
-    json_lines,
-    json_list,
-    text_lines,
+    read_json_lines,
+    read_json_list,
+    read_text_lines,
 )
+from flyweight.bench.serving.requests import LoadRequest
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import IdPrompts, PromptMaker, TextPrompts
 from flyweight.config import Settings
@@ -54,7 +54,7 @@ def ids_of(ask: LoadRequest) -> list[int]:
 
 
 def drawn(data: Any, words: PromptMaker, count: int, seed: int = 0) -> list[LoadRequest]:
-    found: list[LoadRequest] = data.asks(words, count, random.Random(seed))
+    found: list[LoadRequest] = data.make_requests(words, count, random.Random(seed))
     return found
 
 
@@ -64,18 +64,18 @@ def test_texts_have_the_length_asked_for(name: str, data: Callable[[str], Path])
     words, rng = TextPrompts(tokenizer), random.Random(3)
     marks = len(tokenizer.encode(""))
     for length in LENGTHS[marks:]:
-        prompt = words.prompt(words.draw(rng, length))
+        prompt = words.make_prompt(words.draw(rng, length))
         assert isinstance(prompt, str) and len(tokenizer.encode(prompt)) == length
     poem = "From fairest creatures we desire increase,\nThat thereby beauty's rose " * 3
     for length in (9, 40, 300):
-        assert words.count(str(words.fitted(poem, length))) == length
+        assert words.count(str(words.fit(poem, length))) == length
 
 
 def test_ids_are_ordinary_ones(tokenizer: Tokenizer) -> None:
     words = IdPrompts(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
     found = words.draw(random.Random(1), 5000)
     assert not tokenizer.special_ids & {*found} and max(found) < tokenizer.vocab_size
-    assert len(words.fitted("Once upon", 100)) == 100
+    assert len(words.fit("Once upon", 100)) == 100
     with pytest.raises(ConfigError, match="--tokenizer"):
         IdPrompts(2000).count("a text")
 
@@ -109,7 +109,7 @@ def test_repeated_prefixes() -> None:
 
 
 def test_sonnets(texts: TextPrompts, data: Callable[[str], Path]) -> None:
-    lines = text_lines(data("prompts-sonnet/sonnet.txt"))
+    lines = read_text_lines(data("prompts-sonnet/sonnet.txt"))
     asks = drawn(Sonnet(lines, 200, 10, 80), texts, 4)
     assert [texts.count(str(a.prompt)) for a in asks] == [200] * 4
     heads = {str(a.prompt)[:150] for a in asks}
@@ -130,7 +130,7 @@ def test_conversations(texts: TextPrompts, tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "talks.json"
     path.write_text(json.dumps(talks))
-    found = json_list(path)
+    found = read_json_list(path)
     asks = drawn(Conversations(found), texts, 5)
     assert len(asks) == 5 and len({a.prompt for a in asks}) == 2
     for ask in asks:
@@ -149,8 +149,8 @@ def test_half_characters_are_question_marks(texts: TextPrompts, tmp_path: Path) 
     (tmp_path / "talks.json").write_text(json.dumps([talk(half, "They were \ud83d friends")]))
     (tmp_path / "own.jsonl").write_text(json.dumps({"prompt": half}))
     for data in (
-        Conversations(json_list(tmp_path / "talks.json")),
-        Custom([*json_lines(tmp_path / "own.jsonl")]),
+        Conversations(read_json_list(tmp_path / "talks.json")),
+        Custom([*read_json_lines(tmp_path / "own.jsonl")]),
     ):
         (ask,) = drawn(data, texts, 1)
         assert ask.prompt == "Tell me of a cat ?" and ask.length == texts.count(ask.prompt)
@@ -159,7 +159,7 @@ def test_half_characters_are_question_marks(texts: TextPrompts, tmp_path: Path) 
 def test_a_file_of_ones_own(texts: TextPrompts, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "One day", "output_tokens": 5}\n\n{"prompt": "A cat"}\n')
-    records = [*json_lines(path)]
+    records = [*read_json_lines(path)]
     asks = drawn(Custom(records, 7, shuffled=False), texts, 3)
     assert [(a.prompt, a.output) for a in asks] == [("One day", 7), ("A cat", 7), ("One day", 7)]
     assert drawn(Custom(records[:1], None), texts, 1)[0].output == 5
@@ -169,7 +169,7 @@ def test_a_file_of_ones_own(texts: TextPrompts, tmp_path: Path) -> None:
         drawn(Custom([{"text": "x"}], 7), texts, 1)
     path.write_text('{"prompt": "a"}\n{"prompt": \n')
     with pytest.raises(ConfigError, match="line 2: not valid JSON"):
-        [*json_lines(path)]
+        [*read_json_lines(path)]
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n" \
@@ -216,9 +216,9 @@ def test_mooncakes_traces_share_what_their_hashes_share(tmp_path: Path, texts: T
 def test_published_traces_are_read_whole(
     file: str, count: int, data: Callable[[str], Path]
 ) -> None:
-    from flyweight.bench.serving.traces import seen
+    from flyweight.bench.serving.traces import read_trace
 
-    found = [*seen(data(file))]
+    found = [*read_trace(data(file))]
     assert len(found) == count
     assert [one.at for one in found] == sorted(one.at for one in found)
     assert all(len(one.blocks) * 512 >= one.input for one in found if one.blocks)
@@ -229,7 +229,7 @@ def test_times_with_a_zone_and_without_a_fraction(tmp_path: Path) -> None:
     rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00.500000+00:00,5,3\n"
     rows += "2024-05-12 00:00:01+00:00,5,3\n2024-05-12 00:00:02.2500000,5,3\n"
     (tmp_path / "a.csv").write_text(rows)
-    asks = Trace(tmp_path / "a.csv").asks(IdPrompts(1000), 3, random.Random(0))
+    asks = Trace(tmp_path / "a.csv").make_requests(IdPrompts(1000), 3, random.Random(0))
     assert [ask.at for ask in asks] == [0.0, 0.5, 1.75]
 
 
@@ -265,15 +265,15 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
 
 def test_all_at_once_and_the_rate_asked_for() -> None:
     rng = random.Random(0)
-    assert ArrivalRate().times(3, rng) == [0.0] * 3
-    times = ArrivalRate(4.0).times(1000, rng)
+    assert ArrivalRate().draw_times(3, rng) == [0.0] * 3
+    times = ArrivalRate(4.0).draw_times(1000, rng)
     assert times == sorted(times) and times[-1] == pytest.approx(250)
-    even = ArrivalRate(4.0, math.inf).times(8, rng)
+    even = ArrivalRate(4.0, math.inf).draw_times(8, rng)
     assert even == pytest.approx([0.25 * i for i in range(1, 9)])
 
 
 def spread(burstiness: float) -> float:
-    times = [0.0, *ArrivalRate(10.0, burstiness).times(4000, random.Random(1))]
+    times = [0.0, *ArrivalRate(10.0, burstiness).draw_times(4000, random.Random(1))]
     gaps = [b - a for a, b in pairwise(times)]
     return statistics.pstdev(gaps) / statistics.fmean(gaps)
 
@@ -288,7 +288,7 @@ def test_burstiness_is_the_gamma_distributions_shape() -> None:
 @pytest.mark.parametrize("kind, middle", [("linear", 5.5), ("exponential", 10**0.5)])
 def test_ramps_grow_from_rate_to_rate(kind: str, middle: float) -> None:
     pace = ArrivalRate(burstiness=math.inf, ramp=kind, ramp_start=1.0, ramp_end=10.0)
-    times = pace.times(101, random.Random(0))
+    times = pace.draw_times(101, random.Random(0))
     rates = [1 / (b - a) for a, b in zip([0.0, *times], times, strict=False)]
     assert [rates[0], rates[50], rates[100]] == pytest.approx([1, middle, 10])
 

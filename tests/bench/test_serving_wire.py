@@ -25,11 +25,10 @@ from sse_server import (
     words,
 )
 
-from flyweight.bench.serving.answer import StreamedAnswer
-from flyweight.bench.serving.asks import LoadRequest, RequestManner
-from flyweight.bench.serving.dialects import CompletionsApi, dialect, reason
-from flyweight.bench.serving.line import ConnectionPool, ResponseReader, ServerAddress
-from flyweight.bench.serving.load import LoadResult, RequestSchedule, Target, play, ready
+from flyweight.bench.serving.client_apis import CompletionsApi, find_api, read_reason
+from flyweight.bench.serving.connection import ConnectionPool, ResponseReader, ServerAddress
+from flyweight.bench.serving.load import LoadResult, RequestSchedule, Target, play, wait_until_ready
+from flyweight.bench.serving.requests import LoadRequest, RequestManner, StreamedAnswer
 from flyweight.errors import ConfigError
 
 ASK = LoadRequest([1, 2, 3], 3, 4)
@@ -38,7 +37,7 @@ ASK = LoadRequest([1, 2, 3], 3, 4)
 def played(
     fake: Fake, asks: Sequence[LoadRequest], backend: str = "openai", most: int | None = None
 ) -> LoadResult:
-    target = Target(ServerAddress.of(fake.url), dialect(backend), RequestManner(("fake",)))
+    target = Target(ServerAddress.of(fake.url), find_api(backend), RequestManner(("fake",)))
     load = RequestSchedule(asks, [ask.at for ask in asks], most)
     return asyncio.run(play(target, load, lambda done, total: None))
 
@@ -50,7 +49,7 @@ def one(*steps: Step, backend: str = "openai") -> StreamedAnswer:
 
 def reading(parts: Sequence[bytes], backend: str = "openai") -> StreamedAnswer:
     """Parts of a body, a second from each to the next."""
-    found = ResponseReader(dialect(backend), StreamedAnswer())
+    found = ResponseReader(find_api(backend), StreamedAnswer())
     found.status, found.events = 200, True
     for second, part in enumerate(parts):
         found.take(part, float(second))
@@ -221,7 +220,7 @@ def test_nobody_there_is_every_requests_failure() -> None:
 
 
 def look(fake: Fake, seconds: float = 0) -> list[dict[str, Any]]:
-    return asyncio.run(ready(ServerAddress.of(fake.url), {"x-key": "k"}, seconds))
+    return asyncio.run(wait_until_ready(ServerAddress.of(fake.url), {"x-key": "k"}, seconds))
 
 
 def test_a_server_that_is_ready_lists_its_models() -> None:
@@ -255,18 +254,18 @@ def test_bodies_are_what_each_dialect_wants() -> None:
     ask = LoadRequest("hi", 1, 9)
     both = {"temperature": 0, "ignore_eos": True, "x": 1, "stream": True}
     openai = {**both, "repetition_penalty": 2, "stream_options": {"include_usage": True}}
-    assert CompletionsApi().body(ask, manner, 3) == {
+    assert CompletionsApi().make_body(ask, manner, 3) == {
         **openai, "model": "b", "prompt": "hi", "max_tokens": 9, "logprobs": 3,
     }  # fmt: skip
-    assert dialect("openai-chat").body(ask, manner, 0) == {
+    assert find_api("openai-chat").make_body(ask, manner, 0) == {
         **openai, "model": "a", "messages": [{"role": "user", "content": "hi"}],
         "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 3,
     }  # fmt: skip
-    assert dialect("llama.cpp").body(ask, manner, 0) == {
+    assert find_api("llama.cpp").make_body(ask, manner, 0) == {
         **both, "repeat_penalty": 2, "prompt": "hi", "n_predict": 9, "n_probs": 3,
     }  # fmt: skip
     with pytest.raises(ConfigError, match="did you mean 'openai'"):
-        dialect("opena")
+        find_api("opena")
 
 
 @pytest.mark.parametrize(
@@ -291,8 +290,8 @@ def test_places_that_are_none(url: str) -> None:
 
 def test_reasons_are_one_line() -> None:
     shapes = [b'{"error": {"message": "a\\nb"}}', b'{"message": "a\\nb"}', b'{"detail": "a\\nb"}']
-    assert {reason(shape) for shape in [*shapes, b"a\nb"]} == {"a b"}
-    assert "\x1b" not in reason(b"\x1b[31m") and reason(b"\xff\xfe")
+    assert {read_reason(shape) for shape in [*shapes, b"a\nb"]} == {"a b"}
+    assert "\x1b" not in read_reason(b"\x1b[31m") and read_reason(b"\xff\xfe")
 
 
 @pytest.mark.parametrize("verified", [True, False])

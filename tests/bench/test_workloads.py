@@ -4,7 +4,7 @@ import pytest
 from test_kernels_bench import Heard
 
 from flyweight.bench.ours import BenchEngineOptions, OwnEngine
-from flyweight.bench.workloads import Workload, WorkloadPlan, needed, numbers
+from flyweight.bench.workloads import Workload, WorkloadPlan, count_needs, parse_numbers
 from flyweight.errors import ConfigError
 
 
@@ -18,12 +18,12 @@ def test_names_are_llama_benchs() -> None:
 
 def test_lists_become_tests_in_order() -> None:
     wanted = WorkloadPlan((512,), (128, 0), (0, 2048), (1, 2, 16), 32)
-    assert [test.name for test in wanted.tests()] == [
+    assert [test.name for test in wanted.list_tests()] == [
         "pp512", "tg128", "pp512 @ d2048", "tg128 @ d2048",
         "tg32 b2", "tg32 b16", "tg32 b2 @ d2048", "tg32 b16 @ d2048",
     ]  # fmt: skip
     shared = WorkloadPlan((), (), (0,), (16,), 32, (3000,))
-    assert [test.name for test in shared.tests()] == ["tg32 b16 @ s3000"]
+    assert [test.name for test in shared.list_tests()] == ["tg32 b16 @ s3000"]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_lists_become_tests_in_order() -> None:
 )
 def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        list(WorkloadPlan((), (), (0, depth), (batch,), 32, (64,)).tests())
+        list(WorkloadPlan((), (), (0, depth), (batch,), 32, (64,)).list_tests())
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,19 @@ def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None
 )
 def test_lists_are_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        numbers("depth", text, 0, 9)
+        parse_numbers("depth", text, 0, 9)
     assert said in str(refused.value)
 
 
 def test_prompts_are_random_and_the_same_again() -> None:
     one = Workload(gen=4, seqs=3)
-    assert one.prompts(1000) == one.prompts(1000)
-    assert len({tuple(p) for p in one.prompts(1000)}) == 3
-    assert Workload(prompt=9).fresh(1000, 1) != Workload(prompt=9).fresh(1000, 2)
-    assert all(0 <= token < 50 for token in Workload(prompt=99).fresh(50, 0))
-    together = Workload(gen=4, seqs=3, shared=10).prompts(1000)
+    assert one.make_prompts(1000) == one.make_prompts(1000)
+    assert len({tuple(p) for p in one.make_prompts(1000)}) == 3
+    assert Workload(prompt=9).make_fresh_prompt(1000, 1) != Workload(prompt=9).make_fresh_prompt(
+        1000, 2
+    )
+    assert all(0 <= token < 50 for token in Workload(prompt=99).make_fresh_prompt(50, 0))
+    together = Workload(gen=4, seqs=3, shared=10).make_prompts(1000)
     assert len({tuple(p[:10]) for p in together}) == 1 and len({p[10] for p in together}) > 1
 
 
@@ -79,7 +81,7 @@ def ours() -> OwnEngine:
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
 def test_only_what_a_test_names_is_timed(ours: OwnEngine, test: Workload, round: int) -> None:
     """Also in a second round, when more could be found in the prefix cache."""
-    timed = ours.timed(test, round)
+    timed = ours.measure(test, round)
     steps = timed.steps
     assert 0 < timed.outside < timed.seconds
     assert timed.outside_us == pytest.approx(1e6 * timed.outside / len(steps))
@@ -95,16 +97,16 @@ def test_only_what_a_test_names_is_timed(ours: OwnEngine, test: Workload, round:
 
 
 def test_shared_blocks_are_counted_once(ours: OwnEngine) -> None:
-    step = ours.timed(Workload(gen=5, seqs=3, shared=70), 0).steps[0]
+    step = ours.measure(Workload(gen=5, seqs=3, shared=70), 0).steps[0]
     own = sum(context - 64 for _, context in step.chunks)  # 70 tokens fill two blocks of 32
     assert step.distinct == 64 + own
-    apart = ours.timed(Workload(gen=5, seqs=3), 0).steps[0]
+    apart = ours.measure(Workload(gen=5, seqs=3), 0).steps[0]
     assert apart.distinct == sum(context for _, context in apart.chunks)
 
 
 def test_an_engine_is_made_as_small_as_the_tests_allow() -> None:
-    assert needed([Workload(prompt=512)], 32, 512) == (514, 1, 19)
-    length, seqs, blocks = needed([Workload(gen=32, seqs=64)], 32, 512)
+    assert count_needs([Workload(prompt=512)], 32, 512) == (514, 1, 19)
+    length, seqs, blocks = count_needs([Workload(gen=32, seqs=64)], 32, 512)
     assert (length, seqs) == (32 + 32 + 1 + 6, 64)
     assert blocks * 32 >= seqs * length
 

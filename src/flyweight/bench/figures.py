@@ -8,11 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flyweight.bench.facts import ModelFacts
+from flyweight.bench.facts import ModelFacts, Surroundings
 from flyweight.bench.limits import LimitSample
 from flyweight.bench.ours import BenchEngineOptions, TimedRun
 from flyweight.bench.rows import OURS, BenchRow, Spread
-from flyweight.bench.surroundings import Surroundings
 from flyweight.bench.workloads import Workload
 from flyweight.plan.roofline import Shape, StepShape, StepWork, sum_work
 
@@ -44,20 +43,22 @@ class PlotSubject:
     busy: int = 0
 
 
-def rows(subject: PlotSubject, test: Workload, columns: Sequence[PlotColumn]) -> list[BenchRow]:
+def make_rows(
+    subject: PlotSubject, test: Workload, columns: Sequence[PlotColumn]
+) -> list[BenchRow]:
     """A row an engine, ours first; peers' steps are taken to be ours."""
     ours = columns[0]
     assert ours.engine == OURS
     steps = ours.timed[0].steps
-    found = [row(subject, test, ours, steps)]
+    found = [make_row(subject, test, ours, steps)]
     for column in columns[1:]:
         pairs = zip(column.timed, ours.timed, strict=True)
         ratio = Spread.of([theirs.seconds / mine.seconds for theirs, mine in pairs])
-        found.append(row(subject, test, column, steps, ratio))
+        found.append(make_row(subject, test, column, steps, ratio))
     return found
 
 
-def row(
+def make_row(
     subject: PlotSubject,
     test: Workload,
     column: PlotColumn,
@@ -95,9 +96,9 @@ def row(
         n_busy=subject.busy,
         test_time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         avg_ns=round(1e9 * statistics.mean(seconds)),
-        stddev_ns=round(1e9 * deviation(seconds)),
+        stddev_ns=round(1e9 * compute_deviation(seconds)),
         avg_ts=statistics.mean(speeds),
-        stddev_ts=deviation(speeds),
+        stddev_ts=compute_deviation(speeds),
         samples_ns=tuple(round(1e9 * s) for s in seconds),
         samples_ts=tuple(speeds),
         gbps=bound[0].nbytes / middle / 1e9,
@@ -106,27 +107,27 @@ def row(
         limit_int8=statistics.median(limits.int8 for limits in vector) / 1e9,
         limit_bf16=statistics.median(limits.bf16 for limits in vector) / 1e9,
         other_cores=statistics.median(column.others),
-        share=shares(bound, seconds),
-        share_tile=tile_shares(subject.shape, column, steps, seconds),
+        share=compute_shares(bound, seconds),
+        share_tile=compute_tile_shares(subject.shape, column, steps, seconds),
         ratio=ratio,
         outside_us=statistics.median(timed.outside_us for timed in column.timed),
     )
 
 
-def tile_shares(
+def compute_tile_shares(
     shape: Shape, column: PlotColumn, steps: Sequence[StepShape], seconds: Sequence[float]
 ) -> Spread | None:
     """Of the limits with a tile unit's peaks, where there is one."""
     tiles = [sample.tile for sample in column.around if sample.tile is not None]
     if len(tiles) < len(seconds):
         return None
-    return shares([sum_work(shape, steps, tile) for tile in tiles], seconds)
+    return compute_shares([sum_work(shape, steps, tile) for tile in tiles], seconds)
 
 
-def shares(bound: Sequence[StepWork], seconds: Sequence[float]) -> Spread:
+def compute_shares(bound: Sequence[StepWork], seconds: Sequence[float]) -> Spread:
     return Spread.of([b.seconds / s for b, s in zip(bound, seconds, strict=True)])
 
 
-def deviation(figures: Sequence[float]) -> float:
+def compute_deviation(figures: Sequence[float]) -> float:
     """Standard deviation, 0 of a single figure."""
     return statistics.stdev(figures) if len(figures) > 1 else 0.0

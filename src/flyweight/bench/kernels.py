@@ -11,22 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from flyweight.bench.facts import file_name, size
-from flyweight.bench.figures import PlotColumn, PlotSubject, rows
+from flyweight.bench.facts import OtherProcesses, Surroundings, measure_size, name_file
+from flyweight.bench.figures import PlotColumn, PlotSubject, make_rows
 from flyweight.bench.limits import LimitSampler
 from flyweight.bench.ours import (
     BenchEngineOptions,
     OwnEngine,
     TimedRun,
     check_depth,
-    isa,
-    kv_dtype,
-    settings,
+    find_isa,
+    find_kv_dtype,
+    make_settings,
 )
-from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, opened
-from flyweight.bench.rows import OURS, BenchRow, key
-from flyweight.bench.surroundings import OtherProcesses, Surroundings
-from flyweight.bench.workloads import Workload, needed
+from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
+from flyweight.bench.rows import OURS, BenchRow, make_key
+from flyweight.bench.workloads import Workload, count_needs
 from flyweight.describe import SilentListener, find
 from flyweight.plan.machine import read_machine
 
@@ -67,7 +66,7 @@ def run(
     tell = tell or RunListener()
     for test in asked.tests:
         check_depth(test, asked.options.block_size)
-    wanted = missing(asked, {row.key for row in done}, tell)
+    wanted = find_missing(asked, {row.key for row in done}, tell)
     if not wanted:
         return []
     found: list[BenchRow] = []
@@ -80,21 +79,21 @@ def run(
     return found
 
 
-def missing(
+def find_missing(
     asked: KernelRun, known: set[tuple[object, ...]], tell: SilentListener
 ) -> list[Workload]:
     """Tests that lack a row of ours or of a peer's."""
     if not known:
         return [*asked.tests]
-    given = settings(asked.model, asked.tests, asked.options)
+    given = make_settings(asked.model, asked.tests, asked.options)
     path = find(given, tell)
-    model = (file_name(path), size(path), given.threads or read_machine().cores)
-    options = (kv_dtype(given), asked.options.activations, asked.busy)
-    engines = [(name, isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
+    model = (name_file(path), measure_size(path), given.threads or read_machine().cores)
+    options = (find_kv_dtype(given), asked.options.activations, asked.busy)
+    engines = [(name, find_isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
     return [
         test
         for test in asked.tests
-        if any(key(engine, test.name, model, options) not in known for engine in engines)
+        if any(make_key(engine, test.name, model, options) not in known for engine in engines)
     ]
 
 
@@ -120,13 +119,13 @@ class KernelBenchmark:
 
     def _open(self, tests: Sequence[Workload], stack: ExitStack) -> Iterator[Peer]:
         asked, block = self.asked, self.asked.options.block_size
-        length, seqs, blocks = needed(tests, block, PEER_STEP)
+        length, seqs, blocks = count_needs(tests, block, PEER_STEP)
         tokens = max(blocks * block, length)
         room = PeerSetup(tokens, seqs, tokens * self.ours.token_bytes)
         means = replace(asked.means, threads=self.ours.threads)
         for named in asked.peers:
             try:
-                peer = opened(named, str(self.ours.path), room, means)
+                peer = open_peer(named, str(self.ours.path), room, means)
             except PeerError as error:
                 self.tell.warn(f"{error}; it is left out")
                 continue
@@ -139,19 +138,19 @@ class KernelBenchmark:
         vocab = self.ours.loaded.spec.vocab
         columns = [PlotColumn(OURS, self.subject.around.version, self.ours.isa)]
         columns += [PlotColumn(peer.label, peer.version, self.ours.isa) for peer in self.peers]
-        runs: list[Run] = [self.ours.timed]
-        runs += [lambda t, r, peer=peer: peer.timed(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
-        live = self._ready(test, list(zip(columns, runs, strict=True)))
-        with neighbours(self.asked.busy) as busy:
+        runs: list[Run] = [self.ours.measure]
+        runs += [lambda t, r, peer=peer: peer.measure(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
+        live = self._warm_up(test, list(zip(columns, runs, strict=True)))
+        with start_neighbours(self.asked.busy) as busy:
             for round in range(self.asked.rounds):
                 done = number * self.asked.rounds + round
                 self.tell.round(test.name, done, tests * self.asked.rounds)
-                live = self._round(test, round, live, busy)
+                live = self._run_round(test, round, live, busy)
         for column, peer in zip(columns[1:], self.peers, strict=True):
             column.version = peer.version  # a program tells only once it has run
-        return rows(self.subject, test, [column for column, _ in live])
+        return make_rows(self.subject, test, [column for column, _ in live])
 
-    def _ready(
+    def _warm_up(
         self, test: Workload, pairs: list[tuple[PlotColumn, Run]]
     ) -> list[tuple[PlotColumn, Run]]:
         """Everybody once, short and untimed: some compile for the sizes they meet first.  Who is
@@ -168,7 +167,7 @@ class KernelBenchmark:
             live.append((column, timed))
         return live
 
-    def _round(
+    def _run_round(
         self, test: Workload, round: int, pairs: list[tuple[PlotColumn, Run]], busy: Sequence[int]
     ) -> list[tuple[PlotColumn, Run]]:
         """Everybody once; who is still there."""
@@ -181,16 +180,16 @@ class KernelBenchmark:
             except PeerError as error:
                 self.tell.warn(f"{test.name}: {error}; it is left out")
                 continue
-            column.others.append(others.cores())
+            column.others.append(others.measure_cores())
             after = self.prober.sample()
-            column.around.append(before.between(after))
+            column.around.append(before.average(after))
             before = after
             live.append((column, timed))
         return live
 
 
 @contextmanager
-def neighbours(count: int) -> Iterator[Sequence[int]]:
+def start_neighbours(count: int) -> Iterator[Sequence[int]]:
     """So many processes that do nothing but take a core each."""
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:

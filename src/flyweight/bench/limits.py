@@ -33,12 +33,12 @@ class LimitSample:
     vector: MachineLimits
     tile: MachineLimits | None = None
 
-    def between(self, other: "LimitSample") -> "LimitSample":
+    def average(self, other: "LimitSample") -> "LimitSample":
         """The middle of two samples, taken before and after."""
         tile = None
         if self.tile is not None and other.tile is not None:
-            tile = _middle(self.tile, other.tile)
-        return LimitSample(_middle(self.vector, other.vector), tile)
+            tile = _average(self.tile, other.tile)
+        return LimitSample(_average(self.vector, other.vector), tile)
 
 
 class LimitSampler:
@@ -49,16 +49,16 @@ class LimitSampler:
         self.pool = _native.Pool(threads, vector if vector in available_isas() else isa)
         self.tile = _native.Pool(threads, isa) if isa in TILE_UNITS else None
         size = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
-        self.memory = _readable(self.pool, size // (4 * COLUMNS))
+        self.memory = _fill_memory(self.pool, size // (4 * COLUMNS))
 
     def sample(self) -> LimitSample:
         """About a tenth of a second, and what reading the memory takes."""
-        read = _rate(lambda: _native.probe_read(self.pool, self.memory))
-        tile = _peaks(self.tile, read) if self.tile else None
-        return LimitSample(_peaks(self.pool, read), tile)
+        read = _measure_rate(lambda: _native.probe_read(self.pool, self.memory))
+        tile = _probe_peaks(self.tile, read) if self.tile else None
+        return LimitSample(_probe_peaks(self.pool, read), tile)
 
 
-def _readable(pool: _native.Pool, rows: int) -> _native.Tiles:
+def _fill_memory(pool: _native.Pool, rows: int) -> _native.Tiles:
     """Memory that has been written: untouched pages would all be one page of zeros."""
     rows = rows // COLUMNS * COLUMNS
     memory = _native.Tiles(_native.Arena(), "f32", rows, COLUMNS)
@@ -68,14 +68,14 @@ def _readable(pool: _native.Pool, rows: int) -> _native.Tiles:
     return memory
 
 
-def _peaks(pool: _native.Pool, read: float) -> MachineLimits:
-    f32 = _rate(lambda: _native.probe_fma(pool, ROUNDS))
-    int8 = _rate(lambda: _native.probe_dot(pool, ROUNDS))
-    bf16 = _rate(lambda: _native.probe_bf16(pool, ROUNDS))
+def _probe_peaks(pool: _native.Pool, read: float) -> MachineLimits:
+    f32 = _measure_rate(lambda: _native.probe_fma(pool, ROUNDS))
+    int8 = _measure_rate(lambda: _native.probe_dot(pool, ROUNDS))
+    bf16 = _measure_rate(lambda: _native.probe_bf16(pool, ROUNDS))
     return MachineLimits(read, int8, bf16, f32)
 
 
-def _rate(probe: Callable[[], int]) -> float:
+def _measure_rate(probe: Callable[[], int]) -> float:
     """Median of a few, a second."""
     rates = []
     for _ in range(REPEATS):
@@ -85,7 +85,7 @@ def _rate(probe: Callable[[], int]) -> float:
     return statistics.median(rates)
 
 
-def _middle(a: MachineLimits, b: MachineLimits) -> MachineLimits:
+def _average(a: MachineLimits, b: MachineLimits) -> MachineLimits:
     return MachineLimits(
         (a.read + b.read) / 2, (a.int8 + b.int8) / 2, (a.bf16 + b.bf16) / 2, (a.f32 + b.f32) / 2
     )

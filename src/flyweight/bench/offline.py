@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flyweight.bench.figures import deviation
+from flyweight.bench.facts import OtherProcesses
+from flyweight.bench.figures import compute_deviation
 from flyweight.bench.kernels import RunListener
 from flyweight.bench.limits import LimitSample, LimitSampler
-from flyweight.bench.ours import RunNotes, isa
-from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, opened
-from flyweight.bench.record import recording
+from flyweight.bench.ours import RunNotes, find_isa, record_steps
+from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
 from flyweight.bench.rows import Spread
-from flyweight.bench.surroundings import OtherProcesses
-from flyweight.bench.workloads import ids
+from flyweight.bench.workloads import make_ids
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
 from flyweight.plan.roofline import Shape, StepShape, make_shape, sum_work
@@ -42,9 +41,9 @@ class OfflineRequests:
     def tokens(self) -> int:
         return self.count * (self.input_len + self.output_len)
 
-    def prompts(self, vocab: int, round: int) -> list[list[int]]:
+    def make_prompts(self, vocab: int, round: int) -> list[list[int]]:
         seed = (round + 2) * (1 << 20)
-        return [ids(vocab, self.input_len, seed + i) for i in range(self.count)]
+        return [make_ids(vocab, self.input_len, seed + i) for i in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +96,34 @@ class OfflineRun:
             found.checkpoint, found.plan, found.spec, given.activations, stored
         )
         self.weights = weights = sum(matrix.nbytes * n for matrix, n in self.shape.matrices)
-        self.prober = LimitSampler(self.threads, isa(given), weights)
+        self.prober = LimitSampler(self.threads, find_isa(given), weights)
         self.peers: list[Peer] = []
 
     @property
     def vocab(self) -> int:
         return self.llm.loaded.spec.vocab
 
-    def once(self, round: int, *, shown: bool = False) -> OfflineResult:
+    def run_once(self, round: int, *, shown: bool = False) -> OfflineResult:
         """All requests, once; `shown` with a bar of how many are answered."""
-        prompts = self.requests.prompts(self.vocab, round)
+        prompts = self.requests.make_prompts(self.vocab, round)
         params = SamplingParams(temperature=0, max_tokens=self.requests.output_len, ignore_eos=True)
         engine, size = self.llm.loaded.engine, self.llm.settings.block_size
-        before, others = self.prober.sample(), self._others()
-        with recording(engine) as recorder:
+        before, others = self.prober.sample(), self._watch_others()
+        with record_steps(engine) as recorder:
             start = time.perf_counter()
             self.llm.generate(prompts, params, use_tqdm=shown)
             seconds = time.perf_counter() - start
-        taken = others.cores()
-        return served(
-            self.shape, recorder.seen(size), seconds, before.between(self.prober.sample()), taken
+        taken = others.measure_cores()
+        return make_result(
+            self.shape,
+            recorder.make_shapes(size),
+            seconds,
+            before.average(self.prober.sample()),
+            taken,
         )
 
     @contextmanager
-    def beside(self, named: Sequence[PeerArgument], means: PeerMethod) -> Iterator[None]:
+    def open_peers(self, named: Sequence[PeerArgument], means: PeerMethod) -> Iterator[None]:
         """Peers are there until the block ends."""
         each = self.requests.input_len + self.requests.output_len + 2
         tokens = each * min(self.requests.count, self.requests.seqs)
@@ -131,7 +134,7 @@ class OfflineRun:
             for name in named:
                 try:
                     means = replace(means, threads=self.threads)
-                    self.peers.append(opened(name, self.path, room, means))
+                    self.peers.append(open_peer(name, self.path, room, means))
                 except PeerError as error:
                     self.tell.warn(f"{error}; it is left out")
             yield
@@ -140,15 +143,15 @@ class OfflineRun:
                 peer.close()
             self.peers.clear()
 
-    def theirs(self, peer: Peer, round: int) -> float:
+    def measure_peer(self, peer: Peer, round: int) -> float:
         """A peer's seconds for the same requests."""
-        return peer.serve(self.requests.prompts(self.vocab, round), self.requests.output_len)
+        return peer.serve(self.requests.make_prompts(self.vocab, round), self.requests.output_len)
 
-    def _others(self) -> OtherProcesses:
+    def _watch_others(self) -> OtherProcesses:
         return OtherProcesses([pid for peer in self.peers for pid in peer.pids])
 
 
-def served(
+def make_result(
     asked: Shape, steps: Sequence[StepShape], seconds: float, sample: LimitSample, others: float
 ) -> OfflineResult:
     done = sum_work(asked, steps, sample.vector)
@@ -181,7 +184,7 @@ class OfflineReport:
         """The round of the median time."""
         return sorted(self.ours, key=lambda one: one.seconds)[len(self.ours) // 2]
 
-    def percentiles(self) -> dict[int, float]:
+    def compute_percentiles(self) -> dict[int, float]:
         """Between neighbours in order, as NumPy's."""
         times = sorted(self.seconds)
         found = {}
@@ -192,15 +195,15 @@ class OfflineReport:
             found[percent] = times[low] + (at - low) * (times[high] - times[low])
         return found
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """vLLM's keys of both commands, and ours."""
         seconds, asked = self.seconds, self.requests
         average = sum(seconds) / len(seconds)
         return {
             "avg_latency": average,
-            "stddev_latency": deviation(seconds),
+            "stddev_latency": compute_deviation(seconds),
             "latencies": seconds,
-            "percentiles": {str(k): v for k, v in self.percentiles().items()},
+            "percentiles": {str(k): v for k, v in self.compute_percentiles().items()},
             "elapsed_time": average,
             "num_requests": asked.count,
             "total_num_tokens": asked.tokens,
@@ -211,7 +214,7 @@ class OfflineReport:
         }
 
 
-def serve(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
+def measure(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
     """Rounds in turn, after some that are not counted."""
     tell, total = serving.tell, warm + rounds
     ours: list[OfflineResult] = []
@@ -219,14 +222,14 @@ def serve(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
     for turn in range(total):
         if total > 1:
             tell.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
-        served_once = serving.once(turn, shown=total == 1)
+        served_once = serving.run_once(turn, shown=total == 1)
         if turn >= warm:
             ours.append(served_once)
         for peer in serving.peers:
             if peer.label not in times:
                 continue
             try:
-                seconds = serving.theirs(peer, turn)
+                seconds = serving.measure_peer(peer, turn)
             except PeerError as error:
                 tell.warn(f"{error}; it is left out")
                 del times[peer.label]

@@ -23,7 +23,7 @@ from flyweight.bench.workloads import Workload
 from flyweight.errors import ConfigError, FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
-CHILD = Path(__file__).parent / "child" / "peer.py"
+CHILD = Path(__file__).with_name("peer_child.py")
 PACKAGES = {"llama.cpp": "llama-cpp-python", "openvino": "openvino-genai"}
 PATIENCE = 5  # seconds a peer has to end by itself
 
@@ -92,7 +92,7 @@ class Peer(Protocol):
 
     @property
     def pids(self) -> Sequence[int]: ...
-    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun: ...
+    def measure(self, test: Workload, vocab: int, round: int) -> TimedRun: ...
     def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float: ...
     def close(self) -> None: ...
 
@@ -145,11 +145,11 @@ class PeerProcess:
     def pids(self) -> Sequence[int]:
         return (self.process.pid,)
 
-    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun:
-        prompts = [p or [1] for p in test.prompts(vocab)]
+    def measure(self, test: Workload, vocab: int, round: int) -> TimedRun:
+        prompts = [p or [1] for p in test.make_prompts(vocab)]
         if test.prompt:
             before = prompts[0] if test.depth else []
-            fresh = test.fresh(vocab, round)
+            fresh = test.make_fresh_prompt(vocab, round)
             return TimedRun(self.ask({"do": "prefill", "before": before, "tokens": fresh}))
         command = {"do": "decode", "prompts": prompts, "shared": test.shared, "gen": test.gen}
         return TimedRun(self.ask(command))
@@ -218,12 +218,12 @@ class PeerBinary:
     def pids(self) -> Sequence[int]:
         return ()
 
-    def timed(self, test: Workload, vocab: int, round: int) -> TimedRun:
+    def measure(self, test: Workload, vocab: int, round: int) -> TimedRun:
         """These programs warm themselves up."""
         if round < 0:
             return TimedRun(0.0)
         if test.seqs > 1:
-            row = self._run(self._batched(test))
+            row = self._run(self._make_batched_command(test))
             return TimedRun(float(row["t_tg"]))
         row = self._run(
             [str(self.single), "-r", "1", "-p", str(test.prompt), "-n", str(test.gen),
@@ -237,7 +237,7 @@ class PeerBinary:
 
     def close(self) -> None: ...
 
-    def _batched(self, test: Workload) -> list[str]:
+    def _make_batched_command(self, test: Workload) -> list[str]:
         program = self.folder / "llama-batched-bench"
         if not os.access(program, os.X_OK):
             raise PeerError(f"{self.label}: no llama-batched-bench next to {self.single}")
@@ -260,7 +260,7 @@ class PeerBinary:
         return row
 
 
-def opened(named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> Peer:
+def open_peer(named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> Peer:
     """A peer, ready.  Raises `ConfigError` for one that is not installed, `PeerError` for one that
     cannot read the file.
     """

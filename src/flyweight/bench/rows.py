@@ -30,7 +30,7 @@ class Spread:
         return cls(statistics.median(figures), min(figures), max(figures))
 
 
-def key(
+def make_key(
     engine: tuple[str, str],
     test: str,
     model: tuple[str, int, int],
@@ -97,9 +97,9 @@ class BenchRow:
         """What makes a row the same figure again: everything that was asked, nothing measured."""
         model = (self.model_filename, self.model_size, self.n_threads)
         options = (self.type_k, self.activations, self.n_busy)
-        return key((self.engine, self.isa), self.test, model, options)
+        return make_key((self.engine, self.isa), self.test, model, options)
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
@@ -125,7 +125,7 @@ def load(path: Path) -> list[BenchRow]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    if torn(lines[-1]):  # only what follows the last newline can have been cut off
+    if is_torn(lines[-1]):  # only what follows the last newline can have been cut off
         lines.pop()
     return [_read(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -145,7 +145,7 @@ def _read(path: Path, number: int, line: str) -> BenchRow:
         raise ConfigError(f"{where} is {error}") from None
 
 
-def torn(line: str) -> bool:
+def is_torn(line: str) -> bool:
     """Whether a line is the start of a row and not all of it."""
     try:
         json.loads(line)
@@ -160,10 +160,10 @@ def save(path: Path, rows: Iterable[BenchRow]) -> None:
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     kept, _, last = text.rpartition("\n")
-    if torn(last):
+    if is_torn(last):
         path.write_text(kept + "\n" if kept else "", encoding="utf-8")
         last = ""
     with open(path, "a", encoding="utf-8") as file:
         file.write("\n" if last else "")
         for row in rows:
-            file.write(json.dumps(row.document()) + "\n")
+            file.write(json.dumps(row.to_document()) + "\n")

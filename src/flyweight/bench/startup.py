@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.peers import PeerArgument, PeerError, PeerMethod, PeerSetup, opened
+from flyweight.bench.peers import PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
 from flyweight.bench.rows import Spread
 from flyweight.config import beside_environment
 from flyweight.errors import ConfigError
@@ -45,19 +45,19 @@ class StartupRuns:
     def middle(self) -> Spread:
         return Spread.of([one.first for one in self.warm])
 
-    def ratio(self, label: str) -> Spread:
+    def compute_ratio(self, label: str) -> Spread:
         pairs = zip(self.peers[label], self.warm, strict=True)
         return Spread.of([theirs / ours.first for theirs, ours in pairs])
 
-    def document(self) -> dict[str, Any]:
-        ratios = {label: asdict(self.ratio(label)) for label in self.peers}
+    def to_document(self) -> dict[str, Any]:
+        ratios = {label: asdict(self.compute_ratio(label)) for label in self.peers}
         return {**asdict(self), "first_token": asdict(self.middle), "ratios": ratios}
 
 
 Told = Callable[[str, int, int], None]
 
 
-def startup(
+def measure_startup(
     model: str, options: Sequence[str], rounds: int, peers: Sequence[PeerArgument], means:
     PeerMethod, tell: Told = lambda what, done, total: None, warn: Callable[[str], None] = lambda
     message: None, ) -> StartupRuns:  # fmt: skip
@@ -66,22 +66,22 @@ def startup(
     theirs: dict[str, list[float]] = {peer.label: [] for peer in peers}
     with tempfile.TemporaryDirectory(prefix="flyweight-bench-") as cache:
         tell("first start", 0, rounds + 1)
-        cold = start(model, options, Path(cache))
+        cold = time_start(model, options, Path(cache))
         for round in range(rounds):
             tell(f"start {round + 1}", round + 1, rounds + 1)
-            warm.append(start(model, options, Path(cache)))
+            warm.append(time_start(model, options, Path(cache)))
             for peer in peers:
                 if peer.label not in theirs:
                     continue
                 try:
-                    theirs[peer.label].append(first_token(peer, model, means))
+                    theirs[peer.label].append(time_first_token(peer, model, means))
                 except PeerError as error:
                     warn(f"{error}; it is left out")
                     del theirs[peer.label]
     return StartupRuns(cold, tuple(warm), {label: tuple(times) for label, times in theirs.items()})
 
 
-def start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
+def time_start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
     """`flyweight run MODEL Once -n 1`."""
     words = ["run", model, PROMPT, "-n", "1", "--temperature", "0", "--ignore-eos", *options]
     began = time.perf_counter()
@@ -107,12 +107,12 @@ def start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
     return StartupRun(first, whole, usage.ru_maxrss * 1024)
 
 
-def first_token(peer: PeerArgument, model: str, means: PeerMethod) -> float:
+def time_first_token(peer: PeerArgument, model: str, means: PeerMethod) -> float:
     """Seconds from a peer's start to the first token of one prompt."""
     if means.binary and peer.kind == "llama.cpp":
         raise PeerError("llama.cpp's programs do not report the first token; llama-cpp-python does")
     began = time.perf_counter()
-    there = opened(peer, model, PeerSetup(256, 1, 1 << 28), means)
+    there = open_peer(peer, model, PeerSetup(256, 1, 1 << 28), means)
     try:
         there.serve([[1, 2, 3, 4]], 1)
         return time.perf_counter() - began

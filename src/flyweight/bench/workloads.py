@@ -48,30 +48,30 @@ class Workload:
         """Tokens that tokens a second are counted by."""
         return self.prompt or self.gen * self.seqs
 
-    def prompts(self, vocab: int) -> list[list[int]]:
+    def make_prompts(self, vocab: int) -> list[list[int]]:
         """The tokens before what is timed, for each sequence: the same in every round, so that who
         can keep them computes them once.
         """
         if self.shared:
-            common = ids(vocab, self.shared, self.shared)
-            return [common + ids(vocab, 1, 1000 + i) for i in range(self.seqs)]
+            common = make_ids(vocab, self.shared, self.shared)
+            return [common + make_ids(vocab, 1, 1000 + i) for i in range(self.seqs)]
         if self.seqs > 1:
-            return [ids(vocab, self.before, 1000 + i) for i in range(self.seqs)]
-        return [ids(vocab, self.depth, self.depth)]
+            return [make_ids(vocab, self.before, 1000 + i) for i in range(self.seqs)]
+        return [make_ids(vocab, self.depth, self.depth)]
 
-    def fresh(self, vocab: int, round: int) -> list[int]:
+    def make_fresh_prompt(self, vocab: int, round: int) -> list[int]:
         """The prompt that is timed: other tokens in each round, and in tests of another length."""
-        return ids(vocab, self.prompt, (self.prompt << 20) + round)
+        return make_ids(vocab, self.prompt, (self.prompt << 20) + round)
 
 
-def ids(vocab: int, count: int, seed: int) -> list[int]:
+def make_ids(vocab: int, count: int, seed: int) -> list[int]:
     """Random token ids."""
     draw = random.Random(seed)
     low = FIRST_ID if vocab > 4 * FIRST_ID else 0
     return [draw.randrange(low, vocab) for _ in range(count)]
 
 
-def numbers(name: str, text: str, low: int, high: int) -> list[int]:
+def parse_numbers(name: str, text: str, low: int, high: int) -> list[int]:
     """`512`, `1,2,4`; an empty text is none.  Raises `ConfigError`."""
     found = []
     for word in text.split(",") if text.strip() else []:
@@ -104,7 +104,7 @@ class WorkloadPlan:
     batch_gen: int = 32
     shared: Sequence[int] = ()
 
-    def tests(self) -> Iterator[Workload]:
+    def list_tests(self) -> Iterator[Workload]:
         """In the order they are run.  Raises `ConfigError` for what would be passed over."""
         many = [n for n in self.batches if n > 1]
         if self.shared and not many:
@@ -123,7 +123,7 @@ class WorkloadPlan:
             yield from (Workload(gen=self.batch_gen, seqs=n, shared=prefix) for n in many)
 
 
-def needed(tests: Sequence[Workload], block_size: int, batched: int) -> tuple[int, int, int]:
+def count_needs(tests: Sequence[Workload], block_size: int, batched: int) -> tuple[int, int, int]:
     """What an engine must hold to run these: longest sequence, most sequences, blocks of K/V.
     `batched` tokens fit a step; sequences that wait for others' prompts decode meanwhile.
     """

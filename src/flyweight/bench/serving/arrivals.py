@@ -45,35 +45,35 @@ class ArrivalRate:
         if any(end is None or not 0 < end < math.inf for end in ends):
             raise ConfigError("a ramp needs ramp_up_start_rps and ramp_up_end_rps above 0")
 
-    def times(self, count: int, rng: random.Random) -> list[float]:
+    def draw_times(self, count: int, rng: random.Random) -> list[float]:
         """Seconds after the start."""
         if math.isinf(self.rate) and self.ramp is None:
             return [0.0] * count
         at, found = 0.0, []
         for i in range(count):
-            rate = self._rate(i / max(1, count - 1))
-            at += 1 / rate if math.isinf(self.burstiness) else self._gap(rate, rng)
+            rate = self._compute_rate(i / max(1, count - 1))
+            at += 1 / rate if math.isinf(self.burstiness) else self._draw_gap(rate, rng)
             found.append(at)
         if self.ramp is None and at > 0:
             scale = count / self.rate / at
             found = [time * scale for time in found]
         return found
 
-    def growth(self, count: int) -> list[tuple[int, int]]:
+    def list_growth(self, count: int) -> list[tuple[int, int]]:
         """Of a ramp: with which request which whole rate was first reached."""
         if self.ramp is None:
             return []
         found: list[tuple[int, int]] = []
         for i in range(count):
-            rate = int(self._rate(i / max(1, count - 1)))
+            rate = int(self._compute_rate(i / max(1, count - 1)))
             reached = found[-1][1] if found else rate - 1
             found += [(i, whole) for whole in range(reached + 1, rate + 1)]
         return found
 
-    def _gap(self, rate: float, rng: random.Random) -> float:
+    def _draw_gap(self, rate: float, rng: random.Random) -> float:
         return rng.gammavariate(self.burstiness, 1 / (rate * self.burstiness))
 
-    def _rate(self, progress: float) -> float:
+    def _compute_rate(self, progress: float) -> float:
         if self.ramp is None:
             return self.rate
         assert self.ramp_start is not None and self.ramp_end is not None

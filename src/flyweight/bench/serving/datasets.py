@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.serving.asks import LoadRequest
+from flyweight.bench.serving.requests import LoadRequest
 from flyweight.bench.serving.vocabulary import PromptMaker
 from flyweight.config import whole
 from flyweight.errors import ConfigError
@@ -39,14 +39,16 @@ class Random:
         whole("random_output_len", self.output, 1, MOST_LEN)
         whole("random_prefix_len", self.prefix, 0, MOST_LEN)
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         prefix = words.draw(rng, self.prefix)
         found = []
         for _ in range(count):
-            length = max(0 if self.prefix else 1, _about(self.input, self.ratios[0], rng))
-            output = max(1, _about(self.output, self.ratios[1], rng))
+            length = max(0 if self.prefix else 1, _draw_length(self.input, self.ratios[0], rng))
+            output = max(1, _draw_length(self.output, self.ratios[1], rng))
             ids = prefix + words.draw(rng, length)
-            found.append(LoadRequest(words.prompt(ids), len(ids), output))
+            found.append(LoadRequest(words.make_prompt(ids), len(ids), output))
         return found
 
 
@@ -65,12 +67,14 @@ class Prefixes:
         whole("prefix_repetition_suffix_len", self.suffix, 1, MOST_LEN)
         whole("prefix_repetition_output_len", self.output, 1, MOST_LEN)
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         heads = [words.draw(rng, self.prefix) for _ in range(self.prefixes)]
         found = []
         for i in range(count):
             ids = heads[i % len(heads)] + words.draw(rng, self.suffix)
-            found.append(LoadRequest(words.prompt(ids), len(ids), self.output))
+            found.append(LoadRequest(words.make_prompt(ids), len(ids), self.output))
         rng.shuffle(found)
         return found
 
@@ -91,7 +95,9 @@ class Sonnet:
         if not self.lines:
             raise ConfigError("dataset_path: the file has no lines")
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         common, size = POEM, 0
         for line in self.lines:
             if words.count(common + line + "\n") > self.prefix:
@@ -101,7 +107,7 @@ class Sonnet:
         many = self.input // each + 1
         return [
             LoadRequest(
-                words.fitted(common + "\n".join(rng.choices(self.lines, k=many)), self.input),
+                words.fit(common + "\n".join(rng.choices(self.lines, k=many)), self.input),
                 self.input,
                 self.output,
             )
@@ -123,19 +129,21 @@ class Conversations:
         if self.output is not None:
             whole("sharegpt_output_len", self.output, 1, MOST_LEN)
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         order = [*self.talks]
         rng.shuffle(order)
         found: list[LoadRequest] = []
         for talk in order:
             if len(found) == count:
                 break
-            ask = self._ask(words, talk)
+            ask = self._make_request(words, talk)
             if ask is not None:
                 found.append(ask)
-        return repeated(found, count, self.again)
+        return repeat_requests(found, count, self.again)
 
-    def _ask(self, words: PromptMaker, talk: Mapping[str, Any]) -> LoadRequest | None:
+    def _make_request(self, words: PromptMaker, talk: Mapping[str, Any]) -> LoadRequest | None:
         """None for one without two turns of text, and for lengths that vLLM passes over."""
         turns = talk.get("conversations")
         if not isinstance(turns, list) or len(turns) < 2:
@@ -143,7 +151,7 @@ class Conversations:
         texts = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
         if not all(isinstance(text, str) for text in texts):
             return None
-        prompt, answer = _sendable(str(texts[0])), _sendable(str(texts[1]))
+        prompt, answer = _replace_surrogates(str(texts[0])), _replace_surrogates(str(texts[1]))
         length = words.count(prompt)
         output = self.output or words.count(answer)
         short = length < LEAST_SHARED or (self.output is None and output < LEAST_SHARED)
@@ -161,24 +169,28 @@ class Custom:
     again: bool = True
     shuffled: bool = field(default=True)
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         order = [*self.records]
         if self.shuffled:
             rng.shuffle(order)
-        return repeated([self._ask(words, one) for one in order[:count]], count, self.again)
+        return repeat_requests(
+            [self._make_request(words, one) for one in order[:count]], count, self.again
+        )
 
-    def _ask(self, words: PromptMaker, record: Mapping[str, Any]) -> LoadRequest:
+    def _make_request(self, words: PromptMaker, record: Mapping[str, Any]) -> LoadRequest:
         prompt = record.get("prompt")
         output = record.get("output_tokens") if self.output is None else self.output
         if not isinstance(prompt, str) or not prompt:
             raise ConfigError(f"dataset_path: a line has no prompt: {shown(dict(record))}")
         whole("output_tokens" if self.output is None else "custom_output_len", output, 1, MOST_LEN)
         assert isinstance(output, int)
-        prompt = _sendable(prompt)
+        prompt = _replace_surrogates(prompt)
         return LoadRequest(prompt, words.count(prompt), output)
 
 
-def repeated(asks: list[LoadRequest], count: int, again: bool) -> list[LoadRequest]:
+def repeat_requests(asks: list[LoadRequest], count: int, again: bool) -> list[LoadRequest]:
     """`count` of them, over and over where there are fewer and that is allowed."""
     if not asks:
         raise ConfigError("dataset_path: there is no prompt of a usable length in the file")
@@ -187,20 +199,20 @@ def repeated(asks: list[LoadRequest], count: int, again: bool) -> list[LoadReque
     return [asks[i % len(asks)] for i in range(count)]
 
 
-def text_lines(path: Path) -> list[str]:
+def read_text_lines(path: Path) -> list[str]:
     """The lines of a file that hold something."""
     return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file, one a line.  Raises `ConfigError`."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield _object(line, f"{path}, line {number}")
+                yield _parse_object(line, f"{path}, line {number}")
 
 
-def json_list(path: Path) -> list[dict[str, Any]]:
+def read_json_list(path: Path) -> list[dict[str, Any]]:
     """The objects of a list that is a whole file.  Raises `ConfigError`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -211,7 +223,7 @@ def json_list(path: Path) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
+def _parse_object(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -221,10 +233,10 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _sendable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Half characters, which a file's JSON may have and no request can, are made question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _about(length: int, ratio: float, rng: random.Random) -> int:
+def _draw_length(length: int, ratio: float, rng: random.Random) -> int:
     return rng.randint(math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio)))

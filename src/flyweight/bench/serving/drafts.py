@@ -43,7 +43,7 @@ class DraftStatistics:
         drafts, tokens, accepted = (sums.get(name, 0.0) for name in names)
         return cls(drafts, tokens, accepted, dict(sorted(places.items())))
 
-    def since(self, before: "DraftStatistics") -> "DraftStatistics | None":
+    def subtract(self, before: "DraftStatistics") -> "DraftStatistics | None":
         """What came to it; None where that is nothing."""
         drafts = self.drafts - before.drafts
         if drafts <= 0 or self.tokens <= before.tokens:
@@ -67,7 +67,7 @@ class DraftStatistics:
         """Tokens a draft's step gave, its own one with them."""
         return 1 + self.accepted / self.drafts
 
-    def rows(self) -> Iterator[tuple[str, float]]:
+    def list_rows(self) -> Iterator[tuple[str, float]]:
         """Labels and values as they are printed."""
         yield "Acceptance rate (%)", self.rate
         yield "Acceptance length", self.length
@@ -75,7 +75,7 @@ class DraftStatistics:
         yield "Draft tokens", int(self.tokens)
         yield "Accepted tokens", int(self.accepted)
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         return {
             "spec_decode_acceptance_rate": self.rate,
             "spec_decode_acceptance_length": self.length,

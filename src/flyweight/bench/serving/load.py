@@ -14,11 +14,10 @@ from typing import Any
 import msgspec
 
 from flyweight import __version__
-from flyweight.bench.serving.answer import StreamedAnswer
-from flyweight.bench.serving.asks import LoadRequest, RequestManner
-from flyweight.bench.serving.dialects import ClientApi, reason
+from flyweight.bench.serving.client_apis import ClientApi, read_reason
+from flyweight.bench.serving.connection import ConnectionPool, ResponseReader, ServerAddress
 from flyweight.bench.serving.drafts import DraftStatistics
-from flyweight.bench.serving.line import ConnectionPool, ResponseReader, ServerAddress
+from flyweight.bench.serving.requests import LoadRequest, RequestManner, StreamedAnswer
 from flyweight.errors import ConfigError
 
 RETRY = 0.25  # seconds between looks for a server
@@ -37,12 +36,12 @@ class Target:
     path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def request(self, ask: LoadRequest, turn: int, name: str) -> bytes:
+    def make_request(self, ask: LoadRequest, turn: int, name: str) -> bytes:
         """A whole request, as bytes."""
-        body = msgspec.json.encode(self.dialect.body(ask, self.manner, turn))
+        body = msgspec.json.encode(self.dialect.make_body(ask, self.manner, turn))
         more = {"content-type": "application/json", "x-request-id": name}
         path = self.path or self.dialect.path
-        return head(self.place, "POST", path, {**more, **self.headers}, len(body)) + body
+        return make_head(self.place, "POST", path, {**more, **self.headers}, len(body)) + body
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class LoadResult:
     drafts: DraftStatistics | None = None
 
 
-def head(
+def make_head(
     place: ServerAddress, method: str, path: str, headers: Mapping[str, str], length: int = 0
 ) -> bytes:
     lines = [
@@ -99,8 +98,10 @@ async def play(target: Target, load: RequestSchedule, tell: Tell) -> LoadResult:
         nonlocal done
         async with gate:
             turn = load.turns[i] if load.turns else i
-            raw = target.request(load.asks[i], turn, f"{load.prefix}{i}")
-            await within(load.patience, lines, raw, ResponseReader(target.dialect, answers[i]))
+            raw = target.make_request(load.asks[i], turn, f"{load.prefix}{i}")
+            await exchange_within(
+                load.patience, lines, raw, ResponseReader(target.dialect, answers[i])
+            )
         done += 1
         tell(done, len(load.asks))
 
@@ -118,7 +119,7 @@ async def play(target: Target, load: RequestSchedule, tell: Tell) -> LoadResult:
         lines.close()
 
 
-async def within(
+async def exchange_within(
     patience: float | None, lines: ConnectionPool, raw: bytes, reading: ResponseReader
 ) -> None:
     """One request, for so long at most."""
@@ -138,7 +139,7 @@ async def exchange(lines: ConnectionPool, raw: bytes, reading: ResponseReader) -
         line = await lines.take()
     except OSError as error:
         answer.end = time.perf_counter()
-        answer.fail(f"no connection to {lines.place}: {told(error)}")
+        answer.fail(f"no connection to {lines.place}: {describe_error(error)}")
         return
     await line.ask(raw, reading)
     lines.give(line)
@@ -150,20 +151,22 @@ async def exchange(lines: ConnectionPool, raw: bytes, reading: ResponseReader) -
 
 async def get(place: ServerAddress, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
     """Status and JSON of a page, None where that is none.  Raises `OSError`."""
-    status, body = await page(place, path, headers)
+    status, body = await get_page(place, path, headers)
     try:
         return status, msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return status, None
 
 
-async def page(place: ServerAddress, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+async def get_page(
+    place: ServerAddress, path: str, headers: Mapping[str, str]
+) -> tuple[int, bytes]:
     """Status and bytes of a page.  Raises `OSError`."""
     lines = ConnectionPool(place)
     reading = ResponseReader(None, StreamedAnswer())
     line = await lines.take()
     try:
-        await line.ask(head(place, "GET", path, headers), reading)
+        await line.ask(make_head(place, "GET", path, headers), reading)
     finally:
         line.close()
     if reading.answer.error:
@@ -171,16 +174,18 @@ async def page(place: ServerAddress, path: str, headers: Mapping[str, str]) -> t
     return reading.status, bytes(reading.body)
 
 
-async def drafted(place: ServerAddress, headers: Mapping[str, str]) -> DraftStatistics | None:
+async def read_draft_statistics(
+    place: ServerAddress, headers: Mapping[str, str]
+) -> DraftStatistics | None:
     """What a server's metrics say of its guesses; None where there is nothing to be read."""
     try:
-        status, found = await asyncio.wait_for(page(place, "/metrics", headers), PATIENCE)
+        status, found = await asyncio.wait_for(get_page(place, "/metrics", headers), PATIENCE)
     except (OSError, TimeoutError):
         return None
     return DraftStatistics.of(found.decode("utf-8", "replace")) if status == 200 else None
 
 
-async def ready(
+async def wait_until_ready(
     place: ServerAddress, headers: Mapping[str, str], seconds: float
 ) -> list[dict[str, Any]]:
     """The models a server lists, once it is there and has loaded.  Raises `ConfigError` where it is
@@ -193,7 +198,7 @@ async def ready(
             status, shown = await asyncio.wait_for(get(place, "/health", headers), PATIENCE)
             if status != LOADING:
                 status, shown = await asyncio.wait_for(get(place, "/v1/models", headers), PATIENCE)
-            why = f"HTTP {status}: {reason(msgspec.json.encode(shown))}"
+            why = f"HTTP {status}: {read_reason(msgspec.json.encode(shown))}"
             if status in (401, 403):
                 raise ConfigError(f"{place} refuses us: {why}; a key: --header, or OPENAI_API_KEY")
             if status != LOADING:
@@ -203,14 +208,14 @@ async def ready(
         except TimeoutError:
             why = "it takes the connection and does not answer"
         except OSError as error:
-            why = told(error)
+            why = describe_error(error)
         if time.monotonic() + RETRY > until:
             waited = f" after {seconds:g} s" if seconds else "; --ready-check-timeout-sec waits"
             raise ConfigError(f"no server at {place}: {why}{waited}")
         await asyncio.sleep(RETRY)
 
 
-def told(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """What the system says, without the address it repeats."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"

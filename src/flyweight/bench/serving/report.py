@@ -52,7 +52,7 @@ class ReportHeader:
     label: str | None = None
 
 
-def block(
+def write_block(
     summary: LoadSummary,
     header: ReportHeader,
     metrics: Sequence[str],
@@ -60,50 +60,50 @@ def block(
 ) -> Iterator[str]:
     """The lines of the printed result."""
     yield f"{' Serving Benchmark Result ':=^{WIDTH}}"
-    yield row("Successful requests", summary.completed)
-    yield row("Failed requests", summary.failed)
+    yield format_row("Successful requests", summary.completed)
+    yield format_row("Failed requests", summary.failed)
     if header.most is not None:
-        yield row("Maximum request concurrency", header.most)
+        yield format_row("Maximum request concurrency", header.most)
     if not math.isinf(header.pace.rate):
-        yield row("Request rate configured (RPS)", header.pace.rate)
-    yield row("Benchmark duration (s)", summary.seconds)
-    yield row("Total input tokens", summary.input_tokens)
-    yield row("Total generated tokens", summary.output_tokens)
-    yield row("Request throughput (req/s)", summary.requests)
+        yield format_row("Request rate configured (RPS)", header.pace.rate)
+    yield format_row("Benchmark duration (s)", summary.seconds)
+    yield format_row("Total input tokens", summary.input_tokens)
+    yield format_row("Total generated tokens", summary.output_tokens)
+    yield format_row("Request throughput (req/s)", summary.requests)
     if summary.good is not None:
-        yield row("Request goodput (req/s)", summary.good)
-    yield row("Output token throughput (tok/s)", summary.output)
-    yield row("Peak output token throughput (tok/s)", summary.peak_output)
-    yield row("Peak concurrent requests", float(summary.peak_requests))
-    yield row("Total token throughput (tok/s)", summary.total)
-    yield row("Concurrency", summary.concurrency)
-    yield row("Client processor time (us/chunk)", summary.processor_us)
+        yield format_row("Request goodput (req/s)", summary.good)
+    yield format_row("Output token throughput (tok/s)", summary.output)
+    yield format_row("Peak output token throughput (tok/s)", summary.peak_output)
+    yield format_row("Peak concurrent requests", float(summary.peak_requests))
+    yield format_row("Total token throughput (tok/s)", summary.total)
+    yield format_row("Concurrency", summary.concurrency)
+    yield format_row("Client processor time (us/chunk)", summary.processor_us)
     for name in metrics:
         yield f"{TITLES[name]:-^{WIDTH}}"
-        for label, value in figures(summary.times[name]).items():
-            yield row(f"{label} {name.upper()} (ms)", value)
+        for label, value in list_figures(summary.times[name]).items():
+            yield format_row(f"{label} {name.upper()} (ms)", value)
     if drafts is not None:
         yield f"{'Speculative Decoding':-^{WIDTH}}"
-        for label, value in drafts.rows():
-            yield row(label, value)
+        for label, value in drafts.list_rows():
+            yield format_row(label, value)
         if drafts.rates:
             yield "Per-position acceptance (%):"
         for place, rate in enumerate(drafts.rates):
-            yield row(f"  Position {place}", 100 * rate)
+            yield format_row(f"  Position {place}", 100 * rate)
     yield "=" * WIDTH
 
 
-def figures(times: LatencyTimes) -> dict[str, float]:
+def list_figures(times: LatencyTimes) -> dict[str, float]:
     named = {f"P{percent:g}": value for percent, value in times.percentiles.items()}
     return {"Mean": times.mean, "Median": times.median, **named}
 
 
-def row(label: str, value: float) -> str:
+def format_row(label: str, value: float) -> str:
     shown = str(value) if isinstance(value, int) else f"{value:.2f}"
     return f"{label + ':':<{LABEL}} {shown:<10}"
 
 
-def reasons(summary: LoadSummary) -> Iterator[str]:
+def list_reasons(summary: LoadSummary) -> Iterator[str]:
     """Why requests failed, the commonest first."""
     for why, count in [*summary.reasons.items()][:REASONS]:
         yield f"{count} failed: {why}"
@@ -112,7 +112,7 @@ def reasons(summary: LoadSummary) -> Iterator[str]:
         yield f"... and {rest} other reasons"
 
 
-def miscounted(played: LoadResult) -> Iterator[str]:
+def find_miscounts(played: LoadResult) -> Iterator[str]:
     """What to say where the server read prompts as other numbers of tokens than they were made of,
     which a chat's template does of itself.
     """
@@ -127,7 +127,7 @@ def miscounted(played: LoadResult) -> Iterator[str]:
         )
 
 
-def document(
+def make_document(
     summary: LoadSummary,
     header: ReportHeader,
     metrics: Sequence[str],
@@ -170,24 +170,24 @@ def document(
         "failures": dict(summary.reasons),
     }
     for name in metrics:
-        found |= _named(name, summary.times[name])
+        found |= _name_figures(name, summary.times[name])
     if ramp.ramp is not None:
-        found["rps_change_events"] = events(ramp, played)
+        found["rps_change_events"] = list_events(ramp, played)
     if played.drafts is not None:
-        found |= played.drafts.document()
-    return found | (details(played) if detailed else {})
+        found |= played.drafts.to_document()
+    return found | (list_details(played) if detailed else {})
 
 
-def events(pace: ArrivalRate, played: LoadResult) -> list[dict[str, Any]]:
+def list_events(pace: ArrivalRate, played: LoadResult) -> list[dict[str, Any]]:
     """When a ramp reached which rate."""
     times = played.load.times
     return [
         {"rps": rate, "timestamp": datetime.fromtimestamp(played.began + times[i]).isoformat()}
-        for i, rate in pace.growth(len(times))
+        for i, rate in pace.list_growth(len(times))
     ]
 
 
-def details(played: LoadResult) -> dict[str, list[Any]]:
+def list_details(played: LoadResult) -> dict[str, list[Any]]:
     """Request by request, in the order they were sent."""
     answers = played.answers
     columns: tuple[list[Any], ...] = (
@@ -202,7 +202,7 @@ def details(played: LoadResult) -> dict[str, list[Any]]:
     return dict(zip(DETAILS, columns, strict=True))
 
 
-def file_name(header: ReportHeader) -> str:
+def make_file_name(header: ReportHeader) -> str:
     """As vLLM names results: backend, rate, concurrency, model, date."""
     most = f"-concurrency{header.most}" if header.most is not None else ""
     model = header.model.rstrip("/").split("/")[-1]
@@ -216,7 +216,7 @@ def file_name(header: ReportHeader) -> str:
     return f"{label}-{speed}{most}-{model}-{now}.json"
 
 
-def compared(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, float, float]]:
+def compare(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, float, float]]:
     """This server's figures, the other's, and how many times better ours are; none where one of
     them answered nothing.
     """
@@ -224,23 +224,23 @@ def compared(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, fl
     if not (ours.completed and other.completed):
         return found
     for label, more in BETTER.items():
-        a, b = _figure(ours, label), _figure(other, label)
+        a, b = _find_figure(ours, label), _find_figure(other, label)
         above, below = (a, b) if more else (b, a)
         if below > 0:  # else a percentile nobody asked for, or answers of one chunk
             found[label] = (a, b, above / below)
     return found
 
 
-def beside(ours: LoadSummary, other: LoadSummary, url: str) -> Iterator[str]:
+def write_comparison(ours: LoadSummary, other: LoadSummary, url: str) -> Iterator[str]:
     """The lines of the comparison; above 1 is better than the other, whatever is measured."""
     yield f"{f' Beside {url} ':-^{WIDTH + 20}}"
     yield f"{'':<{LABEL - 6}} {'this':>10} {'other':>10} {'better':>10}"
-    for label, (a, b, ratio) in compared(ours, other).items():
+    for label, (a, b, ratio) in compare(ours, other).items():
         yield f"{label + ':':<{LABEL - 6}} {a:>10.2f} {b:>10.2f} {f'x{ratio:.2f}':>10}"
     yield "=" * (WIDTH + 20)
 
 
-def _figure(summary: LoadSummary, label: str) -> float:
+def _find_figure(summary: LoadSummary, label: str) -> float:
     rates = {"Output": summary.output, "Total": summary.total, "Request": summary.requests}
     kind, name = label.split()[:2]
     if kind in rates:
@@ -249,7 +249,7 @@ def _figure(summary: LoadSummary, label: str) -> float:
     return times.median if kind == "Median" else times.percentiles.get(99.0, math.nan)
 
 
-def _named(name: str, times: LatencyTimes) -> dict[str, float]:
+def _name_figures(name: str, times: LatencyTimes) -> dict[str, float]:
     found = {"mean": times.mean, "median": times.median, "std": times.std}
     found |= {f"p{percent:g}": value for percent, value in times.percentiles.items()}
     return {f"{key}_{name}_ms": value for key, value in found.items()}

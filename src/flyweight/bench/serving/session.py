@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from flyweight.bench.serving.arrivals import ArrivalRate
-from flyweight.bench.serving.asks import LoadRequest, RequestManner
-from flyweight.bench.serving.dialects import dialect
-from flyweight.bench.serving.line import ServerAddress
+from flyweight.bench.serving.client_apis import find_api
+from flyweight.bench.serving.connection import ServerAddress
 from flyweight.bench.serving.load import (
     PATIENCE,
     LoadResult,
     RequestSchedule,
     Target,
     Tell,
-    drafted,
     get,
     play,
-    ready,
+    read_draft_statistics,
+    wait_until_ready,
 )
+from flyweight.bench.serving.requests import LoadRequest, RequestManner
 from flyweight.bench.serving.traces import Trace
 from flyweight.bench.serving.vocabulary import UNKNOWN, IdPrompts, PromptMaker, TextPrompts
 from flyweight.config import Settings
@@ -38,7 +38,9 @@ FORMS = ("auto", "text", "ids")
 
 
 class Dataset(Protocol):
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]: ...
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class LoadSession:
 
     def __init__(self, wanted: LoadPlan, body: RequestBody, note: Callable[[str], None]) -> None:
         self.wanted, self.body, self.note = wanted, body, note
-        self.runner = asyncio.Runner(loop_factory=_loop())
+        self.runner = asyncio.Runner(loop_factory=_choose_loop())
         self.servers: list[ServerFacts] = []
         self.tokenizer_name = ""
 
@@ -131,7 +133,7 @@ class LoadSession:
 
     def look(self, server: TargetServer, seconds: float) -> None:
         """Waits for a server.  Raises `ConfigError`."""
-        self.servers.append(self.runner.run(looked(server, self.body, seconds)))
+        self.servers.append(self.runner.run(examine_server(server, self.body, seconds)))
 
     def load(self) -> RequestSchedule:
         """The asks, which all servers found so far can take."""
@@ -141,8 +143,8 @@ class LoadSession:
         if isinstance(data, Trace) and data.longest is None:
             lengths = [one.longest for one in self.servers if one.longest is not None]
             data = replace(data, longest=min(lengths, default=None))
-        asks = data.asks(self._words(), wanted.count, rng)
-        times = [ask.at for ask in asks] if traced else wanted.pace.times(len(asks), rng)
+        asks = data.make_requests(self._make_prompt_maker(), wanted.count, rng)
+        times = [ask.at for ask in asks] if traced else wanted.pace.draw_times(len(asks), rng)
         turns: Sequence[int] = range(len(asks))
         if wanted.assignment == "random":
             own = random.Random(f"{wanted.seed} turns")  # the asks are the same either way
@@ -159,18 +161,20 @@ class LoadSession:
             )  # fmt: skip
             self.runner.run(play(server.target, warm, lambda done, total: None))
         place, headers = server.target.place, server.target.headers
-        before = self.runner.run(drafted(place, headers))
+        before = self.runner.run(read_draft_statistics(place, headers))
         played = self.runner.run(play(server.target, load, tell))
-        after = self.runner.run(drafted(place, headers)) if before is not None else None
-        drafts = after.since(before) if before is not None and after is not None else None
+        after = (
+            self.runner.run(read_draft_statistics(place, headers)) if before is not None else None
+        )
+        drafts = after.subtract(before) if before is not None and after is not None else None
         return replace(played, drafts=drafts)
 
-    def _words(self) -> PromptMaker:
+    def _make_prompt_maker(self) -> PromptMaker:
         takes_ids = all(one.target.dialect.takes_ids for one in self.servers)
         form = self.wanted.form
         if form == "ids" and not takes_ids:
             raise ConfigError("prompt_form = 'ids': chat takes text")
-        tokenizer = self._tokenizer()
+        tokenizer = self._load_tokenizer()
         if tokenizer is not None:
             if form == "ids":
                 return IdPrompts(tokenizer.vocab_size, tokenizer, tokenizer.special_ids)
@@ -183,21 +187,21 @@ class LoadSession:
             sizes.append(UNKNOWN)
         return IdPrompts(min(sizes))
 
-    def _tokenizer(self) -> Tokenizer | None:
+    def _load_tokenizer(self) -> Tokenizer | None:
         """The one that was named, else the model's where the server names a file that is here."""
-        named = self.wanted.tokenizer or self._own_model()
+        named = self.wanted.tokenizer or self._find_model_name()
         self.tokenizer_name = named
         return open_tokenizer(find(Settings.of(model=named))) if named else None
 
-    def _own_model(self) -> str:
+    def _find_model_name(self) -> str:
         first = self.servers[0]
         names = [first.model, *(str(card.get("root") or "") for card in first.cards[:1])]
         here = (n for n in names if n == DEFAULT_MODEL or (n and os.path.exists(n)))
         return next(here, "")
 
 
-async def looked(server: TargetServer, body: RequestBody, seconds: float) -> ServerFacts:
-    cards = await ready(server.place, body.headers, seconds)
+async def examine_server(server: TargetServer, body: RequestBody, seconds: float) -> ServerFacts:
+    cards = await wait_until_ready(server.place, body.headers, seconds)
     names = [str(card["id"]) for card in cards if card.get("id")]
     first = server.name or (names[0] if names else "")
     if not first:
@@ -205,13 +209,13 @@ async def looked(server: TargetServer, body: RequestBody, seconds: float) -> Ser
     manner = RequestManner(
         body.adapters or (first,), body.sampling, body.ignore_eos, body.logprobs, body.extra
     )
-    target = Target(server.place, dialect(server.backend), manner, server.path, body.headers)
+    target = Target(server.place, find_api(server.backend), manner, server.path, body.headers)
     return ServerFacts(
-        server, first, target, cards, await vocabulary(server.place, cards, body.headers)
+        server, first, target, cards, await load_vocabulary(server.place, cards, body.headers)
     )
 
 
-async def vocabulary(
+async def load_vocabulary(
     place: ServerAddress, cards: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
 ) -> int | None:
     """The size a server tells: llama-server among its models, ours beside them."""
@@ -227,7 +231,7 @@ async def vocabulary(
     return found if isinstance(found, int) and found > 1 else None
 
 
-def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
+def _choose_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:  # there is none for every system

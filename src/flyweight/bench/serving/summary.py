@@ -76,7 +76,7 @@ def summarize(
     kept = [
         all(seen[name][i] * 1e3 <= most for name, most in goals.items()) for i in range(len(whole))
     ]
-    peak_output, peak_requests = peaks(played)
+    peak_output, peak_requests = find_peaks(played)
     return LoadSummary(
         completed=len(whole),
         failed=len(played.answers) - len(whole),
@@ -97,7 +97,7 @@ def summarize(
     )
 
 
-def peaks(played: LoadResult) -> tuple[float, int]:
+def find_peaks(played: LoadResult) -> tuple[float, int]:
     """Most tokens in a second, most requests under way in one; seconds begin with the first
     request.
     """
@@ -115,7 +115,7 @@ def peaks(played: LoadResult) -> tuple[float, int]:
     return max(tokens.values()), max(running.values())
 
 
-def goals_of(words: Sequence[str]) -> dict[str, float]:
+def parse_goals(words: Sequence[str]) -> dict[str, float]:
     """`ttft:500 tpot:50` as milliseconds by name.  Raises `ConfigError`."""
     found = {}
     for word in words:
@@ -133,7 +133,7 @@ def goals_of(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def metrics_of(text: str) -> list[str]:
+def parse_metrics(text: str) -> list[str]:
     """`ttft,tpot` in the order of the block.  Raises `ConfigError`."""
     wanted = [word.strip() for word in text.split(",") if word.strip()]
     for word in wanted:
@@ -145,7 +145,7 @@ def metrics_of(text: str) -> list[str]:
     return [name for name in METRICS if name in wanted]
 
 
-def percents_of(text: str) -> list[float]:
+def parse_percents(text: str) -> list[float]:
     """`50,99.9`.  Raises `ConfigError`."""
     try:
         found = [float(word) for word in text.split(",") if word.strip()]

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from flyweight.bench.serving.asks import LoadRequest
-from flyweight.bench.serving.datasets import json_lines
+from flyweight.bench.serving.datasets import read_json_lines
+from flyweight.bench.serving.requests import LoadRequest
 from flyweight.bench.serving.vocabulary import PromptMaker
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import shown
@@ -49,14 +49,16 @@ class Trace:
                 f"speed = {self.speed:g} is out of range; allowed: above 0 to 1e6; nearest valid: 1"
             )
 
-    def asks(self, words: PromptMaker, count: int, rng: random.Random) -> list[LoadRequest]:
+    def make_requests(
+        self, words: PromptMaker, count: int, rng: random.Random
+    ) -> list[LoadRequest]:
         fits = (
-            one for one in seen(self.path)
+            one for one in read_trace(self.path)
             if self.longest is None or one.input + one.output <= self.longest
         )  # fmt: skip
         chosen = [*islice(fits, count)]
         if not chosen:
-            least = min((one.input + one.output for one in seen(self.path)), default=None)
+            least = min((one.input + one.output for one in read_trace(self.path)), default=None)
             if least is None:
                 raise ConfigError(f"{self.path}: there is no request in this file")
             raise ConfigError(
@@ -66,13 +68,13 @@ class Trace:
         seed, first = rng.getrandbits(32), chosen[0].at
         found = []
         for number, one in enumerate(chosen):
-            ids = tokens(one, words, seed, number)
+            ids = make_tokens(one, words, seed, number)
             at = (one.at - first) / self.speed
-            found.append(LoadRequest(words.prompt(ids), one.input, one.output, at))
+            found.append(LoadRequest(words.make_prompt(ids), one.input, one.output, at))
         return found
 
 
-def tokens(one: TraceRequest, words: PromptMaker, seed: int, number: int) -> list[int]:
+def make_tokens(one: TraceRequest, words: PromptMaker, seed: int, number: int) -> list[int]:
     """Each block's from its hash; without hashes, the request's own."""
     if not one.blocks:
         return words.draw(random.Random(f"{seed} own {number}"), one.input)
@@ -83,9 +85,9 @@ def tokens(one: TraceRequest, words: PromptMaker, seed: int, number: int) -> lis
     return ids[: one.input]
 
 
-def seen(path: Path) -> Iterator[TraceRequest]:
+def read_trace(path: Path) -> Iterator[TraceRequest]:
     """The requests of a file, by its kind.  Raises `ConfigError`."""
-    kinds = {".csv": azure, ".jsonl": mooncake}
+    kinds = {".csv": read_azure, ".jsonl": read_mooncake}
     if path.suffix not in kinds:
         raise ConfigError(f"dataset_path = {str(path)!r}: a trace is a .csv (Azure's) or a .jsonl")
     try:
@@ -94,44 +96,44 @@ def seen(path: Path) -> Iterator[TraceRequest]:
         raise ConfigError(f"dataset_path = {str(path)!r}: this is not text") from None
 
 
-def azure(path: Path) -> Iterator[TraceRequest]:
+def read_azure(path: Path) -> Iterator[TraceRequest]:
     with path.open(encoding="utf-8", newline="") as file:
         first: datetime | None = None
         before = 0.0
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
-                when = moment(row["TIMESTAMP"])
+                when = parse_time(row["TIMESTAMP"])
                 lengths = int(row["ContextTokens"]), int(row["GeneratedTokens"])
             except (KeyError, TypeError, ValueError):
-                raise _strange(path, number, [*row.values()]) from None
+                raise _make_error(path, number, [*row.values()]) from None
             first = first or when
             one = TraceRequest((when - first).total_seconds(), *lengths)
-            yield _judged(path, number, one, before)
+            yield _check_request(path, number, one, before)
             before = one.at
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Seven digits after the point are one more than Python reads; without a zone it is UTC."""
     found = datetime.fromisoformat(FINE.sub(r"\1", text))
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def mooncake(path: Path) -> Iterator[TraceRequest]:
+def read_mooncake(path: Path) -> Iterator[TraceRequest]:
     before = -math.inf
-    for number, row in enumerate(json_lines(path), 1):
+    for number, row in enumerate(read_json_lines(path), 1):
         try:
             at = float(row["timestamp"]) / 1000
             lengths = int(row["input_length"]), int(row["output_length"])
             blocks = tuple(int(block) for block in row.get("hash_ids", ()))
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise _strange(path, number, [*row.values()]) from None
-        yield _judged(path, number, TraceRequest(at, *lengths, blocks), before)
+            raise _make_error(path, number, [*row.values()]) from None
+        yield _check_request(path, number, TraceRequest(at, *lengths, blocks), before)
         before = at
 
 
-def _judged(path: Path, number: int, one: TraceRequest, before: float) -> TraceRequest:
+def _check_request(path: Path, number: int, one: TraceRequest, before: float) -> TraceRequest:
     if one.input < 1 or one.output < 1 or not math.isfinite(one.at):
-        raise _strange(path, number, [one.at, one.input, one.output])
+        raise _make_error(path, number, [one.at, one.input, one.output])
     if one.at < before:
         raise ConfigError(
             f"{path}, line {number}: the request is earlier than the one above; sort them by time"
@@ -139,5 +141,5 @@ def _judged(path: Path, number: int, one: TraceRequest, before: float) -> TraceR
     return one
 
 
-def _strange(path: Path, number: int, row: Sequence[object]) -> ConfigError:
+def _make_error(path: Path, number: int, row: Sequence[object]) -> ConfigError:
     return ConfigError(f"{path}, line {number}: this is not a request of a trace: {shown(row)}")

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from flyweight.bench.serving.asks import Prompt
+from flyweight.bench.serving.requests import Prompt
 from flyweight.bench.workloads import FIRST_ID
 from flyweight.errors import ConfigError
 from flyweight.text.tokenizer import Tokenizer
@@ -25,13 +25,13 @@ class PromptMaker(Protocol):
 
     def draw(self, rng: random.Random, count: int) -> list[int]: ...
 
-    def prompt(self, ids: Sequence[int]) -> Prompt:
+    def make_prompt(self, ids: Sequence[int]) -> Prompt:
         """`len(ids)` tokens long."""
 
     def count(self, text: str) -> int:
         """Tokens of a text.  Raises `ConfigError` where there is no tokenizer."""
 
-    def fitted(self, text: str, length: int) -> Prompt:
+    def fit(self, text: str, length: int) -> Prompt:
         """The beginning of a text, `length` tokens of it."""
 
 
@@ -48,16 +48,16 @@ class IdPrompts:
     def draw(self, rng: random.Random, count: int) -> list[int]:
         return rng.choices(self.pool, k=count)
 
-    def prompt(self, ids: Sequence[int]) -> Prompt:
+    def make_prompt(self, ids: Sequence[int]) -> Prompt:
         return [*ids]
 
     def count(self, text: str) -> int:
-        return len(_known(self.tokenizer).encode(text))
+        return len(_require_tokenizer(self.tokenizer).encode(text))
 
-    def fitted(self, text: str, length: int) -> Prompt:
-        found = _known(self.tokenizer).encode(text)
+    def fit(self, text: str, length: int) -> Prompt:
+        found = _require_tokenizer(self.tokenizer).encode(text)
         while len(found) < length:
-            found += _known(self.tokenizer).encode(text, add_special=False)
+            found += _require_tokenizer(self.tokenizer).encode(text, add_special=False)
         return found[:length]
 
 
@@ -66,19 +66,19 @@ class TextPrompts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.pool = stable_pieces(tokenizer)
+        self.pool = list_stable_pieces(tokenizer)
 
     def draw(self, rng: random.Random, count: int) -> list[int]:
         return rng.choices(self.pool, k=count)
 
-    def prompt(self, ids: Sequence[int]) -> Prompt:
+    def make_prompt(self, ids: Sequence[int]) -> Prompt:
         marks = self.count("")
-        return self._exact([*ids[: max(0, len(ids) - marks)]], "", len(ids))
+        return self._fit_exactly([*ids[: max(0, len(ids) - marks)]], "", len(ids))
 
     def count(self, text: str) -> int:
         return len(self.tokenizer.encode(text))
 
-    def fitted(self, text: str, length: int) -> Prompt:
+    def fit(self, text: str, length: int) -> Prompt:
         words = text.split(" ")
         while self.count(" ".join(words)) < length:
             words += words
@@ -87,9 +87,9 @@ class TextPrompts:
             middle = (low + high) // 2
             fits = self.count(" ".join(words[:middle])) <= length
             low, high = (middle, high) if fits else (low, middle)
-        return self._exact([], " ".join(words[:low]), length)
+        return self._fit_exactly([], " ".join(words[:low]), length)
 
-    def _exact(self, ids: list[int], before: str, length: int) -> str:
+    def _fit_exactly(self, ids: list[int], before: str, length: int) -> str:
         """`before` and pieces, so many of them that the count is right."""
         rng = random.Random(length)
         for _ in range(TRIES):
@@ -109,20 +109,20 @@ class TextPrompts:
         )
 
 
-def stable_pieces(tokenizer: Tokenizer) -> list[int]:
+def list_stable_pieces(tokenizer: Tokenizer) -> list[int]:
     """Ids whose texts, one after another, are read as the same ids; words after a space first.
     Raises `ConfigError` where there are none.
     """
     letters = [
         i for i in range(tokenizer.vocab_size)
-        if i not in tokenizer.special_ids and _letters(tokenizer.piece(i).lstrip(SPACES))
+        if i not in tokenizer.special_ids and _is_letters(tokenizer.piece(i).lstrip(SPACES))
     ]  # fmt: skip
     random.Random(0).shuffle(letters)
     marked = [i for i in letters if tokenizer.piece(i)[0] in SPACES]
     for group in (marked, letters):
         found: list[int] = []
         for token in group:
-            if _stable(tokenizer, token):
+            if _is_stable(tokenizer, token):
                 found.append(token)
             if len(found) == POOL:
                 break
@@ -131,16 +131,16 @@ def stable_pieces(tokenizer: Tokenizer) -> list[int]:
     raise ConfigError("this vocabulary has no words to make texts of; send ids: --prompt-form ids")
 
 
-def _letters(piece: str) -> bool:
+def _is_letters(piece: str) -> bool:
     return piece.isascii() and piece.isalpha()
 
 
-def _stable(tokenizer: Tokenizer, token: int) -> bool:
+def _is_stable(tokenizer: Tokenizer, token: int) -> bool:
     text = tokenizer.decode([token, token, token])
     return tokenizer.encode(text, add_special=False) == [token] * 3
 
 
-def _known(tokenizer: Tokenizer | None) -> Tokenizer:
+def _require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
         raise ConfigError("texts are counted with a tokenizer; give --tokenizer PATH")
     return tokenizer

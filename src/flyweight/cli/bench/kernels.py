@@ -10,11 +10,12 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
-from flyweight.config import peer_python
+from flyweight.config import peer_python, whole
 from flyweight.errors import ConfigError, nearest
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.rows import BenchRow
+    from flyweight.bench.workloads import Workload
 
 Numbers = Annotated[
     str,
@@ -79,33 +80,22 @@ def kernels(
     Shares are of the machine's limits, sampled just before and after each run.  Ours and peers run
     in turn; `ours ÷ it` is the median of the rounds' ratios, with the least and the most.
     """
+    from flyweight.bench import report
+    from flyweight.bench.facts import Surroundings
     from flyweight.bench.kernels import KernelRun, run
     from flyweight.bench.ours import BenchEngineOptions
     from flyweight.bench.peers import PeerArgument, PeerMethod
-    from flyweight.bench.report import DETERMINISTIC, FORMS, head, line, machine_line, report
     from flyweight.bench.rows import load, save
-    from flyweight.bench.surroundings import Surroundings
-    from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, WorkloadPlan, numbers
     from flyweight.cli.bench.progress import measuring
-    from flyweight.config import whole
 
-    if output not in FORMS:
-        allowed = ", ".join(FORMS)
-        raise ConfigError(f"output = {output!r}; allowed: {allowed}{nearest(output, FORMS)}")
+    if output not in report.FORMS:
+        allowed = ", ".join(report.FORMS)
+        raise ConfigError(f"output = {output!r}; allowed: {allowed}{nearest(output, report.FORMS)}")
     whole("repetitions", repetitions, 1, 1000)
-    whole("batch_gen", batch_gen, 1, MOST_TOKENS)
     whole("busy", busy, 0, 256)
-    wanted = WorkloadPlan(
-        numbers("n_prompt", n_prompt, 0, MOST_TOKENS),
-        numbers("n_gen", n_gen, 0, MOST_TOKENS),
-        numbers("n_depth", n_depth, 0, MOST_TOKENS) or [0],
-        numbers("batch", batch, 1, MOST_SEQS),
-        batch_gen,
-        numbers("shared_prefix", shared_prefix, 1, MOST_TOKENS),
-    )
     asked = KernelRun(
         model,
-        [*wanted.tests()],
+        list_tests(n_prompt, n_gen, n_depth, batch, batch_gen, shared_prefix),
         BenchEngineOptions(threads, activations, kv_cache_dtype, memory_limit=memory_limit),
         repetitions,
         [PeerArgument.of(name) for name in vs or ()],
@@ -124,13 +114,35 @@ def kernels(
             with by.using("results", path):
                 save(path, rows)
         if output == "md":
-            print(*([] if found else head()), *map(line, rows), sep="\n", flush=True)
+            print(
+                *([] if found else report.write_head()),
+                *map(report.write_line, rows),
+                sep="\n",
+                flush=True,
+            )
         found.extend(rows)
 
     with measuring(shown) as tell:
         run(asked, done, tell)
     if output == "md":
-        print(f"\n{machine_line(Surroundings.here(), found)}")
-        print(DETERMINISTIC)
+        print(f"\n{report.describe_machine(Surroundings.here(), found)}")
+        print(report.DETERMINISTIC)
     else:
-        sys.stdout.write(report(found, output) + "\n")
+        sys.stdout.write(report.report(found, output) + "\n")
+
+
+def list_tests(
+    n_prompt: str, n_gen: str, n_depth: str, batch: str, batch_gen: int, shared_prefix: str
+) -> list[Workload]:
+    from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, WorkloadPlan, parse_numbers
+
+    whole("batch_gen", batch_gen, 1, MOST_TOKENS)
+    wanted = WorkloadPlan(
+        parse_numbers("n_prompt", n_prompt, 0, MOST_TOKENS),
+        parse_numbers("n_gen", n_gen, 0, MOST_TOKENS),
+        parse_numbers("n_depth", n_depth, 0, MOST_TOKENS) or [0],
+        parse_numbers("batch", batch, 1, MOST_SEQS),
+        batch_gen,
+        parse_numbers("shared_prefix", shared_prefix, 1, MOST_TOKENS),
+    )
+    return [*wanted.list_tests()]

@@ -15,7 +15,7 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.serving.line import ServerAddress
+    from flyweight.bench.serving.connection import ServerAddress
     from flyweight.bench.serving.session import Dataset
 
 SIZED = ("random", "sonnet")  # whose prompts --input-len is the length of
@@ -123,7 +123,7 @@ def located(given: str | None, default: str = "") -> Path:
 
 def place(url: str | None, host: str, port: int, *, verified: bool = True) -> ServerAddress:
     """Raises `ConfigError`."""
-    from flyweight.bench.serving.line import ServerAddress
+    from flyweight.bench.serving.connection import ServerAddress
 
     host = f"[{host}]" if ":" in host else host
     return ServerAddress.of(url or f"http://{host}:{port}", verified=verified)
@@ -157,9 +157,9 @@ def dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]])
     file = located(path, SONNET if name == "sonnet" else "")
     with using("dataset_path", file):
         if name == "sonnet":
-            return sets.Sonnet(sets.text_lines(file), *given)
+            return sets.Sonnet(sets.read_text_lines(file), *given)
         if name == "sharegpt":
-            return sets.Conversations(sets.json_list(file), *given)
+            return sets.Conversations(sets.read_json_list(file), *given)
         if name == "custom":
-            return sets.Custom([*sets.json_lines(file)], *given)
+            return sets.Custom([*sets.read_json_lines(file)], *given)
     return Trace(file, *given)

@@ -57,9 +57,9 @@ def latency(
     outcome = _measured(
         model, asked, (num_iters, num_iters_warmup), engine, (vs, vs_python, vs_binary)
     )
-    document = outcome.document()
+    document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
-    for percent, seconds in outcome.percentiles().items():
+    for percent, seconds in outcome.compute_percentiles().items():
         print(f"{percent}% percentile latency: {seconds:.4f} seconds")
     _tell(outcome, file)
 
@@ -124,7 +124,7 @@ def _measured(
     peers: tuple[list[str] | None, str | None, str | None],
 ) -> OfflineReport:
     """Rounds that count and rounds before them; peers as they were given."""
-    from flyweight.bench.offline import OfflineRun, serve
+    from flyweight.bench.offline import OfflineRun, measure
     from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.cli.bench.progress import measuring
 
@@ -133,8 +133,8 @@ def _measured(
     means = PeerMethod(python=peer_python(python), binary=binary or "")
     with measuring() as tell:
         serving = OfflineRun(model, asked, tell, **engine)
-        with serving.beside(named, means):
-            return serve(serving, *rounds)
+        with serving.open_peers(named, means):
+            return measure(serving, *rounds)
 
 
 def _tell(outcome: OfflineReport, file: Path | None) -> None:
@@ -161,4 +161,4 @@ def _tell(outcome: OfflineReport, file: Path | None) -> None:
         )
     if file:
         with by.using("output_json", file):
-            file.write_text(json.dumps(outcome.document()) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(outcome.to_document()) + "\n", encoding="utf-8")

@@ -149,7 +149,7 @@ def serve(
     """
     from flyweight.bench.serving.arrivals import ArrivalRate
     from flyweight.bench.serving.session import LoadPlan, RequestBody, TargetServer
-    from flyweight.bench.serving.summary import goals_of, metrics_of, percents_of
+    from flyweight.bench.serving.summary import parse_goals, parse_metrics, parse_percents
 
     whole("num_warmups", num_warmups, 0, 1 << 20)
     loads.counts({"num_prompts": num_prompts, "max_concurrency": max_concurrency,
@@ -190,16 +190,16 @@ def serve(
         ignore_eos or dataset_name in ENDLESS,
         logprobs, loads.fields(extra_body), tuple(lora_modules or ()), loads.headers(header),
     )  # fmt: skip
-    name = served_model_name or model or ""
     ours, *others = (
         loads.place(url, host, port, verified=not insecure)
         for url in ([base_url] if vs is None else [base_url, vs])
     )
-    servers = [TargetServer(ours, backend, name, endpoint)]
+    servers = [TargetServer(ours, backend, served_model_name or model or "", endpoint)]
     servers += [TargetServer(one, vs_backend or backend, vs_model or "") for one in others]
     telling = ResultView(
-        metrics_of(percentile_metrics), percents_of(metric_percentiles), goals_of(goodput or ()),
-        label, loads.pairs("metadata", metadata), save_detailed, as_json, not disable_tqdm,
+        parse_metrics(percentile_metrics), parse_percents(metric_percentiles),
+        parse_goals(goodput or ()), label, loads.pairs("metadata", metadata),
+        save_detailed, as_json, not disable_tqdm,
     )  # fmt: skip
     file = ResultFile(save_result, append_result, result_dir, result_filename)
     return measure(wanted, body, servers, loads.waiting(ready_check_timeout_sec), telling, file)
@@ -214,7 +214,7 @@ def measure(
     file: ResultFile,
 ) -> int:
     """All servers in turn; 1 where one answered nothing."""
-    from flyweight.bench.serving.report import beside, compared, file_name
+    from flyweight.bench.serving.report import compare, make_file_name, write_comparison
     from flyweight.bench.serving.session import LoadSession
 
     with LoadSession(wanted, body, note) as session:
@@ -222,18 +222,18 @@ def measure(
             session.look(server, seconds)
         load = session.load()
         headers = [header(session, i, len(load.asks), telling.label) for i in range(len(servers))]
-        path = file.path(file_name(headers[0]))
+        path = file.path(make_file_name(headers[0]))
         runs = [one(session, i, load, headers[i], telling) for i in range(len(servers))]
     result, found = runs[0][1], [summary for summary, _ in runs]
     if len(runs) > 1:
-        better = {label: ratio for label, (_, _, ratio) in compared(found[0], found[1]).items()}
+        better = {label: ratio for label, (_, _, ratio) in compare(found[0], found[1]).items()}
         result |= {"vs": runs[1][1], "better": better}
     if path:
         file.write(path, result)
     if telling.as_json:
         print(json.dumps(result))
     elif len(runs) > 1:
-        print(*beside(found[0], found[1], str(servers[1].place)), sep="\n")
+        print(*write_comparison(found[0], found[1], str(servers[1].place)), sep="\n")
     return 0 if all(summary.completed for summary in found) else 1
 
 
@@ -249,19 +249,24 @@ def one(
     session: LoadSession, at: int, load: RequestSchedule, header: ReportHeader, telling: ResultView
 ) -> tuple[LoadSummary, dict[str, Any]]:
     """A server's turn: its figures, shown and as JSON."""
-    from flyweight.bench.serving.report import block, document, miscounted, reasons
+    from flyweight.bench.serving.report import (
+        find_miscounts,
+        list_reasons,
+        make_document,
+        write_block,
+    )
     from flyweight.bench.serving.summary import summarize
 
     with bar(telling.bar) as tell:
         played = session.play(session.servers[at], load, tell)
     summary = summarize(played, telling.percents, telling.goals)
     if not telling.as_json:
-        print(*block(summary, header, telling.metrics, played.drafts), sep="\n", flush=True)
-    for line in reasons(summary):
+        print(*write_block(summary, header, telling.metrics, played.drafts), sep="\n", flush=True)
+    for line in list_reasons(summary):
         note(line)
-    for line in () if header.backend == "openai-chat" else miscounted(played):
+    for line in () if header.backend == "openai-chat" else find_miscounts(played):
         note(line)
-    found = document(summary, header, telling.metrics, played, detailed=telling.detailed)
+    found = make_document(summary, header, telling.metrics, played, detailed=telling.detailed)
     return summary, {**found, **telling.metadata}
 
 

@@ -33,9 +33,9 @@ def startup(
 
     The first start finds no cache of ours, the later ones what it has left.
     """
-    from flyweight.bench.facts import size
+    from flyweight.bench.facts import measure_size
     from flyweight.bench.peers import PeerArgument, PeerMethod
-    from flyweight.bench.startup import startup as measured
+    from flyweight.bench.startup import measure_startup as measured
     from flyweight.cli.bench.progress import measuring
     from flyweight.describe import find
 
@@ -52,10 +52,10 @@ def startup(
         path = find(settings, tell)
         starts = measured(str(path), options, repetitions, peers, means, tell.round, tell.warn)
     if as_json:
-        print(json.dumps({"model": str(path), "bytes": size(path), **starts.document()}))
+        print(json.dumps({"model": str(path), "bytes": measure_size(path), **starts.to_document()}))
         return
     cold, warm, peak = starts.cold, starts.middle, max(one.peak for one in starts.warm)
-    mib, file = 1 << 20, size(path)
+    mib, file = 1 << 20, measure_size(path)
     print(
         f"First start:   {cold.first:.3f} s to the first token, {cold.peak / mib:.0f} MiB at most"
     )
@@ -65,7 +65,7 @@ def startup(
     )
     print(f"The file:      {file / mib:.0f} MiB; {file / warm.median / 1e9:.2f} GB/s of it a start")
     for label, times in starts.peers.items():
-        ratio = starts.ratio(label)
+        ratio = starts.compute_ratio(label)
         print(
             f"{label}: {sorted(times)[len(times) // 2]:.3f} s; "
             f"ours is {ratio.median:.2f} [{ratio.least:.2f}..{ratio.most:.2f}] times as fast"

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from flyweight.bench.serving.answer import StreamedAnswer
-from flyweight.bench.serving.asks import LoadRequest, RequestManner
+from flyweight.bench.serving.requests import LoadRequest, RequestManner, StreamedAnswer
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import one_line, shown
 
@@ -73,7 +72,7 @@ class ClientApi(Protocol):
     takes_ids: bool
 
     @abstractmethod
-    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]: ...
+    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]: ...
 
     @abstractmethod
     def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
@@ -88,8 +87,8 @@ class CompletionsApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(TextEvent).decode
 
-    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
-        found: dict[str, Any] = {**_openai(manner, turn), "prompt": ask.prompt}
+    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+        found: dict[str, Any] = {**_make_common_body(manner, turn), "prompt": ask.prompt}
         found["max_tokens"] = ask.output
         if manner.logprobs is not None:
             found["logprobs"] = manner.logprobs
@@ -105,9 +104,9 @@ class CompletionsApi:
                 answer.times.append(now)
                 answer.texts.append(choice.text or "")
         if event.usage is not None:
-            _counted(event.usage, answer)
+            _record_usage(event.usage, answer)
         if event.error:
-            _wrong(event.error, answer)
+            _record_error(event.error, answer)
 
 
 class ChatApi:
@@ -118,8 +117,8 @@ class ChatApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(ChatEvent).decode
 
-    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
-        found: dict[str, Any] = _openai(manner, turn)
+    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+        found: dict[str, Any] = _make_common_body(manner, turn)
         found["messages"] = [{"role": "user", "content": ask.prompt}]
         found["max_completion_tokens"] = ask.output
         if manner.logprobs is not None:
@@ -139,9 +138,9 @@ class ChatApi:
                 answer.times.append(now)
                 answer.texts.append(text)
         if event.usage is not None:
-            _counted(event.usage, answer)
+            _record_usage(event.usage, answer)
         if event.error:
-            _wrong(event.error, answer)
+            _record_error(event.error, answer)
 
 
 class LlamaApi:
@@ -152,7 +151,7 @@ class LlamaApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(LlamaEvent).decode
 
-    def body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
         found = {"prompt": ask.prompt, "n_predict": ask.output, "stream": True}
         sampling = dict(manner.sampling)
         if "repetition_penalty" in sampling:
@@ -167,7 +166,7 @@ class LlamaApi:
         if payload == DONE:
             return
         event = self._decode(payload)
-        if event.error and _wrong(event.error, answer):
+        if event.error and _record_error(event.error, answer):
             return
         if event.content or not event.stop:
             answer.times.append(now)
@@ -186,7 +185,7 @@ BACKENDS: dict[str, type[CompletionsApi] | type[ChatApi] | type[LlamaApi]] = {
 }
 
 
-def dialect(backend: str) -> ClientApi:
+def find_api(backend: str) -> ClientApi:
     """Raises `ConfigError` for a name that is not known."""
     if backend not in BACKENDS:
         known = ", ".join(BACKENDS)
@@ -194,7 +193,7 @@ def dialect(backend: str) -> ClientApi:
     return BACKENDS[backend]()
 
 
-def reason(body: bytes) -> str:
+def read_reason(body: bytes) -> str:
     """The message in an error's body, of whichever shape, fit for one line."""
     try:
         found: Any = msgspec.json.decode(body)
@@ -206,7 +205,7 @@ def reason(body: bytes) -> str:
     return one_line(found) if isinstance(found, str) else shown(found, 200)
 
 
-def _openai(manner: RequestManner, turn: int) -> dict[str, Any]:
+def _make_common_body(manner: RequestManner, turn: int) -> dict[str, Any]:
     found: dict[str, Any] = {"model": manner.models[turn % len(manner.models)], "stream": True}
     found["stream_options"] = {"include_usage": True}
     if manner.ignore_eos:
@@ -214,15 +213,15 @@ def _openai(manner: RequestManner, turn: int) -> dict[str, Any]:
     return {**found, **manner.sampling}
 
 
-def _counted(usage: UsageEvent, answer: StreamedAnswer) -> None:
+def _record_usage(usage: UsageEvent, answer: StreamedAnswer) -> None:
     answer.counted = usage.completion_tokens
     answer.prompt_counted = usage.prompt_tokens
 
 
-def _wrong(error: msgspec.Raw, answer: StreamedAnswer) -> bool:
+def _record_error(error: msgspec.Raw, answer: StreamedAnswer) -> bool:
     """Whether an event tells of an error; null is none."""
     found = bytes(error)
     if found == b"null":
         return False
-    answer.fail(reason(found))
+    answer.fail(read_reason(found))
     return True

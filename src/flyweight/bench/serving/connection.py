@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from flyweight.bench.serving.answer import StreamedAnswer
-from flyweight.bench.serving.dialects import ClientApi, reason
+from flyweight.bench.serving.client_apis import ClientApi, read_reason
+from flyweight.bench.serving.requests import StreamedAnswer
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line, shown
 
@@ -81,11 +81,11 @@ class ResponseReader:
                 self.answer.fail(f"an event of more than {MOST_EVENT} bytes")
         for line in lines:
             if line.startswith(b"data:"):
-                self._event(line[5:].strip(), now)
+                self._take_event(line[5:].strip(), now)
             elif line.startswith(b"error:"):
-                self.answer.fail(reason(line[6:].strip()))
+                self.answer.fail(read_reason(line[6:].strip()))
 
-    def _event(self, payload: bytes, now: float) -> None:
+    def _take_event(self, payload: bytes, now: float) -> None:
         assert self.dialect is not None
         try:
             self.dialect.read(payload, now, self.answer)
@@ -99,7 +99,7 @@ class ResponseReader:
         if self.events and self.body:
             self.take(b"\n", self.now)  # the last line need not have an end
         if self.status != 200:
-            self.answer.fail(f"HTTP {self.status}: {reason(bytes(self.body))}")
+            self.answer.fail(f"HTTP {self.status}: {read_reason(bytes(self.body))}")
         elif not self.events:
             self.answer.fail("the server answered 200 with something that is no event stream")
         elif not self.answer.complete:
@@ -134,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
         if self.open:
             self.transport.write(raw)
         else:
-            self._lost()
+            self._handle_loss()
         try:
             await self.done
         except asyncio.CancelledError:
@@ -165,7 +165,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.open = self.usable = False
         if self.done is not None and not self.done.done():
-            self._lost()
+            self._handle_loss()
 
     def close(self) -> None:
         self.usable = False
@@ -196,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
         self.reading.finish()
         self._finish(usable=self.parser.should_keep_alive())
 
-    def _lost(self) -> None:
+    def _handle_loss(self) -> None:
         """The connection is gone; an answer that was complete has its end all the same."""
         assert self.reading is not None
         answer = self.reading.answer

@@ -1,11 +1,42 @@
-"""What one request came to: when its chunks arrived, how many tokens they held, or why it failed.
+"""One request of a load, and what it came to: when its chunks arrived, how many tokens they held,
+or why it failed.
 
-Invariant: times are of the arrival of bytes; `tokens` is what the server counted, or the number of
+Invariant: a `LoadRequest` says all that an API needs to make its body; equal seeds make equal
+requests. Times are of the arrival of bytes; `tokens` is what the server counted, or the number of
 chunks where it does not say.
 """
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """A prompt of `length` tokens, `output` tokens wanted; `at` seconds after the start where a
+    trace says so.
+    """
+
+    prompt: Prompt
+    length: int
+    output: int
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestManner:
+    """What all requests of a load have in common: the model's name, or several that take turns, and
+    fields of the body.
+    """
+
+    models: tuple[str, ...]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """A peer engine as a process: reads commands as JSON lines on stdin, answers with seconds.
 
-    python peer.py openvino MODEL '{"threads": 2, "tokens": 4096, "seqs": 1, "flags": []}'
+    python peer_child.py openvino MODEL '{"threads": 2, "tokens": 4096, "seqs": 1, "flags": []}'
 
 Invariant: imports the standard library and the peer alone, so that any interpreter that has the
 peer can run it; nothing but answers goes to stdout, whatever the peer prints there.
@@ -118,7 +118,7 @@ class LlamaCpp:
         context.n_seq_max = self.seqs
         context.n_threads = context.n_threads_batch = options["threads"]
         context.kv_unified = True
-        self._flags(options["flags"], context)
+        self._set_flags(options["flags"], context)
         self.context = llama_cpp.llama_init_from_model(self.model, context)
         if not self.context:
             raise ValueError("llama.cpp refuses the requested context")
@@ -127,7 +127,7 @@ class LlamaCpp:
         self.kept: list[Ids] = []
         self._run([(1, 0, 0)])  # a warm-up, as llama-bench makes
 
-    def _flags(self, flags: list[str], context: Any) -> None:
+    def _set_flags(self, flags: list[str], context: Any) -> None:
         words = {"auto": -1, "off": 0, "0": 0, "on": 1, "1": 1}
         if flags and (len(flags) != 2 or flags[0] != "-fa" or flags[1] not in words):
             raise ValueError(f"llama-cpp-python takes -fa on|off|auto, not {' '.join(flags)}")
@@ -137,13 +137,13 @@ class LlamaCpp:
     def prefill(self, before: Ids, tokens: Ids) -> float:
         self._fill([before], 0)
         start = time.perf_counter()
-        self._prompt(tokens, len(before), 0)
+        self._run_prompt(tokens, len(before), 0)
         return time.perf_counter() - start
 
     def decode(self, prompts: list[Ids], shared: int, gen: int) -> float:
         self._fill(prompts, shared)
         start = time.perf_counter()
-        self._steps(prompts, gen)
+        self._run_steps(prompts, gen)
         return time.perf_counter() - start
 
     def generate(self, prompts: list[Ids], gen: int) -> float:
@@ -155,7 +155,7 @@ class LlamaCpp:
         for at in range(0, len(prompts), self.seqs):
             now = prompts[at : at + self.seqs]
             self._fill(now, 0)
-            self._steps(now, gen - 1)
+            self._run_steps(now, gen - 1)
         return time.perf_counter() - start
 
     def _fill(self, prompts: list[Ids], shared: int) -> None:
@@ -166,17 +166,17 @@ class LlamaCpp:
             return
         self._clear()
         self.kept = prompts
-        self._prompt(prompts[0][:shared], 0, 0)
+        self._run_prompt(prompts[0][:shared], 0, 0)
         for seq in range(1, len(prompts) if shared else 0):
             self.lib.llama_memory_seq_cp(self.memory, 0, seq, 0, shared)
         for seq, prompt in enumerate(prompts):
-            self._prompt(prompt[shared:], shared, seq)
+            self._run_prompt(prompt[shared:], shared, seq)
 
-    def _steps(self, prompts: list[Ids], gen: int) -> None:
+    def _run_steps(self, prompts: list[Ids], gen: int) -> None:
         for step in range(gen):
             self._run([(1 + step, len(p) + step, seq) for seq, p in enumerate(prompts)], every=True)
 
-    def _prompt(self, tokens: Ids, first: int, seq: int) -> None:
+    def _run_prompt(self, tokens: Ids, first: int, seq: int) -> None:
         for start in range(0, len(tokens), 2048):
             part = tokens[start : start + 2048]
             self._run([(token, first + start + i, seq) for i, token in enumerate(part)])
@@ -206,7 +206,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def answers() -> TextIO:
+def open_answers() -> TextIO:
     """Where answers go; what a library prints to stdout goes to stderr from here on."""
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -216,7 +216,7 @@ def answers() -> TextIO:
 def main() -> None:
     kind, model, options = sys.argv[1:4]
     die_with_parent()
-    out = answers()
+    out = open_answers()
 
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=out, flush=True)

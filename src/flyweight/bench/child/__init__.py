@@ -1,1 +1,0 @@
-"""A peer's side of a measurement, run by whichever interpreter has the peer; see peer.py."""
